@@ -23,7 +23,7 @@ from fairmile.costs.collectives.fit import CollectiveFit, fit_collective
 from fairmile.costs.collectives.formulas import bus_factor
 from fairmile.costs.collectives.measure import measure_collectives
 from fairmile.costs.collectives.rings import cube_mesh_rings
-from fairmile.costs.collectives.tables import Point
+from fairmile.costs.collectives.tables import MeasuredPoint
 
 DATA = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 PUBLISHED = {"v100": {2: 23, 3: 45, 4: 85, 5: 37, 6: 46, 7: 87, 8: 135}}  # bus GB/s of long messages
@@ -39,7 +39,9 @@ def errors_line(name: str, errors: Sequence[float]) -> None:
     )
 
 
-def compare(name: str, points: Sequence[Point], model: Callable[[float, int], float], show_rows: bool) -> list[float]:
+def compare(
+    name: str, points: Sequence[MeasuredPoint], model: Callable[[float, int], float], show_rows: bool
+) -> list[float]:
     """Print how far a model is off for these points."""
     errors = []
     for point in points:
@@ -54,18 +56,18 @@ def compare(name: str, points: Sequence[Point], model: Callable[[float, int], fl
     return errors
 
 
-def read_tables(file: Path) -> dict[str, dict[int, list[Point]]]:
+def read_tables(file: Path) -> dict[str, dict[int, list[MeasuredPoint]]]:
     """Return GPU → ranks → points."""
-    found: dict[str, dict[int, list[Point]]] = {}
+    found: dict[str, dict[int, list[MeasuredPoint]]] = {}
     lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     for row in csv.DictReader(lines):
         ranks = int(row["nranks"])
-        point = Point("all_reduce", float(row["size_bytes"]), ranks, float(row["time_ns"]) * 1e-9)
+        point = MeasuredPoint("all_reduce", float(row["size_bytes"]), ranks, float(row["time_ns"]) * 1e-9)
         found.setdefault(row["gpu"], {}).setdefault(ranks, []).append(point)
     return found
 
 
-def nine(points: Sequence[Point]) -> list[Point]:
+def nine(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     """Return nine sizes, each about twice the one before."""
     return [points[min(len(points) - 1, 2**power - 1)] for power in range(9)]
 
@@ -104,7 +106,7 @@ def stated(gpu: str, fit: CollectiveFit) -> None:
         )
 
 
-def own_model(gpu: str, groups: dict[int, list[Point]], show_rows: bool) -> None:
+def own_model(gpu: str, groups: dict[int, list[MeasuredPoint]], show_rows: bool) -> None:
     """Compare with NCCL's own model, which is made to choose and has seen nothing of these tables but one bandwidth."""
     for ranks, points in groups.items():
         if gpu == "v100":
@@ -132,7 +134,8 @@ def here(backend: str, ranks: Sequence[int], show_rows: bool) -> None:
     everything: list[float] = []
     for statistic in ("time_s", "best_s"):
         points = [
-            Point(row["collective"], float(row["size_bytes"]), row["ranks"], row[statistic]) for row in found.rows
+            MeasuredPoint(row["collective"], float(row["size_bytes"]), row["ranks"], row[statistic])
+            for row in found.rows
         ]
         everything = []
         for name in dict.fromkeys(point.collective for point in points):

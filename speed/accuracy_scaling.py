@@ -18,10 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import FairmileError
-from fairmile.predict.memory.closed_forms import closed_form
-from fairmile.predict.memory.descriptions import Transformer
-from fairmile.predict.scaling.comparison import (
+from scaling_accuracy.calibration import TransformerRun, calibrate
+from scaling_accuracy.comparison import (
     Compared,
     compare_epochs,
     compare_megatron_memory,
@@ -30,11 +28,15 @@ from fairmile.predict.scaling.comparison import (
     split_runs,
     summarise,
 )
-from fairmile.predict.scaling.epochs import find_pairs
+from scaling_accuracy.epochs import find_pairs
+from scaling_accuracy.published import read_megatron, read_mlperf_hpc, read_vtrain
+
+from fairmile.base.errors import FairmileError
+from fairmile.predict.memory.closed_forms import closed_form
+from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.scaling.plans import TransformerPlanner
-from fairmile.predict.scaling.published import read_megatron, read_mlperf_hpc, read_vtrain
-from fairmile.predict.scaling.step import Machine
-from fairmile.predict.scaling.transformer import Constants, TransformerModel, TransformerRun, calibrate
+from fairmile.predict.scaling.step import NodeModel
+from fairmile.predict.scaling.transformer import Constants, TransformerModel
 
 SEEDS = range(10)
 
@@ -166,7 +168,7 @@ def mlperf(folder: Path) -> None:
 def search(folder: Path) -> None:
     model = Transformer(batch=1, layers=96, hidden=12288, heads=96, vocab=51200, seq=2048, precision="pure_bf16")
     planner = TransformerPlanner(model, TransformerModel(), 80 * 2**30)
-    machine = Machine()
+    machine = NodeModel()
     start = time.process_time()
     found = planner.search(4096, 6144)
     spent = time.process_time() - start

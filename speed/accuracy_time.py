@@ -24,9 +24,9 @@ from typing import Any
 from fairmile.base.errors import FairmileError
 from fairmile.costs.devices import device
 from fairmile.costs.operators.op_times import OpTimes, shipped_op_times
-from fairmile.costs.steps import Trace, read_trace, write_trace
+from fairmile.costs.steps import StepTrace, read_trace, write_trace
 from fairmile.predict.fake_device.request import TraceRequest, trace_target
-from fairmile.predict.step_time import Host, step_time
+from fairmile.predict.step_time import HostCosts, step_time
 
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 MEASURED = SHARED / "gpu_h200_training.csv"
@@ -71,7 +71,7 @@ def name_of(row: dict[str, str]) -> str:
     return "_".join(row[key] for key in _SAID if row[key])
 
 
-def traced(row: dict[str, str], folder: Path | None) -> Trace | str:
+def traced(row: dict[str, str], folder: Path | None) -> StepTrace | str:
     """Return a row's trace, or why there is none."""
     kept = folder / f"{name_of(row)}.json" if folder else None
     if kept is not None and kept.exists():
@@ -90,13 +90,15 @@ def traced(row: dict[str, str], folder: Path | None) -> Trace | str:
     return trace
 
 
-def errors_by_scale(rows: list[tuple[dict[str, str], Trace]], table: OpTimes) -> dict[float, list[float]]:
+def errors_by_scale(rows: list[tuple[dict[str, str], StepTrace]], table: OpTimes) -> dict[float, list[float]]:
     """Return each row's error for each speed of the host, in logarithms."""
     return {scale: [_error(row, trace, table, scale) for row, trace in rows] for scale in SCALES}
 
 
-def _error(row: dict[str, str], trace: Trace, table: OpTimes, scale: float) -> float:
-    return math.log(step_time(trace, "h200", table, Host().scaled(scale)).step_time_s / float(row["median_step_s"]))
+def _error(row: dict[str, str], trace: StepTrace, table: OpTimes, scale: float) -> float:
+    return math.log(
+        step_time(trace, "h200", table, HostCosts().scaled(scale)).step_time_s / float(row["median_step_s"])
+    )
 
 
 def main() -> int:
@@ -105,7 +107,7 @@ def main() -> int:
     chosen = parser.parse_args()
     whole = shipped_op_times("h200")
     assert whole is not None
-    rows: list[tuple[dict[str, str], Trace]] = []
+    rows: list[tuple[dict[str, str], StepTrace]] = []
     for row in measured():
         found = traced(row, chosen.traces)
         if isinstance(found, str):
@@ -126,7 +128,7 @@ def main() -> int:
             best = min(SCALES, key=lambda each: sum(abs(by_scale[each][place]) for place in others))
             tables[model] = whole.without(model), best
         table, scale = tables[model]
-        step = step_time(trace, device("h200"), table, Host().scaled(scale))
+        step = step_time(trace, device("h200"), table, HostCosts().scaled(scale))
         truth = float(row["median_step_s"])
         error = step.step_time_s / truth - 1
         errors.append(abs(error))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fairmile.jobs.queue import Jobs
     from fairmile.meter.footprint import Supply
     from fairmile.models.models import Models
-    from fairmile.predict.predict import Predict
+    from fairmile.predict.predict import MeasuredRun, Predict
     from fairmile.reports.reports import Reports
     from fairmile.runs.record.ledger import Ledger
     from fairmile.runs.record.run import Run
@@ -561,7 +561,15 @@ class Workspace:
             resolve=lambda word: self.resolve(word, for_="predict"),
             step_of=lambda target: self.benchmarks.step_of(target),
             partition_of=lambda name: self.systems.partition(name),
+            metrics_of=lambda run: {name: each.value for name, each in self.ledger.get(run).metrics.items()},
+            steps_of_runs=self._measured_steps,
         )
+
+    def _measured_steps(self, predict: Predict) -> Mapping[str, Sequence[MeasuredRun]]:
+        from fairmile.benchmarks.expected import measured_steps
+
+        ledger = self.ledger
+        return measured_steps((ledger.get(row.id) for row in ledger.rows() if row.state == "done"), predict)
 
     @property
     def traces(self) -> Traces:

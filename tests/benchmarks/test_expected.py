@@ -20,7 +20,7 @@ from fairmile.jobs.machines import Machines
 from fairmile.jobs.spec import Resources
 from fairmile.predict import step_cache as traced
 from fairmile.predict.predict import Predict
-from fairmile.predict.step_cache import Foreseen
+from fairmile.predict.step_cache import StepForecast
 from fairmile.runs.prediction import Fit
 from fairmile.runs.record.spec import RunSpec
 from fairmile.systems.model import Partition
@@ -59,12 +59,12 @@ class Oracle(Predict):
     def __init__(self, by_kind: str = "gemm", trouble: FairmileError | None = None) -> None:
         self.asked: list[tuple[str, dict[str, Any], str]] = []
         self.as_shipped: set[bool] = set()
-        self.told = Foreseen("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {by_kind: 0.4}, 1050)
+        self.told = StepForecast("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {by_kind: 0.4}, 1050)
         self.trouble = trouble
 
     def foresee(
         self, file: Path, arguments: Mapping[str, Any], on: str | Partition, *, as_shipped: bool = False
-    ) -> Foreseen:
+    ) -> StepForecast:
         gpu = on if isinstance(on, str) else on.gpu.model if on.gpu is not None else ""
         self.asked.append((file.parent.name, dict(arguments), gpu))
         self.as_shipped.add(as_shipped)

@@ -18,8 +18,8 @@ import pytest
 from fairmile.base.units import parse_size
 from fairmile.benchmarks.storage import METRICS
 from fairmile.cli import benchmark
-from fairmile.costs.collectives.measure import Measured
-from fairmile.costs.collectives.tables import Point
+from fairmile.costs.collectives.measure import MeasuredBackend
+from fairmile.costs.collectives.tables import MeasuredPoint
 from fairmile.store import speed
 
 Fairmile = Callable[..., Any]
@@ -228,8 +228,8 @@ def test_measured_collectives_stand_beside_a_model(
     fairmile: Fairmile, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = [2.0**power for power in range(10, 24, 2)]
-    points = tuple(Point("all_reduce", size, 2, 20e-6 + size / 5e9) for size in sizes)
-    found = Measured("gloo", "gloo", points, {"all_to_all": "gloo has none"})
+    points = tuple(MeasuredPoint("all_reduce", size, 2, 20e-6 + size / 5e9) for size in sizes)
+    found = MeasuredBackend("gloo", "gloo", points, {"all_to_all": "gloo has none"})
     monkeypatch.setattr(benchmark, "measure_collectives", lambda *_, **__: found)
     result = fairmile("benchmark", "collectives", "-o", "points.json")
     heading = "collective ranks size measured bus model error like"
@@ -247,10 +247,10 @@ def test_a_model_that_is_far_from_what_was_measured_is_told_below_the_table(
     fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = tuple(
-        Point("all_reduce", 2.0**power, 2, (20e-6 + 2.0**power / 5e9) * (3 if power == 16 else 1))
+        MeasuredPoint("all_reduce", 2.0**power, 2, (20e-6 + 2.0**power / 5e9) * (3 if power == 16 else 1))
         for power in range(10, 24, 2)
     )
-    monkeypatch.setattr(benchmark, "measure_collectives", lambda *_, **__: Measured("gloo", "gloo", points, {}))
+    monkeypatch.setattr(benchmark, "measure_collectives", lambda *_, **__: MeasuredBackend("gloo", "gloo", points, {}))
     (note,) = fairmile("benchmark", "collectives").err.splitlines()
     assert note.startswith("note: the model of all reduce is off by up to -")
     assert "(64.0 KiB, 2 ranks): use the measured times there" in note

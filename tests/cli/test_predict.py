@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed, assert_sound
 from run_making import make_run
 from step_making import step_trace
 
 from fairmile.base.units import format_size
-from fairmile.costs.steps import Trace
+from fairmile.costs.operators.refine import Correction, Corrections
+from fairmile.costs.steps import StepTrace
 from fairmile.predict import predict as predictions
 from fairmile.predict import step_cache as foresight
 from fairmile.predict.fake_device.request import TraceRequest, trace_target
+from fairmile.predict.memory.sharding import Layout
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 STEP = ("step.py:build", "-a", "batch=16", "-a", "width=8")
-_TRACED: dict[str, Trace] = {}
+_TRACED: dict[str, StepTrace] = {}
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     """Trace each request once, since that takes seconds; the function is the same wherever its file lies."""
     pytest.importorskip("torch")
 
-    def once(request: TraceRequest, **how: Any) -> Trace:
+    def once(request: TraceRequest, **how: Any) -> StepTrace:
         key = repr(request).replace(str(place), "")
         if key not in _TRACED:
             _TRACED[key] = trace_target(request, **how)
@@ -67,7 +71,7 @@ def test_a_search_that_meets_no_end_says_that_it_stopped(fairmile: Fairmile, mon
     assert fairmile("predict", "memory", *STEP).code == 0
     small = next(iter(_TRACED.values()))
     monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [small] * len(asked))
-    assert "largest batch  1,048,576 or more: larger ones are not tried\n" in fairmile(
+    assert "largest batch  1,048,576 or more (larger batches were not tried)\n" in fairmile(
         "predict", "memory", *STEP, "--largest"
     ).out  # fmt: skip
 
@@ -81,9 +85,9 @@ def test_a_spread_step_tells_the_fullest_rank(fairmile: Fairmile) -> None:
     assert told["rank"]["activations_bytes"] == pytest.approx(whole["breakdown"]["activations"], rel=0.5)
     text = fairmile("predict", "memory", *STEP, "--data", "4", "--zero", "1").out
     assert text.startswith("part of the fullest rank  size\n")
-    assert f"not spread  {format_size(whole['device_used_bytes'])} on one GPU" in text
+    assert f"unsharded  {format_size(whole['device_used_bytes'])} on one GPU" in text
     assert "with a batch of 16 a replica: each of 4 ranks (data 4, ZeRO 1)" in text
-    shown = dict(line.split(maxsplit=1) for line in text.splitlines() if not line.startswith(("part", "not")))
+    shown = dict(line.split(maxsplit=1) for line in text.splitlines() if not line.startswith(("part", "unsharded")))
     for name in ("allocated", "reserved", "optimizer", "slack"):
         assert shown[name] == format_size(told["rank"][f"{name}_bytes"])
 
@@ -117,13 +121,16 @@ def test_of_a_step_that_depends_on_data_the_least_that_it_takes_is_told(
     monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [requests.append(asked[0]) or least])
     result = fairmile("predict", "memory", "step.py", "--json")
     assert result.code == 2 and requests[0].partial
-    assert "it cannot be told whether it fits: step.py:9" in result.err
+    assert "cannot determine whether it fits: step.py:9" in result.err
     assert (result.json["lower_bound"], result.json["fits"]) == (True, None)
     assert result.json["breakdown"]["optimizer"] > 0
     assert result.json["device_span"]["high"] is None
     shown = fairmile("predict", "memory", "step.py", "-o", "page.html")
     assert shown.code == 2
-    assert "cannot be told, on NVIDIA H200" in shown.out and "the least that it takes, since step.py:9" in shown.out
+    assert (
+        "cannot determine, on NVIDIA H200" in shown.out
+        and "lower bound  the step was traced only in part: step.py:9" in shown.out
+    )
     # What is more than the device has at least does not fit.
     least = replace(step_trace(8, sample=1 << 33), stopped="its shapes depend on data")
     assert fairmile("predict", "memory", "step.py", "--gpu", "t4").code == 1
@@ -136,7 +143,7 @@ def test_the_hint_of_largest_names_only_what_was_asked_for(fairmile: Fairmile) -
 
 @pytest.mark.usefixtures("traced")
 def test_a_terminal_is_told_what_is_traced_meanwhile(fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(asked: list[TraceRequest], **_: Any) -> list[Trace]:
+    def small(asked: list[TraceRequest], **_: Any) -> list[StepTrace]:
         return [step_trace(each.arguments["batch"], sample=1 << 28) for each in asked]
 
     monkeypatch.setattr(predictions, "trace_targets", small)
@@ -186,8 +193,8 @@ def test_the_gpus_are_listed_without_a_target(fairmile: Fairmile) -> None:
         (["memory", "step.py", "-a", "batch=1.5"], "batch=1.5 is no number of samples"),
         (["memory", "step.py", "-a", "batch=NaN"], "batch=nan is no number of samples"),
         (["memory", "plain.py", "--largest"], "which argument of plain.py is the batch?"),
-        (["memory", "step.py", "--largest", "--zero", "3"], "--largest seeks the batch of one GPU"),
-        (["memory", "step.py", "--largest", "-o", "x.html"], "--largest seeks the batch of one GPU"),
+        (["memory", "step.py", "--largest", "--zero", "3"], "--largest finds the batch of one GPU"),
+        (["memory", "step.py", "--largest", "-o", "x.html"], "--largest finds the batch of one GPU"),
         (["memory", "gpt.yaml", "--pipeline", "99"], "a pipeline of 99 stages needs as many units"),
         (["time", "gpt.yaml"], "gpt.yaml is a description: its operators are not known"),
         (["time", "step.py", "--sample-size", "²"], "²"),
@@ -247,8 +254,8 @@ def test_all_that_is_told_of_a_step_that_waits_goes_by_the_step_with_its_waiting
     assert (told["step_time_s"], told["bound"]) == (pytest.approx(16.0), "input")
     text = fairmile(*waiting).out
     step = next(line for line in text.splitlines() if line.startswith("step "))
-    assert "16 s" in step and "as given for its input" in step
-    assert f"works {quick['device_s'] / 16:.0%} of the time" in text
+    assert "16 s" in step and "set by its input" in step
+    assert f"busy {quick['device_s'] / 16:.0%} of the time" in text
     longest = text.splitlines()[1].split()
     assert float(longest[longest.index("memory") - 1].rstrip("%")) == pytest.approx(
         100 * told["top"][0]["device_s"] / 16, abs=0.1
@@ -277,7 +284,7 @@ def test_scaling_has_a_row_for_each_number_of_gpus(fairmile: Fairmile, place: Pa
 def test_without_runs_nothing_is_learnt(fairmile: Fairmile, place: Path) -> None:
     result = fairmile("predict", "learn")
     assert (result.code, result.out) == (0, "")
-    assert "no run of a benchmark on a single GPU tells its speed yet" in result.err
+    assert "no run of a benchmark on a single GPU measured its speed yet" in result.err
     assert fairmile("predict", "learn", "--json").json == {"corrections": [], "dry_run": False}
 
 
@@ -302,3 +309,55 @@ def test_predictions_follow_the_runs_of_the_workspace(fairmile: Fairmile, place:
     assert fairmile("predict", "learn").out.startswith("gpu ")
     kept = place.parent / "home" / "perf" / "corrections" / "h200.json"
     assert json.loads(kept.read_text())["runs"] == ["mnist-k3x9qa"]
+
+
+# From Python
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_python_gets_is_what_json_prints(fairmile: Fairmile) -> None:
+    predict, given = Workspace.open().predict, {"batch": 16, "width": 8}
+    step, sharded = "step.py:build", Layout(data=4, zero=1)
+    memory = predict.memory("gpt.yaml", layout=sharded)
+    assert_printed(fairmile, memory, "predict", "memory", "gpt.yaml", "--data", "4", "--zero", "1")
+    assert_printed(fairmile, predict.memory("gpt.yaml"), "predict", "memory", "gpt.yaml")
+    traced = predict.memory(step, arguments=given, accumulate=1)
+    assert_printed(fairmile, traced, "predict", "memory", *STEP)
+    assert_printed(fairmile, predict.time(step, arguments=given, accumulate=1), "predict", "time", *STEP)
+    largest = predict.largest_batch("gpt.yaml", gpu="a100-80gb")
+    assert_printed(fairmile, largest, "predict", "memory", "gpt.yaml", "--largest", "--gpu", "a100-80gb")
+    scaling = predict.scaling("gpt.yaml", "juwels", [8, 4096], batch=128)
+    assert_printed(
+        fairmile, scaling, "predict", "scaling", "gpt.yaml", "--on", "juwels", "--gpus", "8,4096", "--batch", "128"
+    )
+    assert_printed(fairmile, predict.calibrate(dry_run=True), "predict", "calibrate", "--dry-run")
+    assert_printed(fairmile, predict.learn_from_runs(), "predict", "learn")
+
+
+def test_a_lower_bound_has_no_upper_end_in_any_interval(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    partial = replace(step_trace(8), stopped="its shapes depend on data")
+    monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [partial])
+    bound = Workspace.open().predict.memory("step.py")
+    assert_sound(bound)
+    assert "may not fit" in repr(bound) and "lower bound" in bound._repr_html_()
+
+
+def test_notebooks_show_the_main_numbers_of_a_prediction(place: Path) -> None:
+    predict = Workspace.open().predict
+    memory = predict.memory("gpt.yaml", gpu="a100-80gb")
+    assert repr(memory) == (
+        f"<MemoryPrediction: gpt.yaml fits NVIDIA A100-SXM4-80GB, {format_size(memory.device_used_bytes)} of "
+        f"{format_size(memory.gpu.memory_bytes)} with a batch of 4>"
+    )
+    assert (
+        f"<th>activations</th><td>{format_size(memory.estimate.breakdown['activations'])}</td>" in memory._repr_html_()
+    )
+    scaling = predict.scaling("gpt.yaml", "juwels", [8, 16], batch=128)
+    assert scaling._repr_html_().count("<tr>") == 3
+    assert repr(scaling.rows[0]).startswith("<ScalingRow: 8 GPUs: ")
+
+
+def test_corrections_become_a_data_frame() -> None:
+    corrections = Corrections([Correction("h200", {"gemm": 0.9}, ("a-k3x9qa",))])
+    assert list(corrections.to_pandas()["factors.gemm"]) == [0.9]
+    assert repr(corrections[0]) == "<Correction: h200: gemm 0.90, from 1 run>"

@@ -12,9 +12,13 @@ import pytest
 
 pytest.importorskip("msgspec")
 
+from printed_results import assert_printed, assert_sound
 from trace_files import kineto_events, write_kineto
 
 from fairmile.base.units import format_size
+from fairmile.traces.record import RecordSettings
+from fairmile.traces.replay import WhatIf
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 
@@ -46,6 +50,12 @@ def test_a_dry_run_records_nothing(fairmile: Fairmile, place: Path) -> None:
     assert not (place / "trace").exists()
 
 
+def test_a_dry_run_shows_the_command_and_what_would_be_recorded(fairmile: Fairmile) -> None:
+    shown = fairmile("trace", "record", "--dry-run", "--steps", "3", "--", "train", "two words").out
+    assert "train 'two words'" in shown
+    assert "3 optimizer steps after 5; 1 s after 5 s without an optimizer" in shown
+
+
 def test_a_rank_whose_flight_recorder_is_empty_is_who_the_others_wait_for(fairmile: Fairmile, place: Path) -> None:
     call = {
         "collective_seq_id": 1, "process_group": ["0", ""], "profiling_name": "nccl:all_reduce",
@@ -58,7 +68,7 @@ def test_a_rank_whose_flight_recorder_is_empty_is_who_the_others_wait_for(fairmi
     result = fairmile("trace", "analyze", "dumps", "-o", "page.html")
     assert result.code == 0
     assert "Rank 1 never came to nccl:all_reduce" in result.out
-    assert "nothing stands out" not in result.out + result.err
+    assert "no findings" not in result.out + result.err
     assert result.err.splitlines()[0].endswith(", 1 event")
     assert "note: nccl_trace_rank_1: the flight recorder of rank 1 holds no collective" in result.err
     assert "Rank 1 never came to" in (place / "page.html").read_text(encoding="utf-8")
@@ -168,3 +178,30 @@ def test_bad_input_is_one_sentence(
     assert result.err.startswith("error: ")
     assert message in result.err.splitlines()[0]
     assert not (place / "trace").exists()
+
+
+def test_what_python_gets_is_what_json_prints(fairmile: Fairmile, place: Path, first: Path) -> None:
+    traces = Workspace.open().traces
+    assert_printed(fairmile, traces.analyze("first"), "trace", "analyze", "first")
+    assert_printed(fairmile, traces.analyze("first", on="juwels"), "trace", "analyze", "first", "--on", "juwels")
+    replayed = traces.replay("first", WhatIf(bandwidth=4))
+    assert_printed(fairmile, replayed, "trace", "replay", "first", "--bandwidth", "4")
+    planned = traces.export("first", "one.json", dry_run=True)
+    assert_printed(fairmile, planned, "trace", "export", "first", "-o", "one.json", "--dry-run")
+    assert list(planned.to_pandas()["value"]) == ["one.json"]
+    plan = traces.plan_recording(["train", "-x"], "new", settings=RecordSettings(steps=3))
+    assert_printed(fairmile, plan, "trace", "record", "--dry-run", "--steps", "3", "-o", "new", "--", "train", "-x")
+
+
+def test_a_recording_is_a_result(place: Path) -> None:
+    recorded = Workspace.open().traces.record([sys.executable, "-c", "pass"], Path("new"), watch=False)
+    assert_sound(recorded)
+    assert recorded.document() == json.loads((place / "new" / "recording.json").read_text())
+    assert repr(recorded).startswith(f"<Recorded: 0 traces in {place / 'new'}, exit code 0 after ")
+
+
+def test_notebooks_show_where_the_time_of_each_rank_went(first: Path) -> None:
+    analysis = Workspace.open().traces.analyze("first")
+    assert repr(analysis).startswith("<TraceAnalysis: 2 ranks, 2 steps of 991 µs, ")
+    shown = analysis._repr_html_()
+    assert "<th>compute</th>" in shown and "<td>rank 1</td>" in shown

@@ -12,16 +12,16 @@ from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.op_times import OpTimes, shipped_op_times
 from fairmile.costs.operators.refine import MeasuredStep
 from fairmile.costs.operators.signatures import candidates_of, read_signature, signature, tensor, write_tensors
-from fairmile.costs.operators.table import About, OperatorTiming, write_table
+from fairmile.costs.operators.table import OperatorTiming, TableOrigin, write_table
 from fairmile.costs.steps import Op
-from fairmile.predict.measured import Measured
+from fairmile.predict.measured import MeasuredTimes
 from fairmile.predict.step_time import StepTime, step_time
 
 H200, A100 = device("h200"), device("a100-80gb")
 TRACE = step_trace(64)
 STEP = {signature(each.op): each.op for each in candidates_of(TRACE, "step")}
 OWN_US = 40.0
-Calibrated = Callable[..., Measured]
+Calibrated = Callable[..., MeasuredTimes]
 
 
 def own_row(op: Op, *, problem: str = "", host_us: float = 10.0) -> OperatorTiming:
@@ -39,10 +39,10 @@ RELUS = [op for op in STEP.values() if plain(op)]
 def calibrated(tmp_path: Path) -> Calibrated:
     """Keep rows as a calibration does, by default of the H200 and with the PyTorch of the table that comes along."""
 
-    def keep(*rows: OperatorTiming, on: Device = H200, torch: str = "2.11.0+cu130") -> Measured:
-        found = Measured(tmp_path / "perf")
+    def keep(*rows: OperatorTiming, on: Device = H200, torch: str = "2.11.0+cu130") -> MeasuredTimes:
+        found = MeasuredTimes(tmp_path / "perf")
         found.table_file(on).parent.mkdir(parents=True, exist_ok=True)
-        write_table(found.table_file(on), rows, About(on.name, "580", torch, "2026-11-16"))
+        write_table(found.table_file(on), rows, TableOrigin(on.name, "580", torch, "2026-11-16"))
         return found
 
     return keep
@@ -62,8 +62,8 @@ def by_line(step: StepTime) -> dict[str, tuple[str, float]]:
 
 
 def test_without_measurements_the_table_that_comes_along_answers(tmp_path: Path) -> None:
-    assert Measured(tmp_path).step_time(TRACE, H200) == step_time(TRACE, H200)
-    assert Measured(tmp_path).digest(H200) == ""
+    assert MeasuredTimes(tmp_path).step_time(TRACE, H200) == step_time(TRACE, H200)
+    assert MeasuredTimes(tmp_path).digest(H200) == ""
 
 
 def test_own_rows_answer_for_their_calls_and_the_others_stay_as_they_were(calibrated: Calibrated) -> None:
@@ -119,7 +119,7 @@ def test_where_no_table_comes_along_the_own_one_stands_alone(calibrated: Calibra
     rows = [own_row(op) for op in STEP.values()]
     measured = calibrated(*rows, on=A100)
     found = measured.step_time(TRACE, A100)
-    assert found == step_time(TRACE, A100, OpTimes(rows, A100, About("", "", "", "")))
+    assert found == step_time(TRACE, A100, OpTimes(rows, A100, TableOrigin("", "", "", "")))
     assert found.by_how.keys() == {"exact"}
     assert step_time(TRACE, A100).by_how.keys() == {"scaled"}
     # Another device is as it was.
@@ -141,7 +141,7 @@ def slower(step: StepTime, times: float = 1.25) -> MeasuredStep:
 
 
 def test_runs_correct_the_table_that_comes_along(tmp_path: Path) -> None:
-    measured, before = Measured(tmp_path), step_time(TRACE, H200)
+    measured, before = MeasuredTimes(tmp_path), step_time(TRACE, H200)
     factors = measured.learn(H200, [slower(before)]).factors
     found = measured.step_time(TRACE, H200)
     assert found == step_time(TRACE, H200, correction=factors)

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairmile.base.errors import UsageError
 from fairmile.costs.devices import device
-from fairmile.predict.power import DEFAULT, Measured, PowerModel, energy_of, fit_power, power_w
+from fairmile.predict.power import DEFAULT, energy_of, power_w
 from fairmile.predict.step_time import StepTime
 
 H200 = device("h200")
@@ -19,25 +18,6 @@ def test_power_lies_between_idle_and_most() -> None:
     assert power_w(H200, 0, 0, 0) == H200.idle_w
     assert power_w(H200, 1, 1, 1) == H200.max_w
     assert H200.idle_w < power_w(H200, 0.5, 0.1, 0.1) < power_w(H200, 0.9, 0.1, 0.1) < H200.max_w
-
-
-def test_a_fit_finds_the_shares_that_made_the_measurements() -> None:
-    true = PowerModel(0.4, 0.5, 0.2, 0.0)
-    points = [(0.2, 0.1, 0.1), (0.9, 0.1, 0.5), (0.9, 0.5, 0.1), (0.5, 0.3, 0.2), (1.0, 0.05, 0.05)]
-    found = fit_power([Measured(*each, power_w(H200, *each, true)) for each in points], H200)
-    assert (found.busy, found.compute, found.memory) == pytest.approx((0.4, 0.5, 0.2))
-    assert found.spread == pytest.approx(0.0, abs=1e-6)
-
-
-def test_a_share_never_falls_below_zero() -> None:
-    points = [(1.0, 0.1, 0.9), (1.0, 0.2, 0.5), (1.0, 0.5, 0.4), (1.0, 0.6, 0.1)]
-    found = fit_power([Measured(*each, 300 - 200 * each[2]) for each in points], H200)
-    assert found.memory == 0.0 and min(found.busy, found.compute) >= 0.0
-
-
-def test_too_few_measurements_are_refused() -> None:
-    with pytest.raises(UsageError, match="3 measured steps are too few"):
-        fit_power([Measured(1, 1, 1, 500)] * 3, H200)
 
 
 def test_energy_is_power_times_time_and_its_interval_holds_both_doubts() -> None:

@@ -16,8 +16,8 @@ from fairmile.base.errors import FairmileError, Integrity, NotFound, RunFailed, 
 from fairmile.base.units import format_size
 from fairmile.costs.devices import device
 from fairmile.costs.operators.signatures import candidates_of, signature, write_tensors
-from fairmile.costs.operators.table import About, OperatorTiming, write_table
-from fairmile.costs.steps import Op, Trace
+from fairmile.costs.operators.table import OperatorTiming, TableOrigin, write_table
+from fairmile.costs.steps import Op, StepTrace
 from fairmile.jobs.machines import Machines
 from fairmile.predict import predict as predictions
 from fairmile.predict import step_cache as foresight
@@ -27,7 +27,7 @@ from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.options import parse_allocator_options
 from fairmile.predict.memory.sharding import Layout
 from fairmile.predict.predict import MemoryPrediction, Predict
-from fairmile.predict.step_cache import Foreseen
+from fairmile.predict.step_cache import StepForecast
 from fairmile.predict.step_time import StepTime, step_time
 from fairmile.resolve import Nouns, Target, resolve
 from fairmile.systems.model import Gpu, Partition
@@ -51,11 +51,18 @@ def resolved(word: str) -> Target:
 @pytest.fixture
 def predict(tmp_path: Path) -> Predict:
     machines = Machines([], tmp_path / "jobs")
-    return Predict(tmp_path / "perf", resolve=resolved, step_of=no_benchmark, partition_of=machines.partition)
+    return Predict(
+        tmp_path / "perf",
+        resolve=resolved,
+        step_of=no_benchmark,
+        partition_of=machines.partition,
+        metrics_of=lambda run: {},
+        steps_of_runs=lambda predict: {},
+    )
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
+def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepTrace]:
     """The step of the documentation, traced in one process in all the ways that are asked for below."""
     pytest.importorskip("torch")
     arguments = {"whole": {"batch": 16}, "eighth": {"batch": 2}, "twice": {"batch": 16}}
@@ -64,15 +71,15 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
         for name, given in arguments.items()
     ]
     found = trace_targets(requests, folder=tmp_path_factory.mktemp("traces"))
-    return {name: each for name, each in zip(arguments, found, strict=True) if isinstance(each, Trace)}
+    return {name: each for name, each in zip(arguments, found, strict=True) if isinstance(each, StepTrace)}
 
 
 @pytest.fixture
-def traced(traces: dict[str, Trace], monkeypatch: pytest.MonkeyPatch) -> list[TraceRequest]:
+def traced(traces: dict[str, StepTrace], monkeypatch: pytest.MonkeyPatch) -> list[TraceRequest]:
     """The requests, which are answered with what was traced before."""
     requests: list[TraceRequest] = []
 
-    def answer(request: TraceRequest, **_: Any) -> Trace:
+    def answer(request: TraceRequest, **_: Any) -> StepTrace:
         requests.append(request)
         small = request.arguments.get("batch") == 2
         return traces["eighth" if small else "twice" if request.accumulate == 2 else "whole"]
@@ -102,13 +109,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Making:
 
 
 def test_memory_of_a_step_is_its_account_on_the_gpu(
-    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace]
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace]
 ) -> None:
     found = predict.memory(TARGET, arguments={**SMALL, "batch": 16}, precision="bf16", checkpointing=None)
-    assert (found.found, found.batch, found.fits) == (account(traces["whole"], H200), 16, True)
+    assert (found.estimate, found.batch, found.fits) == (account(traces["whole"], H200), 16, True)
     asked = TraceRequest(str(STEP), "build", {**SMALL, "batch": 16}, precision="bf16", partial=True)
     assert traced == [asked]
-    said = found.as_dict()
+    said = found.to_dict()
     assert said["target"] == TARGET
     assert said["gpu"] == "h200"
     assert 0 < said["peak_allocated_bytes"] <= said["peak_reserved_bytes"] < said["device_used_bytes"]
@@ -122,10 +129,10 @@ def test_memory_of_a_step_is_its_account_on_the_gpu(
 def test_the_allocator_can_be_told(predict: Predict, made: Making) -> None:
     made(sample=3 * MIB)
     usual, other = (predict.memory(TARGET, allocator=each) for each in ("", "expandable_segments:True"))
-    assert usual.as_dict()["peak_allocated_bytes"] == other.as_dict()["peak_allocated_bytes"]
+    assert usual.to_dict()["peak_allocated_bytes"] == other.to_dict()["peak_allocated_bytes"]
     options = parse_allocator_options("expandable_segments:True")
-    assert other.found == account(step_trace(8, sample=3 * MIB), H200, options)
-    assert other.found != usual.found
+    assert other.estimate == account(step_trace(8, sample=3 * MIB), H200, options)
+    assert other.estimate != usual.estimate
     with pytest.raises(UsageError):
         predict.memory(TARGET, allocator="nonsense:3")
 
@@ -134,7 +141,7 @@ def test_what_does_not_fit_says_so(predict: Predict, made: Making) -> None:
     made(sample=256 * MIB)
     found = predict.memory(TARGET, gpu="v100-16gb")
     assert not found.fits
-    assert "out of memory" in found.as_dict()["out_of_memory"].lower()
+    assert "out of memory" in found.to_dict()["out_of_memory"].lower()
 
 
 def test_each_of_several_replicas_takes_the_batch_of_the_target(predict: Predict, made: Making) -> None:
@@ -143,7 +150,7 @@ def test_each_of_several_replicas_takes_the_batch_of_the_target(predict: Predict
     assert found.rank is not None
     assert found.rank.activations_bytes == 3 * 8 * 400
     assert found.rank.buffers_bytes == 10_000
-    assert found.as_dict()["layout"]["micro_batch"] == 8
+    assert found.to_dict()["layout"]["micro_batch"] == 8
     assert found.device_used_bytes == round(found.rank.device_bytes)
 
 
@@ -160,20 +167,20 @@ def test_micro_batches_share_the_batch_of_a_replica(predict: Predict, made: Maki
 
 
 def test_a_replica_needs_no_less_than_a_single_gpu(
-    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace]
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace]
 ) -> None:
     alone = predict.memory(TARGET)
     replica = predict.memory(TARGET, layout=Layout(data=4))
     assert replica.rank is not None
-    assert alone.as_dict()["breakdown"]["slack"] > 0
-    share = alone.as_dict()["peak_reserved_bytes"] / alone.as_dict()["peak_allocated_bytes"]
+    assert alone.to_dict()["breakdown"]["slack"] > 0
+    share = alone.to_dict()["peak_reserved_bytes"] / alone.to_dict()["peak_allocated_bytes"]
     assert replica.rank.reserved_bytes == pytest.approx(share * replica.rank.allocated_bytes)
     gradients = replica.rank.gradients_bytes
     assert replica.device_used_bytes >= alone.device_used_bytes + gradients
 
 
 def test_a_rank_may_fit_because_its_allocator_gives_unused_segments_back(
-    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace], monkeypatch: pytest.MonkeyPatch
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = account(traces["whole"], H200)
     layout = Layout(data=2)
@@ -199,7 +206,7 @@ def test_a_rank_may_fit_because_its_allocator_gives_unused_segments_back(
 
 def test_figures_of_the_rank_and_of_the_unspread_step_stand_apart(predict: Predict, made: Making) -> None:
     made()
-    whole, said = predict.memory(TARGET).as_dict(), predict.memory(TARGET, layout=Layout(data=4, zero=1)).as_dict()
+    whole, said = predict.memory(TARGET).to_dict(), predict.memory(TARGET, layout=Layout(data=4, zero=1)).to_dict()
     assert "breakdown" not in said and "peak_allocated_bytes" not in said
     for name in ("breakdown", "peak_allocated_bytes", "device_used_bytes"):
         assert said["unspread"][name] == whole[name]
@@ -334,16 +341,16 @@ def test_the_largest_batch_of_a_description_is_arithmetic(predict: Predict) -> N
 
 
 def described(found: MemoryPrediction) -> int:
-    size: int = found.as_dict()["peak_allocated_bytes"]
+    size: int = found.to_dict()["peak_allocated_bytes"]
     return size
 
 
 def test_a_description_gives_its_closed_form(predict: Predict) -> None:
     found = predict.memory(GPT, gpu="a100-80gb")
     form = closed_form(resolved(GPT).content, device("a100-80gb"))
-    assert (found.found, found.batch, found.gpu.slug) == (form, 4, "a100-80gb")
+    assert (found.estimate, found.batch, found.gpu.slug) == (form, 4, "a100-80gb")
     assert found.device_used_bytes == form.peak_reserved_bytes + form.breakdown["context"]
-    assert found.as_dict()["peak_reserved_bytes"] == form.peak_reserved_bytes > form.peak_allocated_bytes
+    assert found.to_dict()["peak_reserved_bytes"] == form.peak_reserved_bytes > form.peak_allocated_bytes
     assert predict.memory(GPT, gpu="a100-40gb", arguments={"batch": 3}).fits
 
 
@@ -352,7 +359,7 @@ def test_a_description_that_would_fit_without_slack_says_so(predict: Predict) ->
     assert (doubt.fits, clear.fits) == (False, False)
     assert doubt.notes[-1].startswith("without slack it would fit")
     assert not clear.notes[-1].startswith("without slack")
-    assert doubt.as_dict()["notes"] == list(doubt.notes)
+    assert doubt.to_dict()["notes"] == list(doubt.notes)
 
 
 def test_libraries_of_a_gpu_take_the_same_of_a_description_and_of_a_traced_step(
@@ -361,7 +368,7 @@ def test_libraries_of_a_gpu_take_the_same_of_a_description_and_of_a_traced_step(
     for gpu in ("h200", "a100-40gb", "t4"):
         code, form = predict.memory(TARGET, gpu=gpu), predict.memory(GPT, gpu=gpu)
         for part in ("workspace", "context"):
-            assert form.as_dict()["breakdown"][part] == code.as_dict()["breakdown"][part], (gpu, part)
+            assert form.to_dict()["breakdown"][part] == code.to_dict()["breakdown"][part], (gpu, part)
         told = [[note for note in each.notes if "were not measured" in note] for each in (code, form)]
         assert told[0] == told[1] and bool(told[0]) is (gpu != "h200")
 
@@ -424,7 +431,7 @@ def test_a_step_takes_time_and_energy_and_gives_samples(predict: Predict, traced
     assert found.interval_s == (found.step.low_s, found.step.high_s)
     assert found.energy is not None
     assert H200.idle_w <= found.energy.power_w <= H200.max_w
-    said = found.as_dict()
+    said = found.to_dict()
     assert said["samples_per_s"] == pytest.approx(16 / said["step_time_s"])
     assert said["bound"] in ("compute", "memory", "launch")
 
@@ -438,14 +445,14 @@ def test_a_step_of_several_batches_takes_all_their_samples(predict: Predict, tra
 def test_what_a_trace_lacks_is_told_with_every_answer(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = replace(step_trace(8), notes=["only the forward is in this trace"])
     monkeypatch.setattr(predictions, "trace_targets", lambda *_, **__: [lacking])
-    for said in (predict.memory(TARGET).as_dict(), predict.time(TARGET).as_dict()):
+    for said in (predict.memory(TARGET).to_dict(), predict.time(TARGET).to_dict()):
         assert said["notes"][0] == "only the forward is in this trace"
     assert predict.scaling(TARGET, "juwels", [1]).notes[0] == "only the forward is in this trace"
 
 
 def test_input_of_unknown_speed_is_told_in_valid_json(predict: Predict, made: Making) -> None:
     made()
-    said = predict.time(TARGET, storage={"write_bytes_per_s": 1.0}).as_dict()
+    said = predict.time(TARGET, storage={"write_bytes_per_s": 1.0}).to_dict()
     assert said["input"]["delivered_per_s"] is None
     assert json.dumps(said, allow_nan=False)
 
@@ -456,13 +463,13 @@ def test_samples_that_come_late_make_the_step_longer(predict: Predict, made: Mak
     assert found.bound == "input"
     assert found.step_time_s == pytest.approx(1.0)
     assert found.interval_s == (pytest.approx(found.step_time_s), pytest.approx(found.step_time_s))
-    assert found.as_dict()["input"]["limit"] == "storage"
+    assert found.to_dict()["input"]["limit"] == "storage"
 
 
 def test_a_step_that_waits_for_input_draws_little_more_than_idle_power(predict: Predict, made: Making) -> None:
     made()
     quick, slow = predict.time(TARGET), predict.time(TARGET, decode_s=1.0)
-    said = slow.as_dict()
+    said = slow.to_dict()
     assert said["step_time_s"] == pytest.approx(8.0)
     assert said["utilisation"] == pytest.approx(slow.step.device_s / 8.0)
     assert said["step_time_without_waiting_s"] == quick.step_time_s
@@ -494,7 +501,7 @@ def test_workers_that_are_quick_enough_change_nothing(predict: Predict, made: Ma
 
 
 def test_a_traced_step_scales_by_two_batches(
-    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace]
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace]
 ) -> None:
     found = predict.scaling(TARGET, "juwels", [1, 4], arguments={**SMALL, "batch": 16})
     assert [row.gpus for row in found.rows] == [1, 4]
@@ -538,9 +545,9 @@ def test_where_it_cannot_scale_is_told(predict: Predict, tmp_path: Path) -> None
 # What was measured here
 
 
-def seen(predict: Predict, times: float) -> tuple[Foreseen, float, str]:
+def seen(predict: Predict, times: float) -> tuple[StepForecast, float, str]:
     step = predict.time(TARGET).step
-    foreseen = Foreseen("h200", 8, (0, 0, 0), (step.step_time_s, step.low_s, step.high_s), step.by_kind, 0)
+    foreseen = StepForecast("h200", 8, (0, 0, 0), (step.step_time_s, step.low_s, step.high_s), step.by_kind, 0)
     return foreseen, times * step.step_time_s, "train-1"
 
 
@@ -569,14 +576,14 @@ def test_a_dry_run_learns_nothing(predict: Predict, traced: list[TraceRequest], 
 
 
 def test_operators_measured_here_go_before_those_of_the_table_that_comes_along(
-    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace]
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace]
 ) -> None:
     before = predict.time(TARGET).step
     ops = [each.op for each in candidates_of(traces["whole"], "step") if "convolution" in each.op.name]
     table = predict.table_file("NVIDIA H200")
     table.parent.mkdir(parents=True)
     rows = [OperatorTiming(signature(op), write_tensors(op.outputs), ("step",), 900.0, 900.0, 20.0) for op in ops]
-    write_table(table, rows, About("NVIDIA H200", "", "2.11.0", "2026-11-16"))
+    write_table(table, rows, TableOrigin("NVIDIA H200", "", "2.11.0", "2026-11-16"))
     after = predict.time(TARGET).step
     assert after.by_how["here"] == after.by_kind["conv"] == pytest.approx(sum(_calls(before, op) for op in ops) * 9e-4)
     kept = {kind: seconds for kind, seconds in before.by_kind.items() if kind not in ("conv", "elementwise", "copy")}

@@ -12,12 +12,12 @@ from step_making import step_trace
 from fairmile.base.errors import UsageError
 from fairmile.costs.devices import device
 from fairmile.costs.operators.refine import MeasuredStep
-from fairmile.costs.steps import Trace
+from fairmile.costs.steps import StepTrace
 from fairmile.predict import step_cache as foresight
 from fairmile.predict.fake_device.request import TraceRequest
-from fairmile.predict.measured import Measured
+from fairmile.predict.measured import MeasuredTimes
 from fairmile.predict.memory.account import account
-from fairmile.predict.step_cache import Foreseen, foresee
+from fairmile.predict.step_cache import StepForecast, foresee
 from fairmile.predict.step_time import step_time
 
 H200 = device("h200")
@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TraceRequest]:
     """The requests for a trace, which are answered with a step made by hand."""
     requests: list[TraceRequest] = []
 
-    def traced(request: TraceRequest, **_: Any) -> Trace:
+    def traced(request: TraceRequest, **_: Any) -> StepTrace:
         requests.append(request)
         if request.arguments.get("batch_size") == 0:
             raise UsageError("a batch of nothing")
@@ -63,7 +63,7 @@ def test_it_is_the_account_and_the_time_of_the_step(file: Path, cache: Path, ask
 
 
 def test_a_longer_step_gives_fewer_samples_a_second() -> None:
-    assert Foreseen("h200", 8, (0, 0, 0), (2.0, 1.0, 4.0), {}, 0).samples_per_s == (4.0, 2.0, 8.0)
+    assert StepForecast("h200", 8, (0, 0, 0), (2.0, 1.0, 4.0), {}, 0).samples_per_s == (4.0, 2.0, 8.0)
 
 
 def test_the_second_time_it_is_read(file: Path, cache: Path, asked: list[TraceRequest]) -> None:
@@ -88,7 +88,7 @@ def test_other_parameters_gpus_or_code_are_traced_anew(file: Path, cache: Path, 
 
 
 def test_what_was_measured_since_is_heard(file: Path, cache: Path, asked: list[TraceRequest], tmp_path: Path) -> None:
-    measured = Measured(tmp_path / "perf")
+    measured = MeasuredTimes(tmp_path / "perf")
     plain = foresee(file, {}, H200, cache, None)
     # Nothing was measured yet: what the table that comes along says is known already.
     assert (foresee(file, {}, H200, cache, measured), len(asked)) == (plain, 1)

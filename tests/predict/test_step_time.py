@@ -10,12 +10,12 @@ from fairmile.costs.devices import device
 from fairmile.costs.operators.op_times import OpTimes
 from fairmile.costs.operators.roofline import least_bytes, roofline
 from fairmile.costs.operators.signatures import signature, tensor, write_tensors
-from fairmile.costs.operators.table import About, OperatorTiming
-from fairmile.costs.steps import Kind, Op, Storage, TensorSpec, Trace
-from fairmile.predict.step_time import Host, step_time
+from fairmile.costs.operators.table import OperatorTiming, TableOrigin
+from fairmile.costs.steps import Op, StepEvent, StepTrace, Storage, TensorSpec
+from fairmile.predict.step_time import HostCosts, step_time
 
 H200 = device("h200")
-HOST = Host(
+HOST = HostCosts(
     factor={"forward": 1.0, "backward": 1.0, "optimizer": 1.0},
     view_us={},
     listed_us=0.0,
@@ -35,19 +35,19 @@ def relu(source: int, made: int, phase: str = "forward", module: str = "a") -> O
     return Op("aten.relu.default", phase, module, (on(source),), (on(made),), ({"tensor": 0},))
 
 
-def trace(ops: list[Op], storages: int = 8, category: str = "activation") -> Trace:
-    events: list[tuple[int, int, int]] = [(Kind.ALLOC, 0, 0), (Kind.STEP, 0, 0)]
+def trace(ops: list[Op], storages: int = 8, category: str = "activation") -> StepTrace:
+    events: list[tuple[int, int, int]] = [(StepEvent.ALLOC, 0, 0), (StepEvent.STEP, 0, 0)]
     for number, op in enumerate(ops):
-        events += [(Kind.BEGIN, number, 0)]
-        events += [(Kind.ALLOC, each.storage, 0) for each in op.outputs if each.storage != 0]
-        events += [(Kind.END, number, 0)]
-    return Trace(ops, [Storage(4000, category, "", -1)] * storages, events, 1, "fp32", True, 0)
+        events += [(StepEvent.BEGIN, number, 0)]
+        events += [(StepEvent.ALLOC, each.storage, 0) for each in op.outputs if each.storage != 0]
+        events += [(StepEvent.END, number, 0)]
+    return StepTrace(ops, [Storage(4000, category, "", -1)] * storages, events, 1, "fp32", True, 0)
 
 
 def table(device_us: float, host_us: float, op: Op | None = None) -> OpTimes:
     one = op or relu(0, 1)
     row = OperatorTiming(signature(one), write_tensors(one.outputs), ("grid",), device_us, device_us, host_us)
-    return OpTimes([row], H200, About("NVIDIA H200", "", "", ""))
+    return OpTimes([row], H200, TableOrigin("NVIDIA H200", "", "", ""))
 
 
 def test_a_slow_device_hides_the_host_but_for_the_first_call() -> None:
@@ -83,7 +83,7 @@ def test_a_gradient_scaler_waits_for_its_answer() -> None:
     )
     ops = [relu(0, 1)] * 3 + [check] + [relu(0, 1, "optimizer")]
     row = OperatorTiming(signature(check), "", ("grid",), 10.0, 10.0, 5.0)
-    both = OpTimes([*table(100.0, 50.0).rows, row], H200, About("NVIDIA H200", "", "", ""))
+    both = OpTimes([*table(100.0, 50.0).rows, row], H200, TableOrigin("NVIDIA H200", "", "", ""))
     # Three calls, the check, then the wait: the last call begins when the device is done, 50 µs too late to be hidden.
     assert step_time(trace(ops), H200, both, HOST).step_time_s == pytest.approx((50 + 300 + 10 + 100) * 1e-6)
 

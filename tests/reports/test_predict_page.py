@@ -14,14 +14,14 @@ from fairmile.costs.operators.signatures import signature, tensor
 from fairmile.costs.operators.work import work_of
 from fairmile.costs.steps import Op
 from fairmile.predict.loading import Loading
-from fairmile.predict.memory.account import MemoryAccount, Moment, Point, Span
+from fairmile.predict.memory.account import MemoryAccount, MemoryPoint, Moment, SizeInterval
 from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.sharding import Layout, RankMemory, rank_memory
-from fairmile.predict.power import Energy
+from fairmile.predict.power import StepEnergy
 from fairmile.predict.predict import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
-from fairmile.predict.scaling.plans import Plan
-from fairmile.predict.scaling.step import StepTime as ScaledStep
+from fairmile.predict.scaling.plans import LayoutPlan
+from fairmile.predict.scaling.step import StepParts as ScaledStep
 from fairmile.predict.step_time import OpLine, StepTime
 from fairmile.reports import figures
 from fairmile.reports.predict_figures import memory_over_time, rank_memory_bars, roof_points, under_the_roof
@@ -63,7 +63,8 @@ def memory(**changes: object) -> MemoryPrediction:
     course = [(0, 0.0, ""), (0, 0.2, "forward"), (0, 0.6, "backward"), (0, 0.9, "optimizer"),
               (1, 0.0, "forward"), (1, 0.6, "backward"), (1, 0.9, "optimizer")]  # fmt: skip
     timeline = [
-        Point(step, place, phase, (at + 1) * 100 * MIB, 900 * MIB) for at, (step, place, phase) in enumerate(course)
+        MemoryPoint(step, place, phase, (at + 1) * 100 * MIB, 900 * MIB)
+        for at, (step, place, phase) in enumerate(course)
     ]
     parts = {"parameters": 100 * MIB, "activations": 500 * MIB, "temporary": 100 * MIB, "slack": 200 * MIB,
              "context": 500 * MIB, "inputs": 0}  # fmt: skip
@@ -71,9 +72,9 @@ def memory(**changes: object) -> MemoryPrediction:
         peak_allocated_bytes=700 * MIB,
         peak_reserved_bytes=900 * MIB,
         device_used_bytes=1400 * MIB,
-        allocated_span=Span(690 * MIB, 710 * MIB),
-        reserved_span=Span(850 * MIB, 950 * MIB),
-        device_span=Span(1350 * MIB, 1450 * MIB),
+        allocated_span=SizeInterval(690 * MIB, 710 * MIB),
+        reserved_span=SizeInterval(850 * MIB, 950 * MIB),
+        device_span=SizeInterval(1350 * MIB, 1450 * MIB),
         context_bytes=500 * MIB,
         breakdown=parts,
         by_module={f"layers.{at}": (30 - at) * MIB for at in range(25)},
@@ -108,7 +109,7 @@ def timed(input: Loading | None = None) -> TimePrediction:
         moved_bytes=12 * GIB, least_bytes=3 * GIB, roof_s=5e-3, compute_roof_s=4e-3, top=lines,
         notes=("no operator was measured on it",),
     )  # fmt: skip
-    return TimePrediction("model.py:build", 60, step, Energy(6.0, 5.0, 7.0, 500.0), input)
+    return TimePrediction("model.py:build", 60, step, StepEnergy(6.0, 5.0, 7.0, 500.0), input)
 
 
 def scaled(mode: str = "strong") -> ScalingPrediction:
@@ -116,7 +117,7 @@ def scaled(mode: str = "strong") -> ScalingPrediction:
     for gpus in (2, 4, 8, 16):
         time = ScaledStep(1.6 / gpus, data_s=0.01 * gpus, bubble_s=0.02, wait_s=0.01)
         held = RankMemory(2 * GIB, 2 * GIB, 4 * GIB / gpus, 30 * GIB / gpus, GIB, 0.0, 64 * MIB, 700 * MIB)
-        plan = Plan(Layout(data=gpus // 2, tensor=2, zero=1), time, held)
+        plan = LayoutPlan(Layout(data=gpus // 2, tensor=2, zero=1), time, held)
         efficiency = 1.65 / (plan.step_time_s * gpus)
         rows.append(
             ScalingRow(gpus, 1 + gpus // 5, 64, plan, "", 0.16, efficiency, 120.0 + gpus, 3600.0, 5e9, 2.5, 42.0)
@@ -156,7 +157,7 @@ def test_what_does_not_fit_says_how_the_run_would_end() -> None:
 
 def test_the_time_line_of_memory_shows_the_limit_only_where_it_is_near(with_figures: None) -> None:
     for size, is_near in ((H200.memory_bytes, False), (2 * GIB, True)):
-        found = memory(device_bytes=size).found
+        found = memory(device_bytes=size).estimate
         assert isinstance(found, MemoryAccount)
         assert (b"what the device has left" in memory_over_time(found).svg()) is is_near
 

@@ -12,7 +12,7 @@ from fairmile.reports import figures
 from fairmile.reports.trace_page import measured_roofline, readable, trace_page
 from fairmile.traces.achieved import OperatorWork
 from fairmile.traces.analyze import TraceAnalysis, analyze
-from fairmile.traces.events import EventTable, Kind, Lane, Process, Rows
+from fairmile.traces.events import EventKind, EventTable, Lane, Process, Rows
 
 ADDMM = OperatorWork(
     "aten::addmm", "gemm", "4096, 8192×4096, 4096×4096", "bfloat16", 20, 2.75e11, 168_000_000, 0.011, 5e14, 1636.0,
@@ -109,7 +109,9 @@ def test_coupled_programs_get_their_own_section() -> None:
 def test_names_from_a_trace_cannot_write_into_the_page() -> None:
     rows = Rows()
     for step in range(3):
-        rows.add(Kind.REGION, "<script>alert(1)</script>\x1b[31m", step * 10, step * 10 + 9, Lane(0, "<b>main</b>"))
+        rows.add(
+            EventKind.REGION, "<script>alert(1)</script>\x1b[31m", step * 10, step * 10 + 9, Lane(0, "<b>main</b>")
+        )
     page = trace_page(analyze(rows.table([Process(0)])), title="<i>x</i>")
     assert "<script>alert" not in page and "<i>x</i>" not in page and "<b>main" not in page
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairmile.costs.steps import Kind, Op, Storage, TensorSpec, Trace
+from fairmile.costs.steps import Op, StepEvent, StepTrace, Storage, TensorSpec
 
 # Elements of a sample that each block takes, and of its parameters, all float32.
 BLOCKS = {"blocks.0.fc": (25, 1000), "blocks.1.fc": (100, 1000), "head": (100, 500)}
@@ -16,7 +16,7 @@ class _Steps:
 
     def op(self, name: str, phase: str, module: str, *inputs: TensorSpec) -> None:
         self.ops.append(Op(f"aten.{name}.default", phase, module, inputs, ()))
-        self.events += [(Kind.BEGIN, len(self.ops) - 1, 0), (Kind.END, len(self.ops) - 1, 0)]
+        self.events += [(StepEvent.BEGIN, len(self.ops) - 1, 0), (StepEvent.END, len(self.ops) - 1, 0)]
 
     def make(
         self, name: str, phase: str, category: str, module: str, shape: tuple[int, ...], dtype: str, *inputs: TensorSpec
@@ -26,14 +26,14 @@ class _Steps:
         self.ops.append(Op(f"aten.{name}.default", phase, module, inputs, (spec,)))
         number = len(self.ops) - 1
         self.storages.append(Storage(spec.elements * {"float32": 4, "int64": 8}[dtype], category, module, number))
-        self.events += [(Kind.BEGIN, number, 0), (Kind.ALLOC, spec.storage, 0), (Kind.END, number, 0)]
+        self.events += [(StepEvent.BEGIN, number, 0), (StepEvent.ALLOC, spec.storage, 0), (StepEvent.END, number, 0)]
         return spec
 
     def free(self, *specs: TensorSpec) -> None:
-        self.events += [(Kind.FREE, spec.storage, 0) for spec in specs]
+        self.events += [(StepEvent.FREE, spec.storage, 0) for spec in specs]
 
 
-def step_trace(batch: int = 4, *, steps: int = 2, training: bool = True, sample: int = 100) -> Trace:
+def step_trace(batch: int = 4, *, steps: int = 2, training: bool = True, sample: int = 100) -> StepTrace:
     """Return a step of two numbered blocks and a head; each block keeps `sample` floats of every sample for backward.
 
     10,000 bytes of parameters and as many of gradients, 20,000 of the optimizer; 100 bytes of input and 8 of a label
@@ -44,7 +44,7 @@ def step_trace(batch: int = 4, *, steps: int = 2, training: bool = True, sample:
         made.make("empty", "build", "parameter", module, (size,), "float32") for module, (_, size) in BLOCKS.items()
     ]
     for step in range(steps):
-        made.events.append((Kind.STEP, step, 0))
+        made.events.append((StepEvent.STEP, step, 0))
         images = made.make("zeros", "forward", "input", "", (batch, 25), "float32")
         labels = made.make("zeros", "forward", "input", "", (batch,), "int64")
         # The same bytes under another shape are no other input.
@@ -78,7 +78,7 @@ def step_trace(batch: int = 4, *, steps: int = 2, training: bool = True, sample:
         else:
             made.free(last)
         made.free(images, labels)
-    return Trace(made.ops, made.storages, made.events, steps, "fp32", training, 2500, {"torch": "2.11.0"})
+    return StepTrace(made.ops, made.storages, made.events, steps, "fp32", training, 2500, {"torch": "2.11.0"})
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:

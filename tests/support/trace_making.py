@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fairmile.traces.events import EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import EventKind, EventTable, Lane, Process, RankGroup, Rows
 
 MS = 1_000_000
 Cost = Callable[[int, int], float]  # (rank, step) -> milliseconds
@@ -33,7 +33,7 @@ class Training:
 
     def table(self) -> EventTable:
         rows, clock = Rows(), [0] * self.ranks
-        group = Group("default", tuple(range(self.ranks)), "nccl" if self.device else "gloo")
+        group = RankGroup("default", tuple(range(self.ranks)), "nccl" if self.device else "gloo")
         main = [Lane(rank, "main") for rank in range(self.ranks)]
         stream = [Lane(rank, "stream 7", True, number=7, device=0) for rank in range(self.ranks)]
         talk = [
@@ -53,15 +53,17 @@ class Training:
                     number = len(rows)
                     # The host asks for it right behind the kernel it waits for.
                     asked = ready[rank][at] - 20 if self.device else ready[rank][at]
-                    call = (Kind.LAUNCH, "ncclAllReduce") if self.device else (Kind.REGION, "c10d::allreduce_")
+                    call = (
+                        (EventKind.LAUNCH, "ncclAllReduce") if self.device else (EventKind.REGION, "c10d::allreduce_")
+                    )
                     rows.add(*call, asked, asked + 10, main[rank], correlation=number, step=step)
                     rows.add(
-                        Kind.COLLECTIVE, name, enter[rank], leave, talk[rank], group=group, step=step,
+                        EventKind.COLLECTIVE, name, enter[rank], leave, talk[rank], group=group, step=step,
                         sequence=step * self.buckets + bucket, bytes=self.size_bytes, correlation=number,
                     )  # fmt: skip
             for rank in range(self.ranks):
                 clock[rank] = leave + self._optimizer(rows, main[rank], stream[rank], step, leave)
-                rows.add(Kind.PHASE, f"ProfilerStep#{step}", begins[rank], clock[rank], main[rank], step=step)
+                rows.add(EventKind.PHASE, f"ProfilerStep#{step}", begins[rank], clock[rank], main[rank], step=step)
         table = rows.table(Process(rank, world=self.ranks) for rank in range(self.ranks))
         if self.shuffled:
             import numpy as np
@@ -73,7 +75,7 @@ class Training:
         """Add input and compute, and return when each kernel ends."""
         wait = round(self.input_ms(main.rank, step) * MS)
         name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-        rows.add(Kind.IO, name, now, now + wait, main, step=step)
+        rows.add(EventKind.IO, name, now, now + wait, main, step=step)
         now += wait
         length = round(self.compute_ms(main.rank, step) * MS)
         each, ends = length // self.kernels, []
@@ -92,10 +94,10 @@ class Training:
     def _work(self, rows: Rows, main: Lane, stream: Lane, name: str, step: int, when: tuple[int, int]) -> None:
         if self.device:
             number = len(rows)
-            rows.add(Kind.LAUNCH, "cudaLaunchKernel", when[0], when[0] + 10, main, correlation=number, step=step)
-            rows.add(Kind.KERNEL, f"sm90_{name[6:]}", *when, stream, correlation=number, step=step)
+            rows.add(EventKind.LAUNCH, "cudaLaunchKernel", when[0], when[0] + 10, main, correlation=number, step=step)
+            rows.add(EventKind.KERNEL, f"sm90_{name[6:]}", *when, stream, correlation=number, step=step)
         else:
-            rows.add(Kind.REGION, name, *when, main, step=step)
+            rows.add(EventKind.REGION, name, *when, main, step=step)
 
 
 def coupled(*, steps: int = 6, solver_ms: float = 10, trainer_ms: float = 4, move_ms: float = 1) -> EventTable:
@@ -105,18 +107,22 @@ def coupled(*, steps: int = 6, solver_ms: float = 10, trainer_ms: float = 4, mov
     made = taken = 0
     for step in range(steps):
         begin = made
-        rows.add(Kind.REGION, "advance", made, made + round(solver_ms * MS), solver, step=step)
+        rows.add(EventKind.REGION, "advance", made, made + round(solver_ms * MS), solver, step=step)
         made += round(solver_ms * MS)
         put = made
         told = {"key": "field", "how": "put"}
-        rows.add(Kind.EXCHANGE, "put field", put, put + MS, solver, sequence=step, bytes=8 << 20, step=step, with_=told)
+        rows.add(
+            EventKind.EXCHANGE, "put field", put, put + MS, solver, sequence=step, bytes=8 << 20, step=step, with_=told
+        )
         made += MS
-        rows.add(Kind.PHASE, "step", begin, made, solver, step=step)
+        rows.add(EventKind.PHASE, "step", begin, made, solver, step=step)
         begin, asked = taken, taken
         taken = max(taken, put) + round(move_ms * MS)
         told = {"key": "field", "how": "get"}
-        rows.add(Kind.EXCHANGE, "get field", asked, taken, trainer, sequence=step, bytes=8 << 20, step=step, with_=told)
-        rows.add(Kind.REGION, "train", taken, taken + round(trainer_ms * MS), trainer, step=step)
+        rows.add(
+            EventKind.EXCHANGE, "get field", asked, taken, trainer, sequence=step, bytes=8 << 20, step=step, with_=told
+        )
+        rows.add(EventKind.REGION, "train", taken, taken + round(trainer_ms * MS), trainer, step=step)
         taken += round(trainer_ms * MS)
-        rows.add(Kind.PHASE, "step", begin, taken, trainer, step=step)
+        rows.add(EventKind.PHASE, "step", begin, taken, trainer, step=step)
     return rows.table([Process(0, "solver"), Process(0, "trainer")])

@@ -148,7 +148,7 @@ def test_of_nine_ranks_of_nccl_the_first_and_the_ninth_tell_their_operators(tmp_
 def test_the_analysis_tells_operators_also_as_json(tmp_path: Path) -> None:
     events = [op("mm", 10, 20, [[64, 8], [8, 16]], ["float"] * 2), *launched(1, 12, 500, 80)]
     write_kineto(tmp_path, 0, world=1, events=events)
-    [told] = json.loads(json.dumps(analyze(read_traces(tmp_path)).to_json(), default=str))["operators"]
+    [told] = json.loads(json.dumps(analyze(read_traces(tmp_path)).to_dict(), default=str))["operators"]
     assert (told["name"], told["calls"], told["flops"]) == ("aten::mm", 1, 2 * 64 * 8 * 16)
     assert told["flops_per_s"] == pytest.approx(told["flops"] / 80e-6)
     assert told["intensity"] == pytest.approx(told["flops"] / told["bytes"])

@@ -12,16 +12,16 @@ from trace_making import Training
 
 from fairmile.base.errors import NotFound
 from fairmile.traces.analyze import analyze
-from fairmile.traces.events import ON_DEVICE, EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import ON_DEVICE, EventKind, EventTable, Lane, Process, RankGroup, Rows
 from fairmile.traces.replay import Replay
 
-NAMES: dict[Kind, tuple[str, ...]] = {
-    Kind.REGION: ("aten::mm", "main", "torch.save", "Optimizer.step#SGD.step", "c10d::allreduce_"),
-    Kind.PHASE: ("ProfilerStep#1", "epoch 2"),
-    Kind.COLLECTIVE: ("gloo:all_reduce", "MPI_Bcast", "MPI_Reduce", "MPI_Barrier", "unheard of"),
-    Kind.P2P: ("MPI_Send", "MPI_Recv", "sendrecv"),
-    Kind.EXCHANGE: ("put x", "get x"),
-    Kind.IO: ("enumerate(DataLoader).__next__", "read", "fwrite"),
+NAMES: dict[EventKind, tuple[str, ...]] = {
+    EventKind.REGION: ("aten::mm", "main", "torch.save", "Optimizer.step#SGD.step", "c10d::allreduce_"),
+    EventKind.PHASE: ("ProfilerStep#1", "epoch 2"),
+    EventKind.COLLECTIVE: ("gloo:all_reduce", "MPI_Bcast", "MPI_Reduce", "MPI_Barrier", "unheard of"),
+    EventKind.P2P: ("MPI_Send", "MPI_Recv", "sendrecv"),
+    EventKind.EXCHANGE: ("put x", "get x"),
+    EventKind.IO: ("enumerate(DataLoader).__next__", "read", "fwrite"),
 }
 
 
@@ -29,8 +29,8 @@ def nonsense(seed: int) -> EventTable:
     """A table that keeps the rules of its columns and none of a program: events in any order, few of them matched."""
     rng = random.Random(seed)
     rows, ranks, parts = Rows(), rng.randint(1, 4), ["", "solver"][: rng.randint(1, 2)]
-    groups = [None, Group("a", tuple(range(ranks))), Group("b", (0,)), Group("c", (), size=8)]
-    kinds = rng.sample(list(Kind), rng.randint(1, len(Kind)))
+    groups = [None, RankGroup("a", tuple(range(ranks))), RankGroup("b", (0,)), RankGroup("c", (), size=8)]
+    kinds = rng.sample(list(EventKind), rng.randint(1, len(EventKind)))
     for _ in range(rng.randint(1, 80)):
         kind = rng.choice(kinds)
         far = kind in ON_DEVICE and rng.random() < 0.6
@@ -45,7 +45,7 @@ def nonsense(seed: int) -> EventTable:
             start,
             start + rng.choice([-5, 0, 1, 1000, 50_000]),
             lane,
-            group=rng.choice(groups) if kind == Kind.COLLECTIVE else None,
+            group=rng.choice(groups) if kind == EventKind.COLLECTIVE else None,
             with_={name: value for name, value in told.items() if rng.random() < 0.5},
             **chosen,
         )
@@ -56,7 +56,7 @@ def nonsense(seed: int) -> EventTable:
 def test_a_table_without_sense_is_analysed_as_far_as_it_goes(seed: int) -> None:
     table = nonsense(seed)
     found = analyze(table)
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
     for each in found.breakdown.steps:
         parts = [
             each.compute_s, each.exposed_communication_s, each.exchange_s, each.copies_s, each.checkpoint_s,
@@ -70,7 +70,7 @@ def test_a_table_without_sense_is_analysed_as_far_as_it_goes(seed: int) -> None:
 
 def test_a_trace_says_what_it_could_not_find() -> None:
     table = Training().table()
-    found = analyze(table.select(table.of_kind(Kind.REGION, Kind.COLLECTIVE)))
+    found = analyze(table.select(table.of_kind(EventKind.REGION, EventKind.COLLECTIVE)))
     assert found.steps == 1
     assert any("marks no steps" in note for note in found.notes)
 
@@ -88,8 +88,8 @@ def test_a_trace_says_what_it_could_not_find() -> None:
 )
 def test_a_note_on_steps_agrees_with_how_many_ranks_mark_none(marking: tuple[int, ...], note: str) -> None:
     table = Training(ranks=3).table()
-    marked = table.of_kind(Kind.PHASE, Kind.IO) & np.isin(table.rank, marking)
-    assert note in analyze(table.select(table.of_kind(Kind.REGION, Kind.COLLECTIVE) | marked)).notes
+    marked = table.of_kind(EventKind.PHASE, EventKind.IO) & np.isin(table.rank, marking)
+    assert note in analyze(table.select(table.of_kind(EventKind.REGION, EventKind.COLLECTIVE) | marked)).notes
 
 
 def test_a_note_on_ranks_without_a_trace_agrees_with_how_many_they_are() -> None:
@@ -120,7 +120,7 @@ def test_ranks_on_clocks_far_apart_are_still_analysed() -> None:
 
 def test_a_trace_of_moments_alone_has_no_time() -> None:
     rows = Rows()
-    rows.add(Kind.MARKER, "here", 5, 5, Lane(0, "main"))
+    rows.add(EventKind.MARKER, "here", 5, 5, Lane(0, "main"))
     found = analyze(rows.table([Process(0)]))
     assert found.total_s == 0 and found.findings == ()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairmile.traces.clocks import align_clocks
-from fairmile.traces.events import EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import EventKind, EventTable, Lane, Process, RankGroup, Rows
 
 S, MS, US = 1_000_000_000, 1_000_000, 1_000
 HOUR = 3600 * S
@@ -27,16 +27,16 @@ def training(
     random = np.random.default_rng(3)
     rows = Rows()
     world = len(offsets_ns)
-    group = Group("0", tuple(range(world)))
+    group = RankGroup("0", tuple(range(world)))
     for rank, offset in enumerate(offsets_ns):
         rate = drift if rank == world - 1 else 0.0
         for number in range(count):
             leave = 10**18 + number * 100 * MS + int(random.integers(0, jitter_ns))
             enter = leave - int(random.integers(1, 30)) * MS
             times = [moment + offset + round(rate * (moment - 10**18)) for moment in (enter, leave)]
-            kind = Kind.COLLECTIVE if collectives else Kind.REGION
+            kind = EventKind.COLLECTIVE if collectives else EventKind.REGION
             rows.add(kind, "gloo:all_reduce", times[0], times[1], Lane(rank, "main"), group=group, sequence=number)
-            rows.add(Kind.PHASE, "step", times[0] - 9 * MS, times[1], Lane(rank, "main"), step=number)
+            rows.add(EventKind.PHASE, "step", times[0] - 9 * MS, times[1], Lane(rank, "main"), step=number)
     hosts = hosts or [f"n{rank}" for rank in range(world)]
     boots = boots or [""] * world
     return rows.table(
@@ -115,8 +115,10 @@ def test_ranks_that_meet_only_by_way_of_others_are_reached(tmp_path: Path) -> No
         for number in range(5):
             for rank in members:
                 leave = 10**18 + number * S + offsets[rank] + (S // 2 if name == "b" else 0)
-                group = Group(name, members)
-                rows.add(Kind.COLLECTIVE, "allreduce", leave - MS, leave, Lane(rank, "x"), group=group, sequence=number)
+                group = RankGroup(name, members)
+                rows.add(
+                    EventKind.COLLECTIVE, "allreduce", leave - MS, leave, Lane(rank, "x"), group=group, sequence=number
+                )
     table = align_clocks(rows.table(Process(rank, host=f"n{rank}") for rank in range(3)))
     ends = [sorted(table.end_ns[table.of_rank(rank)].tolist()) for rank in range(3)]
     assert ends[0] == ends[1][::2] and ends[2] == ends[1][1::2]
@@ -125,6 +127,8 @@ def test_ranks_that_meet_only_by_way_of_others_are_reached(tmp_path: Path) -> No
 def test_a_broadcast_does_not_move_clocks() -> None:
     rows = Rows()
     for rank, leave in ((0, 10), (1, 50 * MS)):
-        rows.add(Kind.COLLECTIVE, "gloo:broadcast", 0, leave, Lane(rank, "x"), group=Group("0", (0, 1)), sequence=0)
+        rows.add(
+            EventKind.COLLECTIVE, "gloo:broadcast", 0, leave, Lane(rank, "x"), group=RankGroup("0", (0, 1)), sequence=0
+        )
     table = rows.table(Process(rank, host="n1") for rank in range(2))
     assert align_clocks(table).end_ns.tolist() == [10, 50 * MS]

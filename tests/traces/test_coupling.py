@@ -6,11 +6,11 @@ import pytest
 from trace_making import MS, Training, coupled
 
 from fairmile.traces.activity import activities
-from fairmile.traces.coupling import Coupling, coupling
-from fairmile.traces.events import EventTable, Kind, Lane, Process, Rows
+from fairmile.traces.coupling import CouplingAnalysis, coupling
+from fairmile.traces.events import EventKind, EventTable, Lane, Process, Rows
 
 
-def found_in(table: EventTable) -> Coupling:
+def found_in(table: EventTable) -> CouplingAnalysis:
     found = coupling(table, activities(table))
     assert found is not None
     return found
@@ -23,7 +23,7 @@ def two_parts(*events: tuple[str, str, float, float, int]) -> EventTable:
         lane = Lane(0, "main", component=component)
         told = {"key": "weights", "how": how}
         times = (round(start * MS), round(end * MS))
-        rows.add(Kind.EXCHANGE, f"{how} weights", *times, lane, sequence=version, bytes=1 << 20, with_=told)
+        rows.add(EventKind.EXCHANGE, f"{how} weights", *times, lane, sequence=version, bytes=1 << 20, with_=told)
     return rows.table([Process(0, "solver"), Process(0, "trainer")])
 
 
@@ -74,7 +74,7 @@ def test_a_wait_that_the_program_told_itself_counts() -> None:
     for component, how, start, end, wait in (("solver", "put", 0, 1, 0), ("trainer", "get", 2, 9, 5 * MS)):
         told = {"key": "k", "how": how, "wait_ns": wait}
         lane = Lane(0, "main", component=component)
-        rows.add(Kind.EXCHANGE, how, start * MS, end * MS, lane, sequence=1, with_=told)
+        rows.add(EventKind.EXCHANGE, how, start * MS, end * MS, lane, sequence=1, with_=told)
     (exchange,) = found_in(rows.table([Process(0, "solver"), Process(0, "trainer")])).exchanges
     assert exchange.taker_waits_s == pytest.approx(0.005)
 

@@ -10,7 +10,7 @@ from trace_making import MS, Training, coupled
 from fairmile.traces.activity import activities
 from fairmile.traces.analyze import analyze
 from fairmile.traces.critical import time_by_name
-from fairmile.traces.events import Kind, Lane, Process, Rows
+from fairmile.traces.events import EventKind, Lane, Process, Rows
 from fairmile.traces.intervals import one
 
 
@@ -49,29 +49,29 @@ def test_a_moment_counts_for_the_innermost_event() -> None:
     rows = Rows()
     main = Lane(0, "main")
     for name, start, end in (("outer", 0, 10), ("middle", 2, 8), ("inner", 3, 5), ("inner", 6, 7), ("alone", 12, 15)):
-        rows.add(Kind.REGION, name, start * MS, end * MS, main)
+        rows.add(EventKind.REGION, name, start * MS, end * MS, main)
     table = rows.table([Process(0)])
     (each,) = activities(table)
     sums = time_by_name(table, each, one(0, 20 * MS))
-    assert {name: int(sums[table.name_id(name)]) // MS for name in table.names} == {
+    assert {name: int(sums[table.names.index(name)]) // MS for name in table.names} == {
         "outer": 4, "middle": 3, "inner": 3, "alone": 3,
     }  # fmt: skip
 
 
 def test_the_device_counts_before_the_host() -> None:
     rows = Rows()
-    rows.add(Kind.REGION, "aten::mm", 0, 10 * MS, Lane(0, "main"))
-    rows.add(Kind.KERNEL, "gemm", 4 * MS, 12 * MS, Lane(0, "stream", True))
+    rows.add(EventKind.REGION, "aten::mm", 0, 10 * MS, Lane(0, "main"))
+    rows.add(EventKind.KERNEL, "gemm", 4 * MS, 12 * MS, Lane(0, "stream", True))
     table = rows.table([Process(0)])
     (each,) = activities(table)
     sums = time_by_name(table, each, one(0, 20 * MS))
-    assert [int(sums[table.name_id(name)]) // MS for name in ("gemm", "aten::mm")] == [8, 4]
+    assert [int(sums[table.names.index(name)]) // MS for name in ("gemm", "aten::mm")] == [8, 4]
 
 
 def test_events_that_only_overlap_count_each_moment_once() -> None:
     rows, lane = Rows(), Lane(0, "main")
     for name, start, end in (("a", 0, 10), ("b", 1, 3), ("c", 2, 12), ("d", 4, 5)):
-        rows.add(Kind.REGION, name, start * MS, end * MS, lane)
+        rows.add(EventKind.REGION, name, start * MS, end * MS, lane)
     table = rows.table([Process(0)])
     (each,) = activities(table)
     sums = dict(zip(table.names, (time_by_name(table, each, one(0, 12 * MS)) / MS).tolist(), strict=True))
@@ -81,8 +81,8 @@ def test_events_that_only_overlap_count_each_moment_once() -> None:
 def test_a_path_through_clocks_that_differ_is_no_longer_than_the_program() -> None:
     rows = Rows()
     for rank, (work, leave) in enumerate(((2, 8), (10, 12))):  # by its clock rank 0 leaves before rank 1 comes
-        rows.add(Kind.REGION, "aten::mm", 0, work * MS, Lane(rank, "main"))
-        rows.add(Kind.COLLECTIVE, "all_reduce", work * MS, leave * MS, Lane(rank, "main"))
-        rows.add(Kind.REGION, "aten::add", leave * MS, (14 if rank == 0 else 13) * MS, Lane(rank, "main"))
+        rows.add(EventKind.REGION, "aten::mm", 0, work * MS, Lane(rank, "main"))
+        rows.add(EventKind.COLLECTIVE, "all_reduce", work * MS, leave * MS, Lane(rank, "main"))
+        rows.add(EventKind.REGION, "aten::add", leave * MS, (14 if rank == 0 else 13) * MS, Lane(rank, "main"))
     found = analyze(rows.table([Process(0, world=2), Process(1, world=2)]))
     assert found.critical.total_s == pytest.approx(found.span_s)

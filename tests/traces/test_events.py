@@ -3,19 +3,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairmile.traces.events import EventTable, Group, Kind, Lane, Process, Rows, concat
+from fairmile.traces.events import EventKind, EventTable, Lane, Process, RankGroup, Rows, concat
 
 MAIN, STREAM = Lane(0, "main"), Lane(0, "stream 7", on_device=True)
 
 
 def a_step() -> EventTable:
     rows = Rows()
-    rows.add(Kind.PHASE, "ProfilerStep#3", 0, 100, MAIN, step=3)
-    rows.add(Kind.REGION, "outer", 10, 50, MAIN)
-    rows.add(Kind.REGION, "inner", 10, 20, MAIN)
-    rows.add(Kind.LAUNCH, "cudaLaunchKernel", 12, 13, MAIN, correlation=5)
-    rows.add(Kind.REGION, "moment", 60, 60, MAIN)
-    rows.add(Kind.KERNEL, "gemm", 150, 160, STREAM, correlation=5, with_={"dtype": "float"})
+    rows.add(EventKind.PHASE, "ProfilerStep#3", 0, 100, MAIN, step=3)
+    rows.add(EventKind.REGION, "outer", 10, 50, MAIN)
+    rows.add(EventKind.REGION, "inner", 10, 20, MAIN)
+    rows.add(EventKind.LAUNCH, "cudaLaunchKernel", 12, 13, MAIN, correlation=5)
+    rows.add(EventKind.REGION, "moment", 60, 60, MAIN)
+    rows.add(EventKind.KERNEL, "gemm", 150, 160, STREAM, correlation=5, with_={"dtype": "float"})
     return rows.table([Process(0, world=2)])
 
 
@@ -25,9 +25,9 @@ def test_the_parent_is_the_innermost_event_of_the_lane_that_holds_the_row() -> N
 
 def test_a_parent_holds_its_child_whole_also_where_events_only_overlap() -> None:
     rows = Rows()
-    rows.add(Kind.REGION, "whole", 0, 100, MAIN)
-    rows.add(Kind.REGION, "first", 10, 50, MAIN)
-    rows.add(Kind.REGION, "torn", 30, 70, MAIN)
+    rows.add(EventKind.REGION, "whole", 0, 100, MAIN)
+    rows.add(EventKind.REGION, "first", 10, 50, MAIN)
+    rows.add(EventKind.REGION, "torn", 30, 70, MAIN)
     assert rows.table().with_parents().parent.tolist() == [-1, 0, 0]
 
 
@@ -46,7 +46,7 @@ def test_parents_are_right_in_any_order_of_rows_and_within_each_lane_alone() -> 
     spans = [span for span in spans if span[2] > span[1]]
     for place in random.permutation(len(spans)).tolist():
         lane, start, end = spans[place]
-        rows.add(Kind.REGION, "x", start, end, lane)
+        rows.add(EventKind.REGION, "x", start, end, lane)
     table = rows.table().with_parents()
     for row in range(len(table)):
         holding = [
@@ -68,16 +68,16 @@ def test_rows_belong_to_the_step_they_lie_in_and_a_kernel_to_that_of_its_launch(
 
 def test_the_innermost_iteration_wins_and_outside_there_is_none() -> None:
     rows = Rows()
-    rows.add(Kind.PHASE, "epoch", 0, 100, MAIN, step=1)
-    rows.add(Kind.PHASE, "step", 10, 20, MAIN, step=7)
+    rows.add(EventKind.PHASE, "epoch", 0, 100, MAIN, step=1)
+    rows.add(EventKind.PHASE, "step", 10, 20, MAIN, step=7)
     for at in (5, 15, 25, 150):
-        rows.add(Kind.MARKER, "x", at, at, MAIN)
+        rows.add(EventKind.MARKER, "x", at, at, MAIN)
     assert rows.table().with_steps().step.tolist() == [1, 7, 1, 7, 1, -1]
 
 
 def test_a_selection_keeps_parents_and_attributes_of_the_rows_that_stay() -> None:
     table = a_step().with_parents()
-    part = table.select(table.of_kind(Kind.REGION, Kind.KERNEL))
+    part = table.select(table.of_kind(EventKind.REGION, EventKind.KERNEL))
     assert [part.name_of(row) for row in range(len(part))] == ["outer", "inner", "moment", "gemm"]
     assert part.parent.tolist() == [-1, 0, -1, -1]
     assert part.attribute("dtype").tolist() == [None, None, None, "float"]
@@ -85,8 +85,10 @@ def test_a_selection_keeps_parents_and_attributes_of_the_rows_that_stay() -> Non
 
 def test_tables_join_with_names_lanes_groups_and_components_written_once() -> None:
     rows = Rows()
-    group = Group("0", (0, 1))
-    rows.add(Kind.COLLECTIVE, "gemm", 1, 2, Lane(1, "main", component="solver"), group=group, with_={"dtype": "half"})
+    group = RankGroup("0", (0, 1))
+    rows.add(
+        EventKind.COLLECTIVE, "gemm", 1, 2, Lane(1, "main", component="solver"), group=group, with_={"dtype": "half"}
+    )
     both = concat([a_step().with_parents(), rows.table([Process(1)]), a_step().with_parents()])
     assert len(both) == 13
     assert both.validate() == []
@@ -119,8 +121,8 @@ def test_a_world_that_no_machine_has_room_for_is_not_believed() -> None:
 
 def test_a_number_that_no_column_can_hold_is_not_known_and_costs_no_event() -> None:
     rows = Rows()
-    rows.add(Kind.REGION, "far", 1, 2, MAIN, bytes=1 << 80, step=1 << 40, value=7.0)
-    rows.add(Kind.REGION, "near", 3, 4, MAIN, bytes=5, step=6)
+    rows.add(EventKind.REGION, "far", 1, 2, MAIN, bytes=1 << 80, step=1 << 40, value=7.0)
+    rows.add(EventKind.REGION, "near", 3, 4, MAIN, bytes=5, step=6)
     table = rows.table()
     assert (table.bytes.tolist(), table.step.tolist()) == ([-1, 5], [-1, 6])
     assert (table.value[0], table.names) == (7.0, ["far", "near"])
@@ -129,7 +131,7 @@ def test_a_number_that_no_column_can_hold_is_not_known_and_costs_no_event() -> N
 def test_ranks_come_one_by_one_with_their_component() -> None:
     rows = Rows()
     for rank, component in ((3, ""), (0, "solver"), (3, "solver")):
-        rows.add(Kind.REGION, "x", rank, rank + 1, Lane(rank, "main", component=component))
+        rows.add(EventKind.REGION, "x", rank, rank + 1, Lane(rank, "main", component=component))
     found = [(component, rank, len(part)) for component, rank, part in rows.table().by_rank()]
     assert found == [("", 3, 1), ("solver", 0, 1), ("solver", 3, 1)]
 
@@ -147,12 +149,3 @@ def test_what_breaks_the_rules_is_told(change: dict[str, list[int]], sentence: s
     for column, values in change.items():
         setattr(table, column, np.array(values))
     assert sentence in table.validate()
-
-
-def test_what_keeps_a_device_busy_lies_in_its_lanes_only() -> None:
-    rows = Rows()
-    rows.add(Kind.KERNEL, "k", 0, 1, STREAM)
-    rows.add(Kind.COLLECTIVE, "c", 0, 1, STREAM)
-    rows.add(Kind.COLLECTIVE, "c", 0, 1, MAIN)
-    rows.add(Kind.REGION, "r", 0, 1, STREAM)
-    assert rows.table().busy_device().tolist() == [True, True, False, False]

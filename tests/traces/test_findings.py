@@ -11,7 +11,7 @@ from trace_making import MS, Training, coupled, steady
 
 from fairmile.base.errors import NotFound
 from fairmile.traces.analyze import TraceAnalysis, analyze
-from fairmile.traces.events import EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import EventKind, EventTable, Lane, Process, RankGroup, Rows
 from fairmile.traces.findings import Finding
 from fairmile.traces.waiting import mean_over_ranks
 
@@ -100,9 +100,9 @@ def test_without_a_model_a_slow_pair_stands_out_among_equal_pairs() -> None:
             length = (9 if source == 2 else 3) * MS
             for rank, name, peer in ((source, "MPI_Send", target), (target, "MPI_Recv", source)):
                 lane = Lane(rank, "main")
-                rows.add(Kind.REGION, "aten::mm", now, now + 10 * MS, lane)
+                rows.add(EventKind.REGION, "aten::mm", now, now + 10 * MS, lane)
                 told = {"peer": peer}
-                rows.add(Kind.P2P, name, now + 10 * MS, now + 10 * MS + length, lane, bytes=1 << 20, with_=told)
+                rows.add(EventKind.P2P, name, now + 10 * MS, now + 10 * MS + length, lane, bytes=1 << 20, with_=told)
         now += 30 * MS
     found = analyze(rows.table(Process(rank) for rank in range(6)))
     assert of_kind(found, "slow link").title == "Slow link between ranks 2→3"
@@ -129,7 +129,7 @@ def device_trace(add: Callable[[Rows, Lane, Lane, int], None], length_ms: float 
     for step in range(5):
         start = round(step * length_ms * MS)
         add(rows, main, stream, start)
-        rows.add(Kind.PHASE, f"ProfilerStep#{step}", start, start + round(length_ms * MS), main, step=step)
+        rows.add(EventKind.PHASE, f"ProfilerStep#{step}", start, start + round(length_ms * MS), main, step=step)
     return rows.table([Process(0)]).with_steps()
 
 
@@ -137,8 +137,8 @@ def test_tiny_kernels_behind_a_busy_host_are_launch_bound() -> None:
     def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
         for kernel in range(100):
             at = start + kernel * MS // 10
-            rows.add(Kind.REGION, "aten::add", at, at + 90_000, main)
-            rows.add(Kind.KERNEL, "add", at + 90_000, at + 95_000, stream)
+            rows.add(EventKind.REGION, "aten::add", at, at + 90_000, main)
+            rows.add(EventKind.KERNEL, "add", at + 90_000, at + 95_000, stream)
 
     finding = of_kind(analyze(device_trace(add)), "launch-bound")
     assert finding.seconds == pytest.approx(5 * 0.009, rel=0.02)
@@ -147,8 +147,8 @@ def test_tiny_kernels_behind_a_busy_host_are_launch_bound() -> None:
 
 def test_copies_that_hold_up_the_device_are_told() -> None:
     def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
-        rows.add(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", start, start + 3 * MS, stream)
-        rows.add(Kind.KERNEL, "gemm", start + 3 * MS, start + 10 * MS, stream)
+        rows.add(EventKind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", start, start + 3 * MS, stream)
+        rows.add(EventKind.KERNEL, "gemm", start + 3 * MS, start + 10 * MS, stream)
 
     finding = of_kind(analyze(device_trace(add)), "copies")
     assert finding.seconds == pytest.approx(5 * 0.003)
@@ -158,8 +158,8 @@ def test_copies_that_hold_up_the_device_are_told() -> None:
 def test_kernels_that_only_turn_data_are_told_with_the_layout_that_spares_them() -> None:
     def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
         turn = "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float>(params, __half const*)"
-        rows.add(Kind.KERNEL, turn, start, start + 2 * MS, stream)
-        rows.add(Kind.KERNEL, "implicit_gemm", start + 2 * MS, start + 10 * MS, stream)
+        rows.add(EventKind.KERNEL, turn, start, start + 2 * MS, stream)
+        rows.add(EventKind.KERNEL, "implicit_gemm", start + 2 * MS, start + 10 * MS, stream)
 
     finding = of_kind(analyze(device_trace(add)), "layouts")
     assert finding.seconds == pytest.approx(5 * 0.002)
@@ -168,9 +168,9 @@ def test_kernels_that_only_turn_data_are_told_with_the_layout_that_spares_them()
 
 def test_synchronising_calls_that_drain_the_device_are_told() -> None:
     def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
-        rows.add(Kind.KERNEL, "gemm", start, start + 6 * MS, stream)
-        rows.add(Kind.SYNC, "cudaStreamSynchronize", start + MS, start + 6 * MS + 1000, main)
-        rows.add(Kind.KERNEL, "gemm", start + 8 * MS, start + 10 * MS, stream)
+        rows.add(EventKind.KERNEL, "gemm", start, start + 6 * MS, stream)
+        rows.add(EventKind.SYNC, "cudaStreamSynchronize", start + MS, start + 6 * MS + 1000, main)
+        rows.add(EventKind.KERNEL, "gemm", start + 8 * MS, start + 10 * MS, stream)
 
     finding = of_kind(analyze(device_trace(add)), "synchronisation")
     assert finding.seconds == pytest.approx(5 * 0.002, rel=1e-3)
@@ -178,24 +178,24 @@ def test_synchronising_calls_that_drain_the_device_are_told() -> None:
 
 def test_an_idle_device_without_a_busy_host_is_told() -> None:
     def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
-        rows.add(Kind.KERNEL, "gemm", start, start + 6 * MS, stream)
+        rows.add(EventKind.KERNEL, "gemm", start, start + 6 * MS, stream)
 
     assert of_kind(analyze(device_trace(add)), "idle device").seconds == pytest.approx(5 * 0.004)
 
 
 def test_a_checkpoint_of_one_rank_is_what_the_others_wait_for() -> None:
-    rows, group = Rows(), Group("all", (0, 1))
+    rows, group = Rows(), RankGroup("all", (0, 1))
     for rank in (0, 1):
         main, now = Lane(rank, "main"), 0
         for step in range(4):
             begin = now
-            rows.add(Kind.REGION, "aten::mm", now, now + 10 * MS, main)
+            rows.add(EventKind.REGION, "aten::mm", now, now + 10 * MS, main)
             if rank == 0 and step == 2:
-                rows.add(Kind.REGION, "torch.save", now + 10 * MS, now + 40 * MS, main)
+                rows.add(EventKind.REGION, "torch.save", now + 10 * MS, now + 40 * MS, main)
             enter = now + (40 if rank == 0 and step == 2 else 10) * MS
             leave = begin + (41 if step == 2 else 11) * MS
-            rows.add(Kind.COLLECTIVE, "gloo:all_reduce", enter, leave, main, group=group, sequence=step)
-            rows.add(Kind.PHASE, f"ProfilerStep#{step}", begin, leave, main, step=step)
+            rows.add(EventKind.COLLECTIVE, "gloo:all_reduce", enter, leave, main, group=group, sequence=step)
+            rows.add(EventKind.PHASE, f"ProfilerStep#{step}", begin, leave, main, step=step)
             now = leave
     finding = of_kind(analyze(rows.table([Process(0), Process(1)])), "checkpoint")
     assert finding.title.startswith("Rank 0 writes a checkpoint")
@@ -214,10 +214,12 @@ def test_data_that_is_several_versions_old_is_told_though_nobody_waits() -> None
     for version in range(4):
         told = {"key": "field", "how": "put"}
         solver = Lane(0, "main", component="solver")
-        rows.add(Kind.EXCHANGE, "put field", version * MS, (version + 1) * MS, solver, sequence=version, with_=told)
+        rows.add(
+            EventKind.EXCHANGE, "put field", version * MS, (version + 1) * MS, solver, sequence=version, with_=told
+        )
         told = {"key": "field", "how": "get"}
         at, trainer = (10 + 10 * version) * MS, Lane(0, "main", component="trainer")
-        rows.add(Kind.EXCHANGE, "get field", at, at + 9 * MS, trainer, sequence=version, with_=told)
+        rows.add(EventKind.EXCHANGE, "get field", at, at + 9 * MS, trainer, sequence=version, with_=told)
     found = analyze(rows.table([Process(0, "solver"), Process(0, "trainer")]))
     old = of_kind(found, "old data")
     assert old.title == "The trainer takes old data: field is 1.5 versions behind"
@@ -229,13 +231,13 @@ def test_data_that_is_several_versions_old_is_told_though_nobody_waits() -> None
 
 def dumped(*calls: int, state: str = "scheduled", format: str = "flight") -> TraceAnalysis:
     """The dumps of ranks that came to so many collectives."""
-    rows, group = Rows(), Group("dp", tuple(range(len(calls))), "nccl")
+    rows, group = Rows(), RankGroup("dp", tuple(range(len(calls))), "nccl")
     for rank, count in enumerate(calls):
         for call in range(count):
             told = {"state": "completed" if call < min(calls) else state}
             lane, at = Lane(rank, "collectives"), 10 * call * MS
             rows.add(
-                Kind.COLLECTIVE, "nccl:all_reduce", at, at + 3 * MS, lane,
+                EventKind.COLLECTIVE, "nccl:all_reduce", at, at + 3 * MS, lane,
                 group=group, sequence=call, bytes=4096, with_=told,
             )  # fmt: skip
     return analyze(rows.table([Process(rank, format=format, world=len(calls)) for rank in range(len(calls))]))
@@ -260,15 +262,15 @@ def test_ranks_that_all_came_or_whose_profilers_ended_apart_do_not_hang(calls: t
 
 @pytest.mark.parametrize(("state", "hangs"), [("completed", []), ("scheduled", ["Rank 1 never came to nccl:barrier"])])
 def test_a_rank_that_has_forgotten_a_group_came_to_what_was_completed_in_it(state: str, hangs: list[str]) -> None:
-    rows, seldom, often = Rows(), Group("seldom", (0, 1)), Group("often", (0, 1))
+    rows, seldom, often = Rows(), RankGroup("seldom", (0, 1)), RankGroup("often", (0, 1))
     for rank in (0, 1):
         lane = Lane(rank, "collectives")
         for call in range(5):
             at, told = (10 + 10 * call) * MS, {"state": "completed"}
-            rows.add(Kind.COLLECTIVE, "nccl:all_reduce", at, at + MS, lane, group=often, sequence=call, with_=told)
+            rows.add(EventKind.COLLECTIVE, "nccl:all_reduce", at, at + MS, lane, group=often, sequence=call, with_=told)
     for call, name, how in ((0, "nccl:broadcast", "completed"), (1, "nccl:barrier", state)):
         lane, at, told = Lane(0, "collectives"), 60 * call * MS, {"state": how}
-        rows.add(Kind.COLLECTIVE, name, at, at + MS, lane, group=seldom, sequence=call, with_=told)
+        rows.add(EventKind.COLLECTIVE, name, at, at + MS, lane, group=seldom, sequence=call, with_=told)
     found = analyze(rows.table([Process(rank, format="flight", world=2) for rank in (0, 1)])).findings
     assert [each.title for each in found if each.kind == "hang"] == hangs
 
@@ -277,19 +279,19 @@ def test_a_rank_with_an_empty_dump_never_came_to_the_first_collective_though_no_
     rows = Rows()
     told = {"state": "scheduled"}
     rows.add(
-        Kind.COLLECTIVE, "nccl:all_reduce", 5, 5, Lane(0, "collectives"),
-        group=Group("dp", (0, 1)), sequence=0, with_=told,
+        EventKind.COLLECTIVE, "nccl:all_reduce", 5, 5, Lane(0, "collectives"),
+        group=RankGroup("dp", (0, 1)), sequence=0, with_=told,
     )  # fmt: skip
     (hang,) = analyze(rows.table([Process(rank, format="flight", world=2) for rank in (0, 1)])).findings
     assert (hang.kind, hang.title, hang.share) == ("hang", "Rank 1 never came to nccl:all_reduce", 0)
 
 
 def test_a_finding_on_communication_says_that_a_rank_without_a_trace_may_be_waited_for() -> None:
-    rows, group = Rows(), Group("0", (0, 1))
+    rows, group = Rows(), RankGroup("0", (0, 1))
     for call in range(5):
-        rows.add(Kind.REGION, "aten::mm", 10 * call * MS, (10 * call + 4) * MS, Lane(0, "main"))
+        rows.add(EventKind.REGION, "aten::mm", 10 * call * MS, (10 * call + 4) * MS, Lane(0, "main"))
         times = (10 * call + 4) * MS, (10 * call + 10) * MS
-        rows.add(Kind.COLLECTIVE, "gloo:all_reduce", *times, Lane(0, "main"), group=group, bytes=1 << 20)
+        rows.add(EventKind.COLLECTIVE, "gloo:all_reduce", *times, Lane(0, "main"), group=group, bytes=1 << 20)
     finding = of_kind(analyze(rows.table([Process(0, world=2)])), "exposed communication")
     assert finding.title.endswith("or waits for a rank without a trace")
     assert finding.why.startswith("Transfers of 30 ms, which hold all waits for rank 1 (it has no trace), happen")
@@ -307,12 +309,17 @@ def test_components_keep_the_letters_of_their_names() -> None:
 
 
 def test_many_barriers_are_told_without_a_size_that_they_do_not_have() -> None:
-    rows, group = Rows(), Group("0", (0, 1))
+    rows, group = Rows(), RankGroup("0", (0, 1))
     for rank in (0, 1):
         for call in range(6):
-            rows.add(Kind.REGION, "aten::mm", call * MS, call * MS + MS // 2, Lane(rank, "main"))
+            rows.add(EventKind.REGION, "aten::mm", call * MS, call * MS + MS // 2, Lane(rank, "main"))
             rows.add(
-                Kind.COLLECTIVE, "MPI_Barrier", call * MS + MS // 2, (call + 1) * MS, Lane(rank, "main"), group=group
+                EventKind.COLLECTIVE,
+                "MPI_Barrier",
+                call * MS + MS // 2,
+                (call + 1) * MS,
+                Lane(rank, "main"),
+                group=group,
             )
     finding = of_kind(analyze(rows.table([Process(0, world=2), Process(1, world=2)])), "small collectives")
     assert finding.where == "barrier"
@@ -340,9 +347,9 @@ def test_a_trace_without_events_is_said_to_be_empty() -> None:
 def test_a_long_operator_of_the_host_is_named_and_not_called_idle() -> None:
     rows = Rows()
     main, stream = Lane(0, "main"), Lane(0, "stream 7", True, device=0)
-    rows.add(Kind.REGION, "aten::sort", 0, 100 * MS, main)
-    rows.add(Kind.LAUNCH, "cudaLaunchKernel", 100 * MS, 101 * MS, main)
-    rows.add(Kind.KERNEL, "gemm", 101 * MS, 120 * MS, stream)
+    rows.add(EventKind.REGION, "aten::sort", 0, 100 * MS, main)
+    rows.add(EventKind.LAUNCH, "cudaLaunchKernel", 100 * MS, 101 * MS, main)
+    rows.add(EventKind.KERNEL, "gemm", 101 * MS, 120 * MS, stream)
     found = analyze(rows.table([Process(0)])).findings
     assert [each.kind for each in found] == ["host-bound"]
     assert found[0].title == "The device waits while the host is in aten::sort"
@@ -352,9 +359,9 @@ def test_a_long_operator_of_the_host_is_named_and_not_called_idle() -> None:
 def test_a_host_that_waits_for_an_idle_device_is_not_said_to_do_nothing() -> None:
     rows = Rows()
     main, stream = Lane(0, "main"), Lane(0, "stream 7", True, device=0)
-    rows.add(Kind.KERNEL, "gemm", 0, 10 * MS, stream)
-    rows.add(Kind.SYNC, "cudaStreamSynchronize", 10 * MS, 90 * MS, main)
-    rows.add(Kind.KERNEL, "gemm", 90 * MS, 100 * MS, stream)
+    rows.add(EventKind.KERNEL, "gemm", 0, 10 * MS, stream)
+    rows.add(EventKind.SYNC, "cudaStreamSynchronize", 10 * MS, 90 * MS, main)
+    rows.add(EventKind.KERNEL, "gemm", 90 * MS, 100 * MS, stream)
     kinds = {each.kind: each for each in analyze(rows.table([Process(0)])).findings}
     assert "idle device" not in kinds
     assert "cudaStreamSynchronize" in kinds["waiting host"].why
@@ -363,16 +370,16 @@ def test_a_host_that_waits_for_an_idle_device_is_not_said_to_do_nothing() -> Non
 def test_a_rank_is_said_to_compute_longer_only_with_numbers_that_say_so() -> None:
     """Rank 1 has more work before the call and less behind it: over a step it computes less than the others."""
     rows = Rows()
-    group = Group("default", (0, 1, 2))
+    group = RankGroup("default", (0, 1, 2))
     for step in range(5):
         begin = step * 30 * MS
         for rank in range(3):
             lane, early, late = Lane(rank, "main"), (8 if rank == 1 else 2) * MS, (1 if rank == 1 else 10) * MS
-            rows.add(Kind.REGION, "aten::mm", begin, begin + early, lane, step=step)
-            rows.add(Kind.COLLECTIVE, "all_reduce", begin + early, begin + 10 * MS, lane, group=group,
+            rows.add(EventKind.REGION, "aten::mm", begin, begin + early, lane, step=step)
+            rows.add(EventKind.COLLECTIVE, "all_reduce", begin + early, begin + 10 * MS, lane, group=group,
                      sequence=step, bytes=1 << 20, step=step)  # fmt: skip
-            rows.add(Kind.REGION, "aten::mm", begin + 10 * MS, begin + 10 * MS + late, lane, step=step)
-            rows.add(Kind.PHASE, f"ProfilerStep#{step}", begin, begin + 20 * MS, lane, step=step)
+            rows.add(EventKind.REGION, "aten::mm", begin + 10 * MS, begin + 10 * MS + late, lane, step=step)
+            rows.add(EventKind.PHASE, f"ProfilerStep#{step}", begin, begin + 20 * MS, lane, step=step)
     found = analyze(rows.table(Process(rank, world=3) for rank in range(3)))
     (first,) = (each for each in found.findings if each.where.startswith("rank 1, ") and "compute" in each.title)
     assert first.title == "Rank 1 comes later to its collectives: compute before them takes longer"
@@ -385,7 +392,10 @@ def random_program(seed: int) -> EventTable:
     rng = np.random.default_rng(seed)
     ranks, rows = int(rng.integers(2, 5)), Rows()
     component = "solver" if seed % 3 == 0 else ""
-    groups = [Group("all", tuple(range(ranks))), *(Group(f"pair {at}", (at, at + 1)) for at in range(ranks - 1))]
+    groups = [
+        RankGroup("all", tuple(range(ranks))),
+        *(RankGroup(f"pair {at}", (at, at + 1)) for at in range(ranks - 1)),
+    ]
     lanes = [Lane(rank, "main", component=component) for rank in range(ranks)]
     now = 0
     for call in range(int(rng.integers(3, 30))):
@@ -395,19 +405,19 @@ def random_program(seed: int) -> EventTable:
         for rank, enter in enters.items():
             work = int(rng.integers(0, 10 * MS))
             if rng.random() < 0.8:
-                rows.add(Kind.REGION, "aten::mm", max(0, enter - work), enter, lanes[rank])
+                rows.add(EventKind.REGION, "aten::mm", max(0, enter - work), enter, lanes[rank])
             size = (64, 4 << 20)[int(rng.integers(2))]
-            rows.add(Kind.COLLECTIVE, "all_reduce", enter, end, Lane(rank, "talk", component=component), group=group,
-                     bytes=size)  # fmt: skip
+            lane = Lane(rank, "talk", component=component)
+            rows.add(EventKind.COLLECTIVE, "all_reduce", enter, end, lane, group=group, bytes=size)
         now += int(rng.integers(0, 15 * MS))
         if rng.random() < 0.5:
             for lane in lanes:
-                rows.add(Kind.PHASE, f"step {call}", now, now + int(rng.integers(1, 10 * MS)), lane, step=call)
+                rows.add(EventKind.PHASE, f"step {call}", now, now + int(rng.integers(1, 10 * MS)), lane, step=call)
         if component and rng.random() < 0.7:
             told = {"key": "field", "how": ("put", "get")[int(rng.integers(2))]}
             asked = now + int(rng.integers(0, 5 * MS))
             part = ("solver", "trainer")[told["how"] == "get"]
-            rows.add(Kind.EXCHANGE, f"{told['how']} field", asked, asked + int(rng.integers(0, 40 * MS)),
+            rows.add(EventKind.EXCHANGE, f"{told['how']} field", asked, asked + int(rng.integers(0, 40 * MS)),
                      Lane(0, "main", component=part), with_=told)  # fmt: skip
     processes = [Process(rank, component, world=ranks) for rank in range(ranks)]
     return rows.table([*processes, Process(0, "trainer")] if component else processes)

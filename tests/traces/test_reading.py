@@ -14,7 +14,7 @@ from trace_files import kineto_events, write_kineto
 
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.traces.analyze import analyze
-from fairmile.traces.events import Kind
+from fairmile.traces.events import EventKind
 from fairmile.traces.reading import FORMATS, format_of, read_traces
 
 
@@ -138,7 +138,7 @@ def test_windows_of_one_rank_one_after_the_other_are_all_kept(tmp_path: Path) ->
     write_kineto(tmp_path, 0, name="rank0.a.json", events=kineto_events(0, steps=range(2)))
     write_kineto(tmp_path, 0, name="rank0.b.json", events=kineto_events(0, steps=range(8, 10)))
     table = read_traces(tmp_path)
-    assert sorted(set(table.step[table.of_kind(Kind.PHASE)].tolist())) == [0, 1, 8, 9]
+    assert sorted(set(table.step[table.of_kind(EventKind.PHASE)].tolist())) == [0, 1, 8, 9]
     assert not any("claim" in note for note in table.notes)
 
 
@@ -149,7 +149,9 @@ def test_ranks_that_recorded_other_steps_are_told(tmp_path: Path) -> None:
     sentence = "the ranks recorded different steps and have steps 1 to 2 in common (rank 0: 0 to 2; rank 1: 1 to 3)"
     assert sentence in table.notes
     # The library's own numbers match what both have.
-    numbers = [set(table.sequence[table.of_rank(rank) & table.of_kind(Kind.COLLECTIVE)].tolist()) for rank in (0, 1)]
+    numbers = [
+        set(table.sequence[table.of_rank(rank) & table.of_kind(EventKind.COLLECTIVE)].tolist()) for rank in (0, 1)
+    ]
     assert len(numbers[0] & numbers[1]) == 2
 
 

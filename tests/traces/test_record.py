@@ -18,11 +18,11 @@ from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.meter.lines import event_files, read_log
 from fairmile.traces.reading import read_traces
-from fairmile.traces.record import MANIFEST, Recorded, Settings, record, variables
+from fairmile.traces.record import MANIFEST, Recorded, RecordSettings, record, variables
 
 pytest.importorskip("torch")
 
-QUICK = Settings(skip=2, steps=3, after_s=600)
+QUICK = RecordSettings(skip=2, steps=3, after_s=600)
 TRAINING = """\
 import os, sys, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -62,7 +62,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def python(tmp_path: Path) -> Python:
     """Return what records a Python program, given as text."""
 
-    def run(text: str, *before: str, settings: Settings = QUICK, watch: bool = False) -> Recorded:
+    def run(text: str, *before: str, settings: RecordSettings = QUICK, watch: bool = False) -> Recorded:
         (tmp_path / "program.py").write_text(text)
         words = [*(before or (sys.executable,)), str(tmp_path / "program.py")]
         return record(words, tmp_path / "recorded", settings=settings, watch=watch, period_s=0.1)
@@ -166,14 +166,14 @@ def test_a_killed_program_is_told_as_such(python: Python) -> None:
 
 @pytest.mark.thorough
 def test_a_program_of_few_steps_says_why_there_is_no_trace(python: Python) -> None:
-    recorded = python(TRAINING.replace("END", "pass"), settings=Settings(skip=20, after_s=600))
+    recorded = python(TRAINING.replace("END", "pass"), settings=RecordSettings(skip=20, after_s=600))
     (traced,) = recorded.traced
     assert (traced.file, traced.reason) == (None, "it ended after 8 steps; the first 20 are not recorded")
 
 
 @pytest.mark.thorough
 def test_windows_come_again_every_so_many_steps(python: Python) -> None:
-    recorded = python(TRAINING.replace("END", "pass"), settings=Settings(skip=1, steps=1, every=3, after_s=600))
+    recorded = python(TRAINING.replace("END", "pass"), settings=RecordSettings(skip=1, steps=1, every=3, after_s=600))
     assert [each.first_step for each in recorded.traced] == [1, 4, 7]
     assert [each.reason for each in recorded.traced] == ["", "", ""]
     names = [annotations(read(recorded, place), "ProfilerStep#")[0]["name"] for place in range(3)]
@@ -187,7 +187,7 @@ def test_a_program_without_an_optimizer_is_recorded_for_some_time(python: Python
         "while not os.path.exists(os.path.join(os.path.dirname(__file__), 'recorded', 'traces')):\n"
         "    with torch.no_grad():\n        model(torch.randn(100, 9)) @ torch.randn(9, 9)\n"
     )
-    recorded = python(text, settings=Settings(after_s=0.01, seconds=0.2))
+    recorded = python(text, settings=RecordSettings(after_s=0.01, seconds=0.2))
     (traced,) = recorded.traced
     assert (traced.by, traced.first_step, recorded.exit_code) == ("seconds", None, 0)
     assert len(annotations(read(recorded), "aten::linear")) > 1
@@ -201,7 +201,7 @@ def test_what_was_recorded_on_the_way_to_the_first_step_is_dropped(python: Pytho
     )
     recorded = python(
         wait + TRAINING.replace("END", "pass"),
-        settings=Settings(skip=2, steps=3, after_s=0.01, seconds=0.01),
+        settings=RecordSettings(skip=2, steps=3, after_s=0.01, seconds=0.01),
     )
     (traced,) = recorded.traced
     assert (traced.by, traced.first_step) == ("steps", 2)
@@ -320,14 +320,14 @@ def test_a_folder_with_something_in_it_is_not_touched(tmp_path: Path) -> None:
 )
 def test_settings_that_cannot_be_kept_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"expected a number from|there is no room"):
-        Settings(**given)
+        RecordSettings(**given)
     with pytest.raises(UsageError, match="command is empty"):
         record([], Path("nowhere"))
 
 
 def test_variables_that_somebody_set_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOROVOD_TIMELINE", "mine.json")
-    added = variables(tmp_path, Settings(flight_recorder=True))
+    added = variables(tmp_path, RecordSettings(flight_recorder=True))
     assert "HOROVOD_TIMELINE" not in added
     assert added["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "nccl_trace_rank_")
     assert added["PYTHONPATH"].endswith(os.environ["PYTHONPATH"])
@@ -343,6 +343,6 @@ def test_torch_looks_as_if_nobody_had_waited_for_it(tmp_path: Path) -> None:
         "print(type(torch.__loader__).__name__, type(torch.__spec__.loader).__name__)\n"
         "assert importlib.util.find_spec('json').name == 'json' and importlib.util.find_spec('nothing') is None\n"
     )
-    env = {**os.environ, **variables(tmp_path, Settings())}
+    env = {**os.environ, **variables(tmp_path, RecordSettings())}
     done = subprocess.run([sys.executable, "-W", "error", "-c", text], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "SourceFileLoader SourceFileLoader\n", "")

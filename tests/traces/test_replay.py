@@ -11,7 +11,7 @@ from trace_making import Training, steady
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.costs.collectives.links import Link
 from fairmile.traces.analyze import analyze
-from fairmile.traces.events import EventTable, Kind
+from fairmile.traces.events import EventKind, EventTable
 from fairmile.traces.replay import AlgorithmModel, Replay, WhatIf, replay
 
 SLOW = 3
@@ -73,7 +73,7 @@ def test_an_operator_that_does_not_exist_is_said_to_be_missing() -> None:
 
 
 def test_another_algorithm_takes_the_time_that_its_formula_says() -> None:
-    network = Link.from_bandwidth(1e-5, 1e9)
+    network = Link(1e-5, 1 / 1e9)
     table = Training(size_bytes=4 << 20).table()
     ring = replay(table, WhatIf(model=AlgorithmModel(network, {"all_reduce": "ring"})))
     expected = 6e-5 + 1.5 * (4 << 20) * 1e-9
@@ -95,7 +95,7 @@ def test_two_models_change_a_call_as_they_differ() -> None:
 def test_a_call_of_unknown_size_keeps_its_time_and_says_so() -> None:
     table = Training().table()
     table.bytes[:] = -1
-    model = AlgorithmModel(Link.from_bandwidth(1e-5, 1e9), {"all_reduce": "ring"})
+    model = AlgorithmModel(Link(1e-5, 1 / 1e9), {"all_reduce": "ring"})
     found = replay(table, WhatIf(model=model))
     assert found.step_s == pytest.approx(found.measured_step_s)
     assert found.notes == ("all_reduce kept its measured time: its size or a model of it is not known",)
@@ -115,7 +115,7 @@ def test_more_ranks_wait_for_more_stragglers_and_move_more() -> None:
     assert two.step_s == pytest.approx(two.measured_step_s)
     assert four.ranks == 4 and four.step_s > two.step_s
     assert any("volume of a ring" in note for note in four.notes)
-    network = AlgorithmModel(Link.from_bandwidth(0, 1e9), {"all_reduce": "ring"})
+    network = AlgorithmModel(Link(0, 1 / 1e9), {"all_reduce": "ring"})
     told = found.run(WhatIf(ranks=4, measured_by=network))
     assert told.notes == () and told.step_s == pytest.approx(four.step_s)
 
@@ -148,7 +148,7 @@ def test_an_unknown_rank_is_no_straggler() -> None:
 
 def test_a_trace_of_one_rank_alone_can_be_replayed() -> None:
     table = Training(ranks=2).table()
-    table = table.select((table.rank == 0) & (table.kind != Kind.COLLECTIVE))
+    table = table.select((table.rank == 0) & (table.kind != EventKind.COLLECTIVE))
     found = replay(table, WhatIf(faster={"aten::*": 2.0}))
     assert found.error < 1e-9
     assert found.step_s < found.measured_step_s

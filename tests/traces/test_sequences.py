@@ -1,17 +1,24 @@
 from __future__ import annotations
 
-from fairmile.traces.events import EventTable, Group, Kind, Lane, Rows
+from fairmile.traces.events import EventKind, EventTable, Lane, RankGroup, Rows
 from fairmile.traces.sequences import number_collectives
 
 
 def ranks(*calls: list[tuple[str, int, int]], backend: str = "gloo") -> EventTable:
     """Return one list of (name, step, number) for each rank, in the order of time."""
     rows = Rows()
-    group = Group("0", tuple(range(len(calls))), backend)
+    group = RankGroup("0", tuple(range(len(calls))), backend)
     for rank, mine in enumerate(calls):
         for at, (name, step, number) in enumerate(mine):
             rows.add(
-                Kind.COLLECTIVE, name, 10 * at, 10 * at + 5, Lane(rank, "x"), group=group, step=step, sequence=number
+                EventKind.COLLECTIVE,
+                name,
+                10 * at,
+                10 * at + 5,
+                Lane(rank, "x"),
+                group=group,
+                step=step,
+                sequence=number,
             )
     return rows.table()
 

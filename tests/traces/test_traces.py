@@ -40,12 +40,12 @@ def folder(tmp_path: Path) -> Path:
 def test_an_analysis_tells_what_the_events_tell(traces: Traces, folder: Path) -> None:
     found = traces.analyze(folder)
     assert (found.ranks, found.steps) == (("rank 0", "rank 1"), 2)
-    assert found.to_json() == analyze(read_traces(folder)).to_json()
+    assert found.to_dict() == analyze(read_traces(folder)).to_dict()
 
 
 def test_collectives_are_held_against_the_network_of_a_system(traces: Traces, machines: Machines, folder: Path) -> None:
     model = CollectiveModel.from_partition(machines.partition("juwels"))
-    assert traces.analyze(str(folder), on="juwels").to_json() == analyze(read_traces(folder), model=model).to_json()
+    assert traces.analyze(str(folder), on="juwels").to_dict() == analyze(read_traces(folder), model=model).to_dict()
     with pytest.raises(NotFound, match="nosuch"):
         traces.analyze(folder, on="nosuch")
 

@@ -9,7 +9,7 @@ from trace_making import MS, Training
 
 from fairmile.traces.activity import activities
 from fairmile.traces.analyze import analyze
-from fairmile.traces.events import EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import EventKind, EventTable, Lane, Process, RankGroup, Rows
 from fairmile.traces.matching import operation_of
 from fairmile.traces.waiting import Waiting, waiting
 
@@ -22,18 +22,25 @@ class World:
         self.lanes = [Lane(rank, "main") for rank in range(ranks)]
         self.now = [0] * ranks
 
-    def compute(self, *ms: float, name: str = "aten::mm", kind: Kind = Kind.REGION) -> None:
+    def compute(self, *ms: float, name: str = "aten::mm", kind: EventKind = EventKind.REGION) -> None:
         for rank, each in enumerate(ms):
             self.rows.add(kind, name, self.now[rank], self.now[rank] + round(each * MS), self.lanes[rank])
             self.now[rank] += round(each * MS)
 
     def call(self, name: str, ranks: tuple[int, ...], leave_ms: tuple[float, ...], **more: object) -> None:
-        group = Group("-".join(map(str, ranks)), ranks)
+        group = RankGroup("-".join(map(str, ranks)), ranks)
         for rank, leave in zip(ranks, leave_ms, strict=True):
             end = round(leave * MS)
             told = {"root": more["root"]} if "root" in more else {}
             self.rows.add(
-                Kind.COLLECTIVE, name, self.now[rank], end, self.lanes[rank], group=group, with_=told, bytes=1 << 20
+                EventKind.COLLECTIVE,
+                name,
+                self.now[rank],
+                end,
+                self.lanes[rank],
+                group=group,
+                with_=told,
+                bytes=1 << 20,
             )
             self.now[rank] = end
 
@@ -42,7 +49,7 @@ class World:
         for rank, name, peer in ((source, "MPI_Send", target), (target, "MPI_Recv", source)):
             end = round(ends[rank] * MS)
             self.rows.add(
-                Kind.P2P, name, self.now[rank], end, self.lanes[rank], bytes=size, with_={"peer": peer, "tag": 0}
+                EventKind.P2P, name, self.now[rank], end, self.lanes[rank], bytes=size, with_={"peer": peer, "tag": 0}
             )
             self.now[rank] = end
 
@@ -89,7 +96,7 @@ def test_collectives_match_by_order_where_a_trace_has_no_numbers() -> None:
 
 def test_calls_that_not_all_ranks_recorded_are_left_out_and_told() -> None:
     table = Training(compute_ms=lambda rank, step: 10 + rank).table()
-    lost = (table.kind == Kind.COLLECTIVE) & (table.rank == 2) & (table.sequence == 1)
+    lost = (table.kind == EventKind.COLLECTIVE) & (table.rank == 2) & (table.sequence == 1)
     found = analyze(table.select(~lost))
     assert found.waiting.collectives[0].calls == 4
     assert any("left out of waiting: 1 collective of group 'default'" in note for note in found.notes)
@@ -173,8 +180,10 @@ def test_waits_at_the_same_time_are_counted_once() -> None:
     for rank, late in ((0, 0), (1, 5)):
         for worker in (2, 3):
             lane = Lane(rank, f"gloo {worker}", number=worker)
-            rows.add(Kind.COLLECTIVE, "gloo:all_reduce", (10 + late) * MS, 17 * MS, lane, group=Group("g", (0, 1)))
-        rows.add(Kind.REGION, "aten::mm", 0, (10 + late) * MS, Lane(rank, "main"))
+            rows.add(
+                EventKind.COLLECTIVE, "gloo:all_reduce", (10 + late) * MS, 17 * MS, lane, group=RankGroup("g", (0, 1))
+            )
+        rows.add(EventKind.REGION, "aten::mm", 0, (10 + late) * MS, Lane(rank, "main"))
     table = rows.table([Process(0), Process(1)])
     found = waiting(table, activities(table))
     assert found.matrix[0][1] == pytest.approx(0.005)
@@ -185,8 +194,8 @@ def test_waits_that_compute_hides_cost_nothing() -> None:
     rows = Rows()
     for rank, late in ((0, 0), (1, 5)):
         lane = Lane(rank, "gloo", number=2)
-        rows.add(Kind.COLLECTIVE, "gloo:all_reduce", (1 + late) * MS, 7 * MS, lane, group=Group("g", (0, 1)))
-        rows.add(Kind.REGION, "aten::mm", 0, 20 * MS, Lane(rank, "main"))
+        rows.add(EventKind.COLLECTIVE, "gloo:all_reduce", (1 + late) * MS, 7 * MS, lane, group=RankGroup("g", (0, 1)))
+        rows.add(EventKind.REGION, "aten::mm", 0, 20 * MS, Lane(rank, "main"))
     table = rows.table([Process(0), Process(1)])
     found = waiting(table, activities(table))
     assert states(found) == {(0, "Wait at NxN"): 5}
@@ -223,7 +232,7 @@ def test_operations_are_known_by_the_names_that_libraries_give_them(name: str, o
 
 
 def test_an_analysis_is_plain_data() -> None:
-    document = analyze(Training(compute_ms=lambda rank, step: 10 + rank).table()).to_json()
+    document = analyze(Training(compute_ms=lambda rank, step: 10 + rank).table()).to_dict()
     again = json.loads(json.dumps(document))
     assert again["waiting"]["delays"][0]["rank"] == 3
     assert again["breakdown"]["ranks"][0]["total"]["compute_s"] == pytest.approx(0.055)
@@ -241,6 +250,6 @@ def test_a_call_that_ends_before_it_began_takes_no_time() -> None:
 
 def test_messages_whose_peer_or_tag_is_nonsense_are_left_out() -> None:
     world = World(2)
-    world.rows.add(Kind.P2P, "MPI_Send", 0, MS, world.lanes[0], with_={"peer": "abc", "tag": [1]})
-    world.rows.add(Kind.P2P, "MPI_Recv", 0, MS, world.lanes[1], with_={"peer": 0, "tag": [1]})
+    world.rows.add(EventKind.P2P, "MPI_Send", 0, MS, world.lanes[0], with_={"peer": "abc", "tag": [1]})
+    world.rows.add(EventKind.P2P, "MPI_Recv", 0, MS, world.lanes[1], with_={"peer": 0, "tag": [1]})
     assert world.waiting().calls == ()

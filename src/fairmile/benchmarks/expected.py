@@ -20,7 +20,7 @@ from fairmile.systems.hardware import hardware
 if TYPE_CHECKING:
     from fairmile.jobs.machines import Machines
     from fairmile.predict.predict import Predict
-    from fairmile.predict.step_cache import Foreseen
+    from fairmile.predict.step_cache import StepForecast
     from fairmile.systems.model import Partition
 
 _MODULE = "fairmile.benchmarks"
@@ -85,12 +85,12 @@ def _largest(file: Path, params: Mapping[str, Any], gpu: str) -> str:
     return f"`{command}` finds the largest batch that fits"
 
 
-def measured_steps(runs: Iterable[Run], predict: Predict) -> dict[str, list[tuple[Foreseen, float, str]]]:
+def measured_steps(runs: Iterable[Run], predict: Predict) -> dict[str, list[tuple[StepForecast, float, str]]]:
     """Return by kind of GPU what was foreseen of each run's step, the seconds it took, and the run.
 
     The table that comes along tells it alone: it is what runs correct.
     """
-    found: dict[str, list[tuple[Foreseen, float, str]]] = {}
+    found: dict[str, list[tuple[StepForecast, float, str]]] = {}
     for run in runs:
         rate = run.metrics.get("train_samples_per_s")
         file, model = step_file(run.record.spec.argv), _only_model(run.hardware)

@@ -29,8 +29,8 @@ from fairmile.benchmarks.storage import (
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.costs.collectives.measure import (
-    Compared,
-    Measured,
+    MeasuredBackend,
+    ModelComparison,
     measure_collectives,
     plan_collectives,
     write_measured,
@@ -272,7 +272,7 @@ def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_
 @click.option("--for", "lasting", default="300ms", show_default=True, metavar="TIME", help="Time to measure each size.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write points and fits to this file.")
 @click.option("--dry-run", is_flag=True, help="Show which commands would run, and measure nothing.")
-@json_output(Measured, MeasurementPlan)
+@json_output(MeasuredBackend, MeasurementPlan)
 def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_run: bool, **options: Any) -> None:
     """Measure collectives between ranks and fit a model to them.
 
@@ -300,7 +300,7 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
     out.show(measured, lambda measured: _print_collectives(out, measured))
 
 
-def _print_collectives(out: Out, measured: Measured) -> None:
+def _print_collectives(out: Out, measured: MeasuredBackend) -> None:
     compared = measured.compared()
     rows = [
         (
@@ -321,9 +321,9 @@ def _print_collectives(out: Out, measured: Measured) -> None:
         out.say(f"note: {name} was skipped: {reason}")
 
 
-def _warn_of_poor_fits(out: Out, compared: Sequence[Compared]) -> None:
+def _warn_of_poor_fits(out: Out, compared: Sequence[ModelComparison]) -> None:
     """Say for which collectives the model is far from the measured times."""
-    worst: dict[str, Compared] = {}
+    worst: dict[str, ModelComparison] = {}
     for each in compared:
         known = worst.get(each.collective)
         if abs(each.error) > max(_POOR_FIT, abs(known.error) if known else 0.0):

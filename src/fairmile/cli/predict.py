@@ -1,8 +1,7 @@
-"""`fairmile predict`: what a job will need and take, told without running it."""
+"""`fairmile predict`: memory, time and scaling of a job before it runs."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +13,13 @@ import click
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
-from fairmile.benchmarks.expected import measured_steps
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, json_option
+from fairmile.cli.out import Out, json_output
 from fairmile.costs.devices import device_names
+from fairmile.costs.operators.calibrate import Calibrated
+from fairmile.costs.operators.refine import Corrections
 from fairmile.predict.fake_device.request import FORMS, PRECISIONS
+from fairmile.predict.memory.account import MemoryAccount, SizeInterval
 from fairmile.predict.memory.largest_batch import LargestBatch
 from fairmile.predict.memory.sharding import Layout, RankMemory
 from fairmile.predict.predict import GPU, MemoryPrediction, TimePrediction
@@ -28,47 +29,68 @@ from fairmile.workspace import Workspace
 
 F = TypeVar("F", bound=Callable[..., Any])
 _TOP = 8
-_RANK_PARTS = (
-    *("parameters", "gradients", "optimizer", "activations", "temporary"),
-    *("buffers", "workspace", "slack", "context"),
-)
 
 
 @click.group(cls=LazyGroup)
 def predict() -> None:
-    """Tell before a job runs whether it fits, how long it takes, and how far it scales.
+    """Predict memory, time and scaling of a training step before it runs.
 
-    TARGET is a benchmark, a model of the catalog, FILE.py:FUNCTION, or a description in YAML for
-    those without code. FUNCTION returns an object with `model`, `loss` (called with the model, makes
-    its inputs, returns a number), `optimizer` (called with parameters; None for inference) and
-    `precision`. No GPU is needed.
+    TARGET is a benchmark, a model of the catalog, FILE.py:FUNCTION, or a description in YAML.
+    FUNCTION returns an object with `model`, `loss` (called with the model, makes its inputs, returns
+    a number), `optimizer` (called with the parameters; None for inference) and `precision`.
+    No GPU is needed.
     """
 
 
-def _target(command: F) -> F:
+def _target_options(command: F) -> F:
     """Give a command a target and how it is run."""
     options: list[Callable[[F], F]] = [
         click.argument("target", metavar="TARGET"),
-        click.option("-a", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; may be repeated."),
-        click.option("--precision", type=click.Choice(PRECISIONS), help="Other than the target says."),
-        click.option("--accumulate", type=click.IntRange(min=1), default=1, help="Batches per optimizer step."),
+        click.option(
+            "-a", "arguments", multiple=True, metavar="NAME=VALUE", help="Set an argument of the target; repeatable."
+        ),
+        click.option("--precision", type=click.Choice(PRECISIONS), help="Override the precision of the target."),
+        click.option(
+            "--accumulate",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Number of batches per optimizer step.",
+        ),
         click.option(
             "--checkpointing",
             is_flag=True,
-            help="Compute activations again; of models with gradient_checkpointing_enable, and of descriptions.",
+            help="Recompute activations. Needs a description, or a model with gradient_checkpointing_enable.",
         ),
-        click.option("--channels-last", is_flag=True, help="Lay images and volumes out so."),
-        click.option("--optimizer-form", type=click.Choice(FORMS), help="How the optimizer goes over parameters."),
-        click.option("--inference", is_flag=True, help="Forward only."),
+        click.option("--channels-last", is_flag=True, help="Use channels-last memory layout."),
+        click.option("--optimizer-form", type=click.Choice(FORMS), help="Implementation of the optimizer step."),
+        click.option("--inference", is_flag=True, help="Predict the forward pass only."),
     ]
     for each in reversed(options):
         command = each(command)
     return command
 
 
-def _gpu(command: F) -> F:
-    return click.option("--gpu", default=GPU, show_default=True, help="The kind of GPU; --list-gpus shows them.")(
-        click.option("--list-gpus", is_flag=True, is_eager=True, expose_value=False, callback=_list_gpus)(command)
+def _gpu_options(command: F) -> F:
+    return click.option("--gpu", default=GPU, show_default=True, help="GPU model; see --list-gpus.")(
+        click.option(
+            "--list-gpus",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_list_gpus,
+            help="List the known GPU models and exit.",
+        )(command)
+    )
+
+
+def _page_option(content: str) -> Callable[[F], F]:
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"Also write an HTML page with {content}.",
     )
 
 
@@ -78,28 +100,27 @@ def _list_gpus(context: click.Context, _: click.Parameter, wanted: bool) -> None
         context.exit()
 
 
-def _how(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what options say of a run, for the API; what they leave out the target decides."""
-    how: dict[str, Any] = {"precision": options["precision"], "accumulate": options["accumulate"]}
-    how["optimizer_form"] = options["optimizer_form"]
+def _trace_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that change how the target is run, for the API; None leaves it to the target."""
+    fields: dict[str, Any] = {name: options[name] for name in ("precision", "accumulate", "optimizer_form")}
     for name in ("checkpointing", "channels_last"):
-        how[name] = True if options[name] else None
+        fields[name] = True if options[name] else None
     if options["inference"]:
-        how["training"] = False
-    return how
+        fields["training"] = False
+    return fields
 
 
-def _arguments(given: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in given:
-        name, equals, value = each.partition("=")
+def _parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"-a {each!r} sets no argument", hint="write -a NAME=VALUE, as -a batch=64")
-        found[name] = _value(value)
-    return found
+            raise UsageError(f"-a {text!r} sets no argument", hint="write -a NAME=VALUE, as -a batch=64")
+        arguments[name] = _parse_value(value)
+    return arguments
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Return numbers, true, false, null and lists as what they look like, anything else as text."""
     try:
         return json.loads(text)
@@ -108,60 +129,60 @@ def _value(text: str) -> Any:
 
 
 @predict.command()
-@_target
-@_gpu
+@_target_options
+@_gpu_options
 @click.option("--largest", is_flag=True, help="Find the largest batch that fits.")
-@click.option("--batch-argument", default="", metavar="NAME", help="Which argument is the batch, for --largest.")
-@click.option("--allocator", default="", metavar="TEXT", help="What PYTORCH_CUDA_ALLOC_CONF says.")
-@click.option("--data", type=click.IntRange(min=1), default=1, help="Replicas of the model.")
+@click.option("--batch-argument", default="", metavar="NAME", help="Argument that sets the batch size, for --largest.")
+@click.option("--allocator", default="", metavar="TEXT", help="Value of PYTORCH_CUDA_ALLOC_CONF.")
+@click.option("--data", type=click.IntRange(min=1), default=1, help="Degree of data parallelism (replicas).")
 @click.option("--zero", type=click.IntRange(0, 3), default=0, help="ZeRO stage; 3 is FSDP.")
-@click.option("--tensor", type=click.IntRange(min=1), default=1, help="Ranks that share each layer.")
-@click.option("--sequence-parallel", is_flag=True, help="They share the rest of the layers, too.")
-@click.option("--pipeline", type=click.IntRange(min=1), default=1, help="Stages of the model.")
-@click.option("--micro-batches", type=click.IntRange(min=1), default=1, help="Parts of a step of one replica.")
-@click.option("--offload", type=click.Choice(["host", "nvme"]), help="Where the optimizer's state is kept.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write a page with the time line, too.")
-@json_option
+@click.option("--tensor", type=click.IntRange(min=1), default=1, help="Degree of tensor parallelism.")
+@click.option("--sequence-parallel", is_flag=True, help="Use sequence parallelism among the tensor-parallel ranks.")
+@click.option("--pipeline", type=click.IntRange(min=1), default=1, help="Number of pipeline stages.")
+@click.option("--micro-batches", type=click.IntRange(min=1), default=1, help="Micro-batches per step and replica.")
+@click.option("--offload", type=click.Choice(["host", "nvme"]), help="Offload the optimizer state.")
+@_page_option("the memory timeline")
+@json_output(MemoryPrediction, LargestBatch)
 def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: bool, **options: Any) -> int:
-    """Tell how much memory a step needs.
+    """Predict the memory that a step needs on a GPU.
 
-    The exit code is 0 where it fits, 1 where the GPU has too little, and 2 where that cannot be told: of
-    a step that depends on the values of tensors the least that it takes is printed all the same.
+    The exit code is 0 if the step fits, 1 if the GPU has too little memory, and 2 if that cannot be
+    determined: for a step with data-dependent shapes the prediction is a lower bound.
 
     \b
     Examples:
       fairmile predict memory step.py:build -a batch=64
       fairmile predict memory gpt.yaml --gpu a100-80gb --data 8 --zero 3
     """
-    predictions, how = Workspace.open().predict, {**_how(options), "allocator": options["allocator"]}
+    predictions, layout = Workspace.open().predict, _parse_layout(options)
+    how = {"arguments": _parse_arguments(arguments), "allocator": options["allocator"], **_trace_fields(options)}
     if largest:
-        if options["output"] is not None or _layout(options) is not None:
-            raise UsageError("--largest seeks the batch of one GPU", hint=_without(options))
-        return _tell_largest(out, predictions.largest_batch(
-            target, gpu=gpu, arguments=_arguments(arguments), batch_argument=options["batch_argument"],
+        if options["output"] is not None or layout is not None:
+            raise UsageError("--largest finds the batch of one GPU", hint=_remove_hint(options))
+        batch = predictions.largest_batch(
+            target, gpu=gpu, batch_argument=options["batch_argument"],
             tell=out.say if sys.stderr.isatty() else lambda _: None, **how
-        ))  # fmt: skip
-    found = predictions.memory(target, gpu=gpu, arguments=_arguments(arguments), layout=_layout(options), **how)
+        )  # fmt: skip
+        out.show(batch, lambda batch: _print_largest(out, batch))
+        return 0
+    prediction = predictions.memory(target, gpu=gpu, layout=layout, **how)
     if options["output"] is not None:
-        write_atomic(options["output"], memory_page(found))
-    if out.as_json:
-        out.data(found.as_dict())
-    else:
-        _tell_memory(out, found)
-    if found.fits is None:
+        write_atomic(options["output"], memory_page(prediction))
+    out.show(prediction, lambda prediction: _print_memory(out, prediction))
+    if prediction.fits is None:
         if out.as_json:
-            out.say(f"it cannot be told whether it fits: {found.stopped}")
+            out.say(f"cannot determine whether it fits: {prediction.stopped}")
         return 2
-    return 0 if found.fits else 1
+    return 0 if prediction.fits else 1
 
 
-def _without(options: Mapping[str, Any]) -> str:
+def _remove_hint(options: Mapping[str, Any]) -> str:
     if options["output"] is not None:
-        return "ask without --output; a page of that batch is drawn without --largest"
-    return "ask without ways to spread it, as --data or --zero"
+        return "remove --output, then write a page for that batch without --largest"
+    return "remove the options that shard the model, such as --data or --zero"
 
 
-def _layout(options: Mapping[str, Any]) -> Layout | None:
+def _parse_layout(options: Mapping[str, Any]) -> Layout | None:
     names = ("data", "zero", "tensor", "sequence_parallel", "pipeline", "micro_batches")
     given = {name: options[name] for name in names}
     if options["offload"]:
@@ -169,126 +190,113 @@ def _layout(options: Mapping[str, Any]) -> Layout | None:
     return Layout(**given) if given != {name: getattr(Layout(), name) for name in names} else None
 
 
-def _tell_memory(out: Out, found: MemoryPrediction) -> None:
-    said = found.as_dict()
-    if found.rank is not None and found.layout is not None:
-        _tell_rank(out, found, found.rank, found.layout)
+def _print_memory(out: Out, prediction: MemoryPrediction) -> None:
+    if prediction.rank is not None and prediction.layout is not None:
+        _print_rank(out, prediction, prediction.rank, prediction.layout)
         return
-    pairs = [(name.replace("_", " "), format_size(size)) for name, size in said["breakdown"].items() if size]
-    out.table(("part of the peak", "size"), pairs)
-    used = f"{format_size(found.device_used_bytes)} of {format_size(found.gpu.memory_bytes)}"
-    lines = [("allocated", format_size(said["peak_allocated_bytes"]) + _between(said.get("allocated_span")))]
-    lines.append(("reserved", format_size(said["peak_reserved_bytes"]) + _between(said.get("reserved_span"))))
-    lines.append(("device", used + _between(said.get("device_span"))))
-    if (peak := said.get("peak")) is not None:
-        lines.append(("peak", f"in step {peak['step'] + 1}, {peak['phase']}: {peak['op']} {peak['module']}".rstrip()))
-    if said.get("out_of_memory"):
-        lines.append(("ends with", said["out_of_memory"]))
-    answer = {True: "yes", False: "no", None: "cannot be told"}[found.fits]
-    lines.append(("fits", f"{answer}, on {found.gpu.name} with a batch of {found.batch}"))
-    if found.stopped:
-        lines.append(("at least", f"all of this is the least that it takes, since {found.stopped}"))
-    if squeeze := found.squeeze:
+    estimate = prediction.estimate
+    account = estimate if isinstance(estimate, MemoryAccount) else None
+    parts = [(name.replace("_", " "), format_size(size)) for name, size in estimate.breakdown.items() if size]
+    out.table(("part of the peak", "size"), parts)
+
+    def interval(limits: SizeInterval | None) -> str:
+        if limits is None:
+            return ""
+        end = "or more" if prediction.stopped else f"to {format_size(limits.high)}"
+        return f"  ({format_size(limits.low)} {end})"
+
+    used = f"{format_size(prediction.device_used_bytes)} of {format_size(prediction.gpu.memory_bytes)}"
+    lines = [
+        (
+            "allocated",
+            format_size(estimate.peak_allocated_bytes) + interval(account.allocated_span if account else None),
+        ),
+        ("reserved", format_size(estimate.peak_reserved_bytes) + interval(account.reserved_span if account else None)),
+        ("device", used + interval(account.device_span if account else None)),
+    ]
+    if account is not None:
+        peak = account.peak
+        lines.append(("peak", f"in step {peak.step + 1}, {peak.phase}: {peak.op} {peak.module}".rstrip()))
+        if account.out_of_memory:
+            lines.append(("ends with", account.out_of_memory))
+    answer = {True: "yes", False: "no", None: "cannot determine"}[prediction.fits]
+    lines.append(("fits", f"{answer}, on {prediction.gpu.name} with a batch of {prediction.batch}"))
+    if prediction.stopped:
+        lines.append(("lower bound", f"the step was traced only in part: {prediction.stopped}"))
+    if squeeze := prediction.squeeze:
         lines.append(("", squeeze))
-    lines += [("note", note) for note in said.get("notes", ())]
-    out.items(lines)
+    out.items([*lines, *(("note", note) for note in prediction.notes)])
 
 
-def _between(span: Mapping[str, Any] | None) -> str:
-    """Return the least and the most that is to be expected, where that is known."""
-    if not span:
-        return ""
-    return f"  ({format_size(span['low'])} {'to ' + format_size(span['high']) if span['high'] else 'or more'})"
-
-
-def _tell_rank(out: Out, found: MemoryPrediction, rank: RankMemory, layout: Layout) -> None:
-    """Tell what the fullest rank holds, and of the unspread step only how much that would be."""
-    parts = {name: getattr(rank, f"{name}_bytes") for name in _RANK_PARTS}
-    out.table(
-        ("part of the fullest rank", "size"), [(name, format_size(round(size))) for name, size in parts.items() if size]
-    )
+def _print_rank(out: Out, prediction: MemoryPrediction, rank: RankMemory, layout: Layout) -> None:
+    """Print what the fullest rank holds, and how much the unsharded step would use."""
+    parts = [(name, format_size(round(size))) for name, size in rank.breakdown.items() if size]
+    out.table(("part of the fullest rank", "size"), parts)
     lines = [(name, format_size(round(getattr(rank, f"{name}_bytes")))) for name in ("allocated", "reserved")]
-    lines.append(("device", f"{format_size(found.device_used_bytes)} of {format_size(found.gpu.memory_bytes)}"))
-    outside = (("host", rank.host_bytes), ("NVMe", rank.nvme_bytes))
-    lines += [(f"kept on {name}", format_size(round(size))) for name, size in outside if size]
-    lines.append(("not spread", f"{format_size(found.found.device_used_bytes)} on one GPU"))
+    used = f"{format_size(prediction.device_used_bytes)} of {format_size(prediction.gpu.memory_bytes)}"
+    lines.append(("device", used))
+    offloaded = (("host", rank.host_bytes), ("NVMe", rank.nvme_bytes))
+    lines += [(f"offloaded to {name}", format_size(round(size))) for name, size in offloaded if size]
+    lines.append(("unsharded", f"{format_size(prediction.estimate.device_used_bytes)} on one GPU"))
     each = f"each of {layout.ranks} ranks ({spread_words(layout)})" if layout.ranks > 1 else spread_words(layout)
-    answer = "yes" if found.fits else "no"
-    lines.append(("fits", f"{answer}, on {found.gpu.name} with a batch of {found.batch} a replica: {each}"))
-    if squeeze := found.squeeze:
+    answer = "yes" if prediction.fits else "no"
+    lines.append(("fits", f"{answer}, on {prediction.gpu.name} with a batch of {prediction.batch} a replica: {each}"))
+    if squeeze := prediction.squeeze:
         lines.append(("", squeeze))
-    out.items([*lines, *(("note", note) for note in found.notes)])
+    out.items([*lines, *(("note", note) for note in prediction.notes)])
 
 
-def _tell_largest(out: Out, found: LargestBatch) -> int:
-    if out.as_json:
-        out.data(dataclasses.asdict(found))
-        return 0
-    taken = found.account
-    ends = " or more: larger ones are not tried" if found.too_large is None else ""
-    pairs = [("largest batch", f"{found.batch:,}{ends}")]
-    pairs.append(("device", f"{format_size(taken.device_used_bytes)} of {format_size(taken.device_bytes)}"))
-    if taken.squeeze:
-        pairs.append(("fits", taken.squeeze))
-    if found.too_large is not None and found.too_large.out_of_memory:
-        pairs.append(("one more", found.too_large.out_of_memory))
-    out.items([*pairs, *(("note", note) for note in taken.notes)])
-    return 0
+def _print_largest(out: Out, largest: LargestBatch) -> None:
+    account = largest.account
+    end = " or more (larger batches were not tried)" if largest.too_large is None else ""
+    pairs = [("largest batch", f"{largest.batch:,}{end}")]
+    pairs.append(("device", f"{format_size(account.device_used_bytes)} of {format_size(account.device_bytes)}"))
+    if account.squeeze:
+        pairs.append(("fits", account.squeeze))
+    if largest.too_large is not None and largest.too_large.out_of_memory:
+        pairs.append(("one more", largest.too_large.out_of_memory))
+    out.items([*pairs, *(("note", note) for note in account.notes)])
 
 
 @predict.command()
-@_target
-@_gpu
-@click.option("--storage", metavar="RUN", help="Feed it from storage that `fairmile benchmark storage` measured.")
-@click.option("--sample-size", default="0", metavar="SIZE", help="Bytes of one sample as it is stored.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, help="Processes that load samples.")
-@click.option("--decode", default="0s", metavar="TIME", help="What one of them takes for a sample beside reading.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write a page with the roofline, too.")
-@json_option
+@_target_options
+@_gpu_options
+@click.option("--storage", metavar="RUN", help="Read samples from the storage that this run of the benchmark measured.")
+@click.option("--sample-size", default="0", metavar="SIZE", help="Stored size of one sample, such as 150KB.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Number of data loader processes."
+)
+@click.option("--decode", default="0s", metavar="TIME", help="Time of one worker per sample, without reading.")
+@_page_option("the roofline")
+@json_output(TimePrediction)
 def time(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: Any) -> None:
-    """Tell how long a step takes, what bounds it, and its energy.
+    """Predict how long a step takes, what bounds it, and its energy.
 
     \b
     Examples:
       fairmile predict time step.py:build -a batch=64 --gpu h100 --sample-size 150KB --decode 1ms
     """
-    workspace = Workspace.open()
-    found = workspace.predict.time(
+    prediction = Workspace.open().predict.time(
         target,
         gpu=gpu,
-        arguments=_arguments(arguments),
-        storage=_storage(workspace, options["storage"]),
-        sample_bytes=_size(options["sample_size"]),
+        arguments=_parse_arguments(arguments),
+        storage=options["storage"],
+        sample_bytes=_parse_bytes(options["sample_size"]),
         workers=options["workers"],
         decode_s=parse_duration(options["decode"]),
-        **_how(options),
+        **_trace_fields(options),
     )
     if options["output"] is not None:
-        write_atomic(options["output"], time_page(found))
-    if out.as_json:
-        out.data(found.as_dict())
-        return
-    _tell_time(out, found)
+        write_atomic(options["output"], time_page(prediction))
+    out.show(prediction, lambda prediction: _print_time(out, prediction))
 
 
-def _size(text: str) -> int:
+def _parse_bytes(text: str) -> int:
     return parse_size(int(text) if text.isdecimal() else text)
 
 
-def _storage(workspace: Workspace, reference: str | None) -> Mapping[str, float] | None:
-    """Return what the first folder of a storage evaluation delivers."""
-    if reference is None:
-        return None
-    metrics = workspace.runs.get(reference).metrics
-    starts = [f"{name.rpartition('.')[0]}." for name in metrics if name.startswith("storage.")]
-    if not starts:
-        raise UsageError(f"run {reference} measured no storage", hint="`fairmile benchmark storage FOLDER` does")
-    start = starts[0]
-    return {name.removeprefix(start): metric.value for name, metric in metrics.items() if name.startswith(start)}
-
-
-def _tell_time(out: Out, found: TimePrediction) -> None:
-    step = found.paced
+def _print_time(out: Out, prediction: TimePrediction) -> None:
+    step = prediction.paced
     out.table(
         ("operator", "calls", "time", "of the step", "bound", "from"),
         [
@@ -303,91 +311,87 @@ def _tell_time(out: Out, found: TimePrediction) -> None:
             for line in step.top[:_TOP]
         ],
     )
-    between = "{} to {}".format(*map(format_duration, found.interval_s))
-    if found.bound == "input" and step.high_s <= step.step_time_s:
-        between = f"as given for its input; {format_duration(found.step.step_time_s)} were that there in time"
+    interval = "{} to {}".format(*map(format_duration, prediction.interval_s))
+    if prediction.bound == "input" and step.high_s <= step.step_time_s:
+        interval = f"set by its input; {format_duration(prediction.step.step_time_s)} without waiting for it"
     pairs = [
-        ("step", f"{format_duration(found.step_time_s)}  ({between})"),
-        ("samples", f"{found.batch / found.step_time_s:,.1f} a second with a batch of {found.batch}"),
-        ("bound by", found.bound),
-        ("device", f"works {step.utilisation:.0%} of the time on {step.device}"),
+        ("step", f"{format_duration(prediction.step_time_s)}  ({interval})"),
+        ("samples", f"{prediction.batch / prediction.step_time_s:,.1f} a second with a batch of {prediction.batch}"),
+        ("bound by", prediction.bound),
+        ("device", f"busy {step.utilisation:.0%} of the time on {step.device}"),
         ("arithmetic", f"{step.flops / 1e12:.4g} Tflop, {step.flops / step.step_time_s / 1e12:.3g} Tflop/s"),
-        ("memory", f"{format_size(step.moved_bytes)} moved, {format_size(step.least_bytes)} at least"),
+        ("memory", f"{format_size(step.moved_bytes)} moved, lower bound {format_size(step.least_bytes)}"),
     ]
-    if found.energy is not None:
-        energy = found.energy
-        pairs.append(
-            (
-                "energy",
-                f"{energy.joules:.3g} J a step, {energy.low_j:.3g} to {energy.high_j:.3g}, {energy.power_w:.0f} W",
-            )
-        )
-    if found.input is not None:
-        pairs.append(("input", found.input.sentence))
+    if (energy := prediction.energy) is not None:
+        interval = f"{energy.low_j:.3g} to {energy.high_j:.3g}"
+        pairs.append(("energy", f"{energy.joules:.3g} J a step, {interval}, {energy.power_w:.0f} W"))
+    if prediction.input is not None:
+        pairs.append(("input", prediction.input.sentence))
     out.items([*pairs, *(("note", note) for note in step.notes)])
 
 
 @predict.command()
-@_target
-@click.option("--on", required=True, metavar="SYSTEM[:PARTITION]", help="The machine; `fairmile system ls` shows them.")
-@click.option("--gpus", default="1..64", show_default=True, metavar="COUNTS", help="1..4096 (doubling) or 1,2,8.")
-@click.option("--weak", is_flag=True, help="The batch of one GPU stays the same, not that of the step.")
-@click.option("--batch", type=click.IntRange(min=1), help="Of the whole step, with --weak of one GPU.")
-@click.option("--batch-argument", default="", metavar="NAME", help="Which argument is the batch.")
-@click.option("--samples", type=float, help="Tell time, GPU-hours and energy of so many samples in all.")
-@click.option("--price", type=float, metavar="AMOUNT", help="Of a GPU-hour, in any currency; with --samples.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write a page with the curves, too.")
-@json_option
+@_target_options
+@click.option("--on", required=True, metavar="SYSTEM[:PARTITION]", help="System to scale on; see `fairmile system ls`.")
+@click.option(
+    "--gpus", default="1..64", show_default=True, metavar="COUNTS", help="Numbers of GPUs: 1..4096 (doubling) or 1,2,8."
+)
+@click.option("--weak", is_flag=True, help="Weak scaling: keep the batch per GPU, not the global batch.")
+@click.option("--batch", type=click.IntRange(min=1), help="Global batch size; with --weak, batch size per GPU.")
+@click.option("--batch-argument", default="", metavar="NAME", help="Argument that sets the batch size.")
+@click.option("--samples", type=float, help="Predict time, GPU-hours and energy to train on this many samples.")
+@click.option("--price", type=float, metavar="AMOUNT", help="Price of a GPU-hour in any currency; needs --samples.")
+@_page_option("the scaling curves")
+@json_output(ScalingPrediction)
 def scaling(out: Out, target: str, arguments: Sequence[str], on: str, gpus: str, **options: Any) -> None:
-    """Tell on how many GPUs of a system it is worth it, and how to spread the model over them.
+    """Predict how a target scales over the GPUs of a system, with the fastest layout at each count.
 
     \b
     Examples:
       fairmile predict scaling gpt.yaml --on jupiter --gpus 64..4096 --batch 1024
     """
-    found = Workspace.open().predict.scaling(
+    prediction = Workspace.open().predict.scaling(
         target,
         on,
         parse_gpus(gpus),
         mode="weak" if options["weak"] else "strong",
         batch=options["batch"],
-        arguments=_arguments(arguments),
+        arguments=_parse_arguments(arguments),
         batch_argument=options["batch_argument"],
         goal=Goal(options["samples"], options["price"]),
-        **_how(options),
+        **_trace_fields(options),
     )
     if options["output"] is not None:
-        write_atomic(options["output"], scaling_page(found, title=f"{target} on {on}"))
-    if out.as_json:
-        out.data({"target": target, "on": on, **found.as_dict()})
-        return
-    _tell_scaling(out, found)
+        write_atomic(options["output"], scaling_page(prediction, title=f"{target} on {on}"))
+    out.show(prediction, lambda prediction: _print_scaling(out, prediction))
 
 
-def _tell_scaling(out: Out, found: ScalingPrediction) -> None:
+def _print_scaling(out: Out, prediction: ScalingPrediction) -> None:
+    rows = prediction.rows
     out.table(
-        ("GPUs", "batch", "step", "samples/s", "efficiency", "communication", "memory", "energy/sample", "how"),
-        [_scaling_row(row) for row in found.rows],
+        ("GPUs", "batch", "step", "samples/s", "efficiency", "communication", "memory", "energy/sample", "layout"),
+        [_scaling_row(row) for row in rows],
     )
-    if any(row.wall_s is not None for row in found.rows):
+    if any(row.wall_s is not None for row in rows):
         out.table(
-            ("GPUs", "time in all", "GPU-hours", "energy", "cost"),
-            [_cost_row(row) for row in found.rows if row.plan is not None],
+            ("GPUs", "total time", "GPU-hours", "energy", "cost"),
+            [_cost_row(row) for row in rows if row.plan is not None],
         )
-    if found.worth_up_to is None:
-        out.say("not possible on any of these numbers of GPUs")
+    if prediction.worth_up_to is None:
+        out.say("no layout fits on any of these numbers of GPUs")
     else:
-        beyond = [row for row in found.rows if row.gpus > found.worth_up_to]
-        end = ", the most that were asked for" if not beyond else ""
+        beyond = [row for row in rows if row.gpus > prediction.worth_up_to]
+        end = "" if beyond else ", the largest number requested"
         if beyond and all(row.plan is None for row in beyond):
-            end = ", beyond which there is no plan"
-        out.say(f"worth it up to {found.worth_up_to:,} GPUs{end}: efficiency stays at {found.threshold:.0%} or above")
-    for note in found.notes:
+            end = ", beyond which no layout fits"
+        efficiency = f"efficiency stays at {prediction.threshold:.0%} or above"
+        out.say(f"worth it up to {prediction.worth_up_to:,} GPUs{end}: {efficiency}")
+    for note in prediction.notes:
         out.say(f"note: {note}")
 
 
 def _scaling_row(row: ScalingRow) -> tuple[str, ...]:
-    said, plan = row.as_dict(), row.plan
+    plan = row.plan
     if plan is None:
         return (f"{row.gpus:,}", f"{row.global_batch:,}", "", "", "", "", "", "", row.reason)
     energy = f"{row.energy_per_sample_j:.3g} J" if row.energy_per_sample_j is not None else ""
@@ -395,17 +399,17 @@ def _scaling_row(row: ScalingRow) -> tuple[str, ...]:
         f"{row.gpus:,}",
         f"{row.global_batch:,}",
         format_duration(plan.step_time_s),
-        f"{said['samples_per_s']:,.1f}",
+        f"{row.samples_per_s:,.1f}",
         f"{row.efficiency:.0%}" if row.efficiency is not None else "",
-        f"{said['communication_share']:.0%}",
-        format_size(said["memory_bytes"]),
+        f"{row.communication_share:.0%}",
+        format_size(round(plan.memory.device_bytes)),
         energy,
         spread_words(plan.layout),
     )
 
 
 def _cost_row(row: ScalingRow) -> tuple[str, ...]:
-    """Return what all samples take on so many GPUs; energy is that of GPUs at full power."""
+    """Return the cost of training on all samples; energy is that of GPUs at full power."""
     return (
         f"{row.gpus:,}",
         format_duration(row.wall_s or 0.0),
@@ -418,67 +422,63 @@ def _cost_row(row: ScalingRow) -> tuple[str, ...]:
 @predict.command()
 @click.argument("targets", metavar="[TARGET]...", nargs=-1)
 @click.option(
-    *("--for", "lasting"),
-    default="120s",
-    show_default=True,
-    metavar="TIME",
-    help="How long it may take in all, some seconds to begin and to end aside.",
+    "--for", "lasting", default="120s", show_default=True, metavar="TIME", help="Time limit of the whole run."
 )
-@click.option("--device", default="cuda", show_default=True, metavar="NAME", help="cuda, cuda:1 or cpu.")
-@click.option("--gpu", default="", help="What kind of GPU that is.  [default: what this machine has]")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the table there, not to the workspace.")
-@click.option("--dry-run", is_flag=True, help="Say how many operators would be measured; measure nothing.")
-@json_option
+@click.option(
+    "--device", default="cuda", show_default=True, metavar="NAME", help="Device to measure: cuda, cuda:1 or cpu."
+)
+@click.option("--gpu", default="", help="GPU model of the device.  [default: detected]")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Write the table to this file, not the workspace."
+)
+@click.option("--dry-run", is_flag=True, help="Print the number of operators to measure; measure nothing.")
+@json_output(Calibrated)
 def calibrate(out: Out, targets: Sequence[str], lasting: str, dry_run: bool, **options: Any) -> None:
-    """Measure operators on this machine's GPU once; predictions for it then go by them first.
+    """Measure operators on this machine's GPU, so that predictions for it use measured times.
 
-    The operators of each TARGET come first, then a general list; a table goes on where it ended. What was
-    not measured is still told by the table that comes along, where there is one for that kind of GPU.
-    Tracing targets, listing operators and starting to measure come off the time, at most three quarters of it.
+    The operators of each TARGET come first, then a general list. A later call continues the table.
+    The built-in table of that GPU model, if there is one, covers operators that were not measured.
 
     \b
     Examples:
       fairmile predict calibrate --dry-run
       fairmile predict calibrate --device cpu --for 2s -o cpu.csv
     """
-    done = Workspace.open().predict.calibrate(
+    calibrated = Workspace.open().predict.calibrate(
         targets, for_s=parse_duration(lasting), device_name=options["device"], gpu=options["gpu"],
         file=options["output"], dry_run=dry_run,
     )  # fmt: skip
-    if out.as_json:
-        out.data(dataclasses.asdict(done))
-        return
-    if dry_run:
-        out.say(f"would measure {done.left:,} operators")
-        return
-    out.say(
-        f"{done.rows:,} operators, {done.measured:,} of them new, {done.failed:,} failed, {done.left:,} not reached"
-    )
+    out.show(calibrated, lambda calibrated: out.say(_calibrated_text(calibrated, dry_run)))
+
+
+def _calibrated_text(calibrated: Calibrated, dry_run: bool) -> str:
+    return f"would measure {calibrated.left:,} operators" if dry_run else calibrated.summary()
 
 
 @predict.command()
-@click.option("--dry-run", is_flag=True, help="Say what would be learnt; keep nothing.")
-@json_option
+@click.option("--dry-run", is_flag=True, help="Print the corrections; keep nothing.")
+@json_output(Corrections)
 def learn(out: Out, dry_run: bool) -> None:
-    """Learn from the runs of the workspace: how fast its own GPUs really are, by kind of operator.
+    """Correct predicted operator times by the runs of this workspace.
 
-    Benchmarks that trained on one GPU count. Predictions of time then follow them, no farther than they prove.
+    Runs of benchmarks that trained on a single GPU count. Later predictions of time use the corrections.
 
     \b
     Examples:
       fairmile predict learn
     """
-    workspace = Workspace.open()
-    ledger = workspace.runs
-    runs = (ledger.get(row.id) for row in ledger.rows() if row.state == "done")
-    steps = measured_steps(runs, workspace.predict)
-    learnt = [workspace.predict.learn(gpu, found, dry_run=dry_run) for gpu, found in steps.items()]
-    if out.as_json:
-        out.data({"corrections": [dataclasses.asdict(each) for each in learnt], "dry_run": dry_run})
-        return
+    out.show(
+        Workspace.open().predict.learn_from_runs(dry_run=dry_run),
+        lambda corrections: _print_corrections(out, corrections),
+    )
+
+
+def _print_corrections(out: Out, corrections: Corrections) -> None:
     rows = [
-        (each.device, kind, f"{factor:.3f}", len(each.runs)) for each in learnt for kind, factor in each.factors.items()
+        (each.device, kind, f"{factor:.3f}", len(each.runs))
+        for each in corrections
+        for kind, factor in each.factors.items()
     ]
     out.table(("gpu", "operators", "factor", "runs"), rows)
-    if not learnt:
-        out.say("no run of a benchmark on a single GPU tells its speed yet")
+    if not corrections:
+        out.say("no corrections: no run of a benchmark on a single GPU measured its speed yet")

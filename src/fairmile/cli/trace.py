@@ -1,8 +1,9 @@
-"""`fairmile trace`: record a program, see where its time went, and what would be if."""
+"""`fairmile trace`: record a program, see where its time went, and replay what-if scenarios."""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,16 @@ from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, count, json_option
+from fairmile.cli.out import Out, count, json_output
 from fairmile.reports.trace_page import trace_page
 from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import Breakdown, RankTime
-from fairmile.traces.coupling import Coupling
+from fairmile.traces.coupling import CouplingAnalysis
 from fairmile.traces.critical import CriticalPath
 from fairmile.traces.findings import STEPS
-from fairmile.traces.record import Recorded, Settings
-from fairmile.traces.replay import WhatIf
-from fairmile.traces.traces import EXPORTS
+from fairmile.traces.record import Recorded, RecordingPlan, RecordSettings
+from fairmile.traces.replay import Replayed, WhatIf
+from fairmile.traces.traces import EXPORTS, Exported
 from fairmile.traces.waiting import Waiting
 from fairmile.workspace import Workspace
 
@@ -34,12 +35,12 @@ _BECAUSE = {"idle": "what was not recorded", "launch": "a later host"}
 
 @click.group(cls=LazyGroup)
 def trace() -> None:
-    """Record programs, and see where the time of their ranks went."""
+    """Record programs, analyze where the time of each rank went, and replay what-if scenarios."""
 
 
-def _reading(command: Any) -> Any:
+def _trace_arguments(command: Any) -> Any:
     """Give a command the traces it reads."""
-    command = click.option("--format", "form", metavar="NAME", help="What wrote them.  [default: each file tells]")(
+    command = click.option("--format", "form", metavar="NAME", help="Format of the traces.  [default: detected]")(
         command
     )
     return click.argument("paths", metavar="PATH...", nargs=-1, required=True)(command)
@@ -52,74 +53,84 @@ def _reading(command: Any) -> Any:
     type=click.Path(path_type=Path),
     default=Path("trace"),
     show_default=True,
-    help="A new folder for all that is recorded.",
+    help="New folder for the recording.",
 )
-@click.option("--skip", type=int, default=5, show_default=True, help="Optimizer steps before recording begins.")
-@click.option("--steps", type=int, default=10, show_default=True, help="Optimizer steps that are recorded.")
-@click.option("--every", type=int, metavar="STEPS", help="Record again every so many steps.")
+@click.option("--skip", type=int, default=5, show_default=True, help="Optimizer steps to skip before recording.")
+@click.option("--steps", type=int, default=10, show_default=True, help="Optimizer steps to record.")
+@click.option("--every", type=int, metavar="STEPS", help="Record again every STEPS optimizer steps.")
 @click.option(
     "--for",
     "seconds",
     default="1s",
     show_default=True,
     metavar="TIME",
-    help="How long, of a program without optimizer.",
+    help="Recording time of a program without an optimizer.",
 )
-@click.option("--after", default="5s", show_default=True, metavar="TIME", help="How long such a program runs before.")
-@click.option("--stack", is_flag=True, help="Keep the lines of Python code; slower.")
-@click.option("--memory", is_flag=True, help="Keep allocations; slower.")
-@click.option("--flight-recorder", is_flag=True, help="Keep NCCL's own record of collectives, too.")
-@click.option("--no-watch", is_flag=True, help="No samples of power, load and memory.")
-@click.option("--dry-run", is_flag=True, help="Say what would be recorded; run nothing.")
-@json_option
+@click.option("--after", default="5s", show_default=True, metavar="TIME", help="Delay before recording such a program.")
+@click.option("--stack", is_flag=True, help="Record Python call stacks; slower.")
+@click.option("--memory", is_flag=True, help="Record memory allocations; slower.")
+@click.option("--flight-recorder", is_flag=True, help="Also keep the NCCL flight recorder's dumps.")
+@click.option("--no-watch", is_flag=True, help="Do not sample power, load and memory.")
+@click.option("--dry-run", is_flag=True, help="Print what would be recorded; run nothing.")
+@json_output(Recorded, RecordingPlan)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_watch: bool, **options: Any) -> int:
-    """Run a program and record all its ranks, without any change to it.
+    """Run an unmodified program and record all its ranks.
 
-    PyTorch profiler traces of every process that imports torch, spans of the meter, and samples of
-    power and load go into one folder, under one clock. Launchers such as torchrun and mpirun are
-    part of the command. The program's output and exit code are its own.
+    The folder gets a PyTorch profiler trace of every process that imports torch, the meter's spans,
+    and samples of power and load, all on one clock. Launchers such as torchrun and mpirun are part
+    of the command. The program keeps its output and exit code.
 
     \b
     Examples:
       fairmile trace record --skip 2 --steps 5 -o second -- python train.py
       fairmile trace record --dry-run -- torchrun --nproc-per-node 2 train.py
     """
-    settings = Settings(
+    settings = RecordSettings(
         skip=options["skip"], steps=options["steps"], every=options["every"], after_s=parse_duration(options["after"]),
         seconds=parse_duration(options["seconds"]), with_stack=options["stack"], memory=options["memory"],
         flight_recorder=options["flight_recorder"],
     )  # fmt: skip
+    traces = Workspace.open().traces
     if dry_run:
-        out.data({"command": list(command), "folder": str(output), **dataclasses.asdict(settings)})
+        out.show(traces.plan_recording(command, output, settings=settings), lambda plan: _print_plan(out, plan))
         return 0
-    found = Workspace.open().traces.record(command, output, settings=settings, watch=not no_watch)
-    _tell_recorded(out, found)
-    return found.exit_code
+    recorded = traces.record(command, output, settings=settings, watch=not no_watch)
+    out.show(recorded, lambda recorded: _print_recorded(out, recorded))
+    return recorded.exit_code
 
 
-def _tell_recorded(out: Out, found: Recorded) -> None:
-    if out.as_json:
-        out.data({"folder": str(found.folder), **found.document()})
-        return
-    traced = [each for each in found.traced if each.file]
-    for note in found.notes:
+def _print_plan(out: Out, plan: RecordingPlan) -> None:
+    settings = plan.settings
+    steps = f"{count(settings.steps, 'optimizer step')} after {settings.skip:,}"
+    if settings.every is not None:
+        steps += f", again every {settings.every:,}"
+    time = f"{format_duration(settings.seconds)} after {format_duration(settings.after_s)} without an optimizer"
+    pairs = [("would run", shlex.join(plan.command)), ("would record", f"{steps}; {time}")]
+    out.items([*pairs, ("folder", str(plan.folder))])
+
+
+def _print_recorded(out: Out, recorded: Recorded) -> None:
+    traced = [each for each in recorded.traced if each.file]
+    for note in recorded.notes:
         out.say(f"note: {note}")
-    out.say(f"{count(len(traced), 'trace')} in {found.folder}, {format_duration(found.elapsed_s)}")
-    if traced or found.events:
-        out.hint(f"`fairmile trace analyze {found.folder}` tells where the time went")
+    out.say(f"{count(len(traced), 'trace')} in {recorded.folder}, {format_duration(recorded.elapsed_s)}")
+    if traced or recorded.events:
+        out.hint(f"analyze it: fairmile trace analyze {shlex.quote(str(recorded.folder))}")
 
 
 @trace.command()
-@_reading
-@click.option("--on", default="", metavar="SYSTEM", help="Hold collectives against the network of this system.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the page with timeline and figures, too.")
-@json_option
+@_trace_arguments
+@click.option("--on", default="", metavar="SYSTEM", help="Compare collectives with the network of this system.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Also write an HTML page with timeline and figures."
+)
+@json_output(TraceAnalysis)
 def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: Path | None) -> None:
-    """Tell where the time of recorded ranks went, who waited for whom, and what to try.
+    """Analyze where the time of each rank went, which ranks waited, and what to try.
 
-    PATH is a folder of `trace record`, files, or a pattern: traces of the PyTorch profiler, Horovod
-    timelines, OTF2 archives, Chrome and Perfetto files, NCCL flight recorder dumps, or the log of a run.
+    PATH is a folder of `trace record`, a file, or a pattern: PyTorch profiler traces, Horovod
+    timelines, OTF2 archives, Chrome and Perfetto files, NCCL flight recorder dumps, or a run's log.
 
     \b
     Examples:
@@ -127,41 +138,40 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
       fairmile trace analyze first -o first.html
       fairmile trace analyze first --on juwels --json
     """
-    found = Workspace.open().traces.analyze(paths, format=form, on=on)
+    analysis = Workspace.open().traces.analyze(paths, format=form, on=on)
     if output is not None:
-        write_atomic(output, trace_page(found, title=Path(paths[0]).name))
-    if out.as_json:
-        out.data({**found.to_json(), "page": str(output) if output else None})
-        return
-    _tell_analysis(out, found)
-    if output is not None:
-        out.say(f"page in {output}")
+        write_atomic(output, trace_page(analysis, title=Path(paths[0]).name))
+        analysis = dataclasses.replace(analysis, page=str(output))
+    out.show(analysis, lambda analysis: _print_analysis(out, analysis))
 
 
-def _tell_analysis(out: Out, found: TraceAnalysis) -> None:
-    out.say(f"{count(len(found.ranks), 'rank')}, {_steps(found.breakdown)}, {count(found.events, 'event')}")
-    parts = [each.name for each in dataclasses.fields(found.breakdown.ranks[0].total) if each.name.endswith("_s")]
+def _print_analysis(out: Out, analysis: TraceAnalysis) -> None:
+    steps = _steps_text(analysis.breakdown)
+    out.say(f"{count(len(analysis.ranks), 'rank')}, {steps}, {count(analysis.events, 'event')}")
+    parts = [each.name for each in dataclasses.fields(analysis.breakdown.ranks[0].total) if each.name.endswith("_s")]
     rows = [
         (each.label, *(_share(getattr(each.total, name), each.total.total_s, name) for name in parts))
-        for each in found.breakdown.ranks
+        for each in analysis.breakdown.ranks
     ]
     out.table(("rank", *(name.removesuffix("_s").replace("_", " ") for name in parts)), rows)
-    for each in found.findings[:_SHOWN]:
+    for each in analysis.findings[:_SHOWN]:
         of = "" if each.share_of == STEPS else f" of {each.share_of}"
         costs = f"{format_duration(each.seconds)} ({each.share:.0%}{of})" if each.seconds else each.kind
         out.items([(costs, each.title), ("", each.why), ("", f"Try: {each.what_to_try}")])
-    if not found.findings:
-        out.say("nothing stands out")
-    _tell_waiting(out, found.waiting, _LEAST * found.total_s)
-    if found.coupling is not None:
-        _tell_coupling(out, found.coupling)
-    if len(found.ranks) > 1:  # of one rank it is all that the rank did
-        _tell_critical_path(out, found.critical)
-    for note in found.notes:
+    if not analysis.findings:
+        out.say("no findings")
+    _print_waiting(out, analysis.waiting, _LEAST * analysis.total_s)
+    if analysis.coupling is not None:
+        _print_coupling(out, analysis.coupling)
+    if len(analysis.ranks) > 1:  # of one rank it is all that the rank did
+        _print_critical_path(out, analysis.critical)
+    for note in analysis.notes:
         out.say(f"note: {note}")
+    if analysis.page is not None:
+        out.say(f"page in {analysis.page}")
 
 
-def _steps(times: Breakdown) -> str:
+def _steps_text(times: Breakdown) -> str:
     """Return how many steps of which length there are, of each component where they differ."""
     parts: dict[str, list[RankTime]] = {}
     for each in times.ranks:
@@ -176,7 +186,7 @@ def _steps(times: Breakdown) -> str:
     )
 
 
-def _tell_waiting(out: Out, waiting: Waiting, least_s: float) -> None:
+def _print_waiting(out: Out, waiting: Waiting, least_s: float) -> None:
     """Show the wait states and who was waited for where they cost something, and the collectives that cost most."""
     component = {state.component for state in waiting.states}
     states = sorted((each for each in waiting.states if each.exposed_s > least_s), key=lambda each: -each.exposed_s)
@@ -195,7 +205,7 @@ def _tell_waiting(out: Out, waiting: Waiting, least_s: float) -> None:
     )
     late = [each for each in waiting.delays if each.waiting_s > least_s]
     out.table(
-        ("came last", "because of", "calls", "others waited"),
+        ("late rank", "because of", "calls", "others waited"),
         [
             (
                 f"{each.component or 'rank'} {each.rank}",
@@ -228,7 +238,7 @@ def _tell_waiting(out: Out, waiting: Waiting, least_s: float) -> None:
     )
 
 
-def _tell_coupling(out: Out, coupling: Coupling) -> None:
+def _print_coupling(out: Out, coupling: CouplingAnalysis) -> None:
     out.table(
         (
             "exchange",
@@ -236,8 +246,8 @@ def _tell_coupling(out: Out, coupling: Coupling) -> None:
             "to",
             "count",
             "size",
-            "taker waits",
-            "giver waits",
+            "receiver waits",
+            "sender waits",
             "bandwidth",
             "age",
             "versions behind",
@@ -261,10 +271,10 @@ def _tell_coupling(out: Out, coupling: Coupling) -> None:
     )
     if coupling.unmatched or coupling.untaken:
         gets, puts = count(coupling.unmatched, "get"), count(coupling.untaken, "version")
-        out.say(f"note: {gets} of what nobody put, {puts} that nobody got")
+        out.say(f"note: {gets} without a matching put, {puts} that nobody got")
 
 
-def _tell_critical_path(out: Out, path: CriticalPath) -> None:
+def _print_critical_path(out: Out, path: CriticalPath) -> None:
     if not path.total_s:
         return
 
@@ -283,24 +293,29 @@ def _share(seconds: float, total_s: float, name: str) -> str:
 
 
 @trace.command()
-@_reading
-@click.option("--on", default="", metavar="SYSTEM", help="The system that was traced.")
-@click.option("--to", default="", metavar="SYSTEM", help="With the network of this system.")
-@click.option("--algorithm", multiple=True, metavar="COLLECTIVE=NAME", help="With this algorithm, as all_reduce=ring.")
-@click.option("--bandwidth", type=float, default=1.0, metavar="FACTOR", help="With so many times the bandwidth.")
-@click.option("--latency", type=float, default=1.0, metavar="FACTOR", help="With so many times the latency.")
-@click.option("--ranks", type=click.IntRange(min=1), help="With so many ranks.")
-@click.option("--without", type=int, metavar="RANK", help="As if this rank were as fast as the others.")
+@_trace_arguments
+@click.option("--on", default="", metavar="SYSTEM", help="System that was traced.")
+@click.option("--to", default="", metavar="SYSTEM", help="What if it ran on the network of this system.")
+@click.option(
+    "--algorithm",
+    multiple=True,
+    metavar="COLLECTIVE=NAME",
+    help="What if a collective used this algorithm, such as all_reduce=ring.",
+)
+@click.option("--bandwidth", type=float, default=1.0, metavar="FACTOR", help="Scale network bandwidth by this factor.")
+@click.option("--latency", type=float, default=1.0, metavar="FACTOR", help="Scale network latency by this factor.")
+@click.option("--ranks", type=click.IntRange(min=1), help="What if it ran on this many ranks.")
+@click.option("--without", type=int, metavar="RANK", help="What if this rank ran at the speed of the others.")
 @click.option(
     "--faster",
     multiple=True,
     metavar="OPERATOR=FACTOR",
-    help="With operators so many times faster; `*` fits any letters.",
+    help="What if matching operators were FACTOR times faster; `*` matches any text.",
 )
-@click.option("--no-input-wait", is_flag=True, help="As if input were always there.")
-@json_option
+@click.option("--no-input-wait", is_flag=True, help="What if input were always ready.")
+@json_output(Replayed)
 def replay(out: Out, paths: Sequence[str], form: str | None, **options: Any) -> None:
-    """Replay a trace under other conditions, and tell what a step would take.
+    """Replay a trace in a what-if scenario, and predict the time of a step.
 
     \b
     Examples:
@@ -313,19 +328,20 @@ def replay(out: Out, paths: Sequence[str], form: str | None, **options: Any) -> 
         bandwidth=options["bandwidth"], latency=options["latency"], ranks=options["ranks"], faster=faster,
         without_straggler=options["without"], without_input_wait=options["no_input_wait"],
     )  # fmt: skip
-    found = Workspace.open().traces.replay(
+    replayed = Workspace.open().traces.replay(
         paths, change, format=form, on=options["on"], to=options["to"], algorithms=_pairs(options["algorithm"])
     )
-    if out.as_json:
-        out.data({**dataclasses.asdict(found), "speedup": found.speedup, "replay_error": found.error})
-        return
+    out.show(replayed, lambda replayed: _print_replayed(out, replayed))
+
+
+def _print_replayed(out: Out, replayed: Replayed) -> None:
     out.items(
         [
-            ("measured", f"{format_duration(found.measured_step_s)} a step"),
-            ("predicted", f"{format_duration(found.step_s)} a step with {count(found.ranks, 'rank')}"),
-            ("speed-up", f"{found.speedup:.2f}"),
-            ("check", f"replayed as it was, a step comes out within {found.error:.1%} of what was measured"),
-            *(("note", note) for note in found.notes),
+            ("measured", f"{format_duration(replayed.measured_step_s)} a step"),
+            ("predicted", f"{format_duration(replayed.step_s)} a step with {count(replayed.ranks, 'rank')}"),
+            ("speed-up", f"{replayed.speedup:.2f}"),
+            ("check", f"a replay without changes is within {replayed.error:.1%} of the measured step"),
+            *(("note", note) for note in replayed.notes),
         ]
     )
 
@@ -346,26 +362,37 @@ def _factor(text: str, name: str) -> float:
 
 
 @trace.command()
-@_reading
-@click.option("--to", type=click.Choice(EXPORTS), default="chrome", show_default=True, help="chrome opens in Perfetto.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="The file or folder to write.")
-@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
-@json_option
+@_trace_arguments
+@click.option(
+    "--to",
+    type=click.Choice(EXPORTS),
+    default="chrome",
+    show_default=True,
+    help="Format to write; chrome opens in Perfetto.",
+)
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="File or folder to write.")
+@click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
+@json_output(Exported)
 def export(out: Out, paths: Sequence[str], form: str | None, to: str, output: Path, dry_run: bool) -> None:
-    """Write traces of all ranks, aligned in time, in another format.
+    """Convert the traces of all ranks, aligned in time, to another format.
 
     \b
     Examples:
       fairmile trace export first -o first.json
       fairmile trace export first --to otf2 -o first.otf2
     """
-    written = Workspace.open().traces.export(paths, output, to=to, format=form, dry_run=dry_run)
-    if out.as_json:
-        out.data({"written": [str(each) for each in written], "dry_run": dry_run})
-        return
-    for each in written:
-        size = "" if dry_run or each.is_dir() else f", {format_size(each.stat().st_size)}"
-        if to == "otf2" and not dry_run:  # the file that is opened is the smallest of the archive
-            whole = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
-            size = f", an archive of {format_size(whole)}"
-        out.say(f"{'would write' if dry_run else 'wrote'} {each}{size}")
+    exported = Workspace.open().traces.export(paths, output, to=to, format=form, dry_run=dry_run)
+    archive = output if to == "otf2" else None
+    out.show(exported, lambda exported: _print_exported(out, exported, archive))
+
+
+def _print_exported(out: Out, exported: Exported, archive: Path | None) -> None:
+    for each in exported:
+        if exported.dry_run:
+            out.say(f"would write {each}")
+            continue
+        size = "" if each.is_dir() else f", {format_size(each.stat().st_size)}"
+        if archive is not None:  # the file that is opened is the smallest of the archive
+            total = sum(file.stat().st_size for file in archive.rglob("*") if file.is_file())
+            size = f", an archive of {format_size(total)}"
+        out.say(f"wrote {each}{size}")

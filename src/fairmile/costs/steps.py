@@ -18,7 +18,7 @@ from fairmile.base.files import write_atomic
 FORMAT = 1
 
 
-class Kind(IntEnum):
+class StepEvent(IntEnum):
     """What happens at one moment of a trace; the two numbers that go with it stand beside each."""
 
     BEGIN = 0  # operator's index, 0
@@ -74,8 +74,8 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """All that was seen; `events` are in order, as (Kind, number, number)."""
+class StepTrace:
+    """All that was seen; `events` are in order, as (StepEvent, number, number)."""
 
     ops: Sequence[Op]
     storages: Sequence[Storage]
@@ -89,19 +89,19 @@ class Trace:
     stopped: str = ""  # why a step was followed only to a point, where it was
 
 
-def write_trace(trace: Trace, path: Path) -> None:
+def write_trace(trace: StepTrace, path: Path) -> None:
     """Write a trace as one JSON document."""
     document = {"format": FORMAT, **asdict(trace)}
     write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> StepTrace:
     """Read what `write_trace` wrote; Integrity where it is something else."""
     try:
         document = json.loads(path.read_bytes())
         if document.pop("format") != FORMAT:
             raise ValueError("another version wrote it")
-        return Trace(
+        return StepTrace(
             ops=[_op(each) for each in document.pop("ops")],
             storages=[Storage(**each) for each in document.pop("storages")],
             events=[tuple(each) for each in document.pop("events")],

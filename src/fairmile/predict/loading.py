@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from fairmile.base.errors import UsageError
 
 _PAGE_BYTES = 4096
+
+
+class LoadingDict(TypedDict):
+    """`Loading` as JSON holds it."""
+
+    wanted_per_s: float
+    delivered_per_s: float | None  # None: nothing limits it
+    limit: str
+    is_input_bound: bool
+    step_time_s: float
+    share: float
+    sentence: str
 
 
 @dataclass(frozen=True)

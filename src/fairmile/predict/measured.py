@@ -10,11 +10,11 @@ from fairmile.base.digest import sha256_hex
 from fairmile.costs.devices import Device
 from fairmile.costs.operators.op_times import OpTimes, read_op_times, shipped_op_times
 from fairmile.costs.operators.refine import Correction, MeasuredStep, read_correction, refined, write_correction
-from fairmile.costs.steps import Trace
+from fairmile.costs.steps import StepTrace
 from fairmile.predict.step_time import StepTime, step_time
 
 
-class Measured:
+class MeasuredTimes:
     """Step times by what a folder holds: `op_times/GPU.csv` of operators, `corrections/GPU.json` of runs.
 
     An operator that was measured here goes before the same one of the table that comes along. Runs correct that table
@@ -24,7 +24,7 @@ class Measured:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def step_time(self, trace: Trace, on: Device) -> StepTime:
+    def step_time(self, trace: StepTrace, on: Device) -> StepTime:
         """Predict the time of a trace's last step; a note says where operators of this workspace had a part in it."""
         file, shipped = self.table_file(on), shipped_op_times(on.slug)
         own = read_op_times(file, on) if file.is_file() else None

@@ -6,35 +6,45 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.errors import NotFound, UsageError
-from fairmile.base.units import format_size
+from fairmile.base.plain import plain
+from fairmile.base.results import Result, fields_html
+from fairmile.base.units import format_duration, format_size
 from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.calibrate import Calibrated, calibrate
 from fairmile.costs.operators.grid import generic_candidates
-from fairmile.costs.operators.refine import Correction, MeasuredStep
+from fairmile.costs.operators.refine import Correction, Corrections, MeasuredStep
 from fairmile.costs.operators.signatures import candidates_of, merged
-from fairmile.costs.steps import Trace
+from fairmile.costs.steps import StepTrace
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
-from fairmile.predict.loading import Loading, loading
-from fairmile.predict.measured import Measured
-from fairmile.predict.memory.account import MemoryAccount, Moment, Span, account
+from fairmile.predict.loading import Loading, LoadingDict, loading
+from fairmile.predict.measured import MeasuredTimes
+from fairmile.predict.memory.account import (
+    MemoryAccount,
+    MemoryPointDict,
+    Moment,
+    MomentDict,
+    SizeInterval,
+    SizeIntervalDict,
+    account,
+)
 from fairmile.predict.memory.closed_forms import ClosedForm, closed_form
 from fairmile.predict.memory.descriptions import Cnn, Gnn, Rnn, Transformer, parse_description
 from fairmile.predict.memory.footprints import batch_of, footprint_of
 from fairmile.predict.memory.largest_batch import LargestBatch, largest_batch, largest_traced_batch
 from fairmile.predict.memory.options import parse_allocator_options
-from fairmile.predict.memory.sharding import Layout, ModelFootprint, RankMemory, rank_memory
-from fairmile.predict.power import Energy, energy_of
+from fairmile.predict.memory.sharding import Layout, LayoutDict, ModelFootprint, RankMemory, RankMemoryDict, rank_memory
+from fairmile.predict.power import StepEnergy, StepEnergyDict, energy_of
 from fairmile.predict.scaling.curves import Goal, Mode, ScalingPrediction, predict_scaling, predict_transformer_scaling
 from fairmile.predict.scaling.data_parallel import OneGpuStep
 from fairmile.predict.scaling.plans import divisors
 from fairmile.predict.scaling.step import device_of_partition
-from fairmile.predict.step_cache import Foreseen, foresee
-from fairmile.predict.step_time import StepTime
+from fairmile.predict.step_cache import StepForecast, foresee
+from fairmile.predict.step_time import StepTime, StepTimeDict
 from fairmile.predict.subjects import Subject, parameters_of, subject_of
 from fairmile.resolve import Target
 from fairmile.systems.hardware import hardware
@@ -57,14 +67,75 @@ _FORM_ERROR = 0.1  # of closed forms: none of the measured steps was off by more
 _SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
 
 
-@dataclass(frozen=True)
-class MemoryPrediction:
+class RankMemoryTotalsDict(RankMemoryDict):
+    """`RankMemory` with its sums, in whole bytes."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+
+
+class _StepMemoryDict(TypedDict):
+    peak_allocated_bytes: NotRequired[int]
+    peak_reserved_bytes: NotRequired[int]
+    breakdown: NotRequired[dict[str, int]]
+    # of descriptions
+    parameters: NotRequired[int]
+    flops_per_step: NotRequired[float]
+    moment: NotRequired[str]
+    # of traced steps
+    allocated_span: NotRequired[SizeIntervalDict]
+    reserved_span: NotRequired[SizeIntervalDict]
+    device_span: NotRequired[SizeIntervalDict]
+    context_bytes: NotRequired[int]
+    by_module: NotRequired[dict[str, int]]
+    peak: NotRequired[MomentDict]
+    timeline: NotRequired[list[MemoryPointDict]]
+    device: NotRequired[str]
+    device_bytes: NotRequired[int]
+    out_of_memory: NotRequired[str | None]
+    retries: NotRequired[int]
+    verified: NotRequired[bool]
+    retries_per_step: NotRequired[int]
+    wanted_bytes: NotRequired[int]
+    stopped: NotRequired[str]
+
+
+class UnspreadDict(_StepMemoryDict):
+    """Memory of the whole step on one GPU, where the prediction is for one of many ranks."""
+
+    device_used_bytes: NotRequired[int]
+    fits: NotRequired[bool]
+
+
+class MemoryPredictionDict(_StepMemoryDict):
+    """`MemoryPrediction` as JSON holds it."""
+
+    target: str
+    gpu: str
+    batch: int
+    lower_bound: bool
+    device_used_bytes: int
+    fits: bool | None
+    squeeze: str | None
+    notes: list[str]
+    layout: NotRequired[LayoutDict]
+    rank: NotRequired[RankMemoryTotalsDict]
+    unspread: NotRequired[UnspreadDict]
+
+
+MeasuredRun = tuple[StepForecast, float, str]
+"""What was predicted of the step of a run, the seconds it took, and the id of the run."""
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryPrediction(Result):
     """What one GPU holds: of a traced step with the allocator's own doings, of a description the sum of its parts."""
 
     target: str
     gpu: Device
     batch: int
-    found: MemoryAccount | ClosedForm
+    estimate: MemoryAccount | ClosedForm  # of the whole model on one GPU
     layout: Layout | None = None
     rank: RankMemory | None = None  # of the fullest rank, where the model is spread as `layout` says
     wanted_bytes: int = 0  # what that rank's device would show as used if it had more room; nothing where it has enough
@@ -73,31 +144,31 @@ class MemoryPrediction:
     @property
     def device_used_bytes(self) -> int:
         """All that the device then shows as used."""
-        return round(self.rank.device_bytes) if self.rank is not None else self.found.device_used_bytes
+        return round(self.rank.device_bytes) if self.rank is not None else self.estimate.device_used_bytes
 
     @property
     def stopped(self) -> str:
         """Why the step was followed only to a point, so that all figures are the least it takes; nothing mostly."""
-        return self.found.stopped if isinstance(self.found, MemoryAccount) else ""
+        return self.estimate.stopped if isinstance(self.estimate, MemoryAccount) else ""
 
     @property
     def fits(self) -> bool | None:
         """Whether the GPU has room for it; None where the least it takes has room, and the most is not known."""
         has_room = self.device_used_bytes <= self.gpu.memory_bytes
-        if self.rank is None and isinstance(self.found, MemoryAccount):
-            has_room = self.found.fits
+        if self.rank is None and isinstance(self.estimate, MemoryAccount):
+            has_room = self.estimate.fits
         return None if has_room and self.stopped else has_room
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is to be known of how it was found."""
-        return (*self.found.notes, *self.more_notes)
+        return (*self.estimate.notes, *self.more_notes)
 
     @property
     def squeeze(self) -> str:
         """How it fits although it wants more than there is; nothing where it has room, or does not fit."""
         if self.rank is None:
-            return self.found.squeeze if isinstance(self.found, MemoryAccount) else ""
+            return self.estimate.squeeze if isinstance(self.estimate, MemoryAccount) else ""
         if not self.wanted_bytes:
             return ""
         return (
@@ -105,29 +176,59 @@ class MemoryPrediction:
             f"{format_size(self.wanted_bytes)}"
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for `--json`."""
-        found = asdict(self.found) if isinstance(self.found, MemoryAccount) else _described(self.found)
-        whole: dict[str, Any] = {"target": self.target, "gpu": self.gpu.slug, "batch": self.batch}
+    def to_dict(self) -> MemoryPredictionDict:
+        estimate = plain(self.estimate) if isinstance(self.estimate, MemoryAccount) else _described(self.estimate)
+        fields: dict[str, Any] = {"target": self.target, "gpu": self.gpu.slug, "batch": self.batch}
         if self.rank is not None and self.layout is not None:
             sums = ("allocated_bytes", "reserved_bytes", "device_bytes")
-            parts = asdict(self.rank) | {name: getattr(self.rank, name) for name in sums}
+            parts = plain(self.rank) | {name: getattr(self.rank, name) for name in sums}
             rounded = {name: round(each) if name.endswith("_bytes") else each for name, each in parts.items()}
-            unspread = {name: each for name, each in found.items() if name != "notes"}
-            whole |= {"layout": asdict(self.layout), "rank": rounded, "unspread": unspread}
-            whole["wanted_bytes"] = self.wanted_bytes or self.device_used_bytes
+            unspread = {name: each for name, each in estimate.items() if name != "notes"}
+            fields |= {"layout": plain(self.layout), "rank": rounded, "unspread": unspread}
+            fields["wanted_bytes"] = self.wanted_bytes or self.device_used_bytes
         else:
-            whole |= found
+            fields |= estimate
         if self.stopped:
-            spans = ("allocated_span", "reserved_span", "device_span")
-            whole |= {name: {**whole[name], "high": None} for name in spans if name in whole}
-        whole["lower_bound"] = bool(self.stopped)
+            intervals = ("allocated_span", "reserved_span", "device_span")
+            fields |= {name: {**fields[name], "high": None} for name in intervals if name in fields}
+        fields["lower_bound"] = bool(self.stopped)
         ends = {"fits": self.fits, "squeeze": self.squeeze or None, "notes": list(self.notes)}
-        return whole | {"device_used_bytes": self.device_used_bytes, **ends}
+        prediction: Any = fields | {"device_used_bytes": self.device_used_bytes, **ends}
+        return prediction  # type: ignore[no-any-return]
+
+    def summary(self) -> str:
+        fits = {True: "fits", False: "does not fit", None: "may not fit"}[self.fits]
+        used, size = format_size(self.device_used_bytes), format_size(self.gpu.memory_bytes)
+        return f"{self.target} {fits} {self.gpu.name}, {used} of {size} with a batch of {self.batch:,}"
+
+    def _repr_html_(self) -> str:
+        breakdown = self.estimate.breakdown if self.rank is None else self.rank.breakdown
+        return fields_html(
+            {
+                "target": self.target,
+                "GPU": self.gpu.name,
+                "batch": f"{self.batch:,}",
+                "fits": {True: "yes", False: "no", None: "cannot determine: lower bound only"}[self.fits],
+                "device": f"{format_size(self.device_used_bytes)} of {format_size(self.gpu.memory_bytes)}",
+                **{name.replace("_", " "): format_size(round(size)) for name, size in breakdown.items() if size},
+            }
+        )
 
 
-@dataclass(frozen=True)
-class TimePrediction:
+class TimePredictionDict(StepTimeDict):
+    """`TimePrediction` as JSON holds it."""
+
+    target: str
+    batch: int
+    step_time_without_waiting_s: float
+    utilisation: float
+    samples_per_s: float
+    energy: StepEnergyDict | None
+    input: LoadingDict | None
+
+
+@dataclass(frozen=True, repr=False)
+class TimePrediction(Result):
     """How long a step takes, what it costs in energy, and whether its input can keep up, where that was asked.
 
     `step` is what it would be if its input were there in time; everything else goes by the step with its waiting.
@@ -136,7 +237,7 @@ class TimePrediction:
     target: str
     batch: int
     step: StepTime
-    energy: Energy | None
+    energy: StepEnergy | None
     input: Loading | None = None
 
     @property
@@ -160,25 +261,47 @@ class TimePrediction:
         """What limits the step: compute, memory, launch or input."""
         return "input" if self.input is not None and self.input.is_input_bound else self.step.bound
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for `--json`."""
+    def to_dict(self) -> TimePredictionDict:
+        paced: StepTimeDict = plain(self.paced)
         return {
             "target": self.target,
             "batch": self.batch,
-            **asdict(self.paced),
+            **paced,
             "step_time_without_waiting_s": self.step.step_time_s,
             "utilisation": self.paced.utilisation,
             "samples_per_s": self.batch / self.step_time_s,
-            "energy": asdict(self.energy) if self.energy is not None else None,
-            "input": _fed(self.input) if self.input is not None else None,
+            "energy": plain(self.energy),
+            "input": _input_fields(self.input) if self.input is not None else None,
         }
+
+    def summary(self) -> str:
+        low, high = map(format_duration, self.interval_s)
+        step = f"{format_duration(self.step_time_s)} ({low} to {high}) a step on {self.step.device}"
+        return f"{self.target} takes {step}, {self.bound}-bound"
+
+    def _repr_html_(self) -> str:
+        low, high = map(format_duration, self.interval_s)
+        fields = {
+            "target": self.target,
+            "GPU": self.step.device,
+            "step": format_duration(self.step_time_s),
+            "90 % prediction interval": f"{low} to {high}",
+            "samples/s": f"{self.batch / self.step_time_s:,.1f}, batch of {self.batch:,}",
+            "bound by": self.bound,
+            "device busy": f"{self.paced.utilisation:.0%}",
+        }
+        if self.energy is not None:
+            energy = self.energy
+            fields["energy of a step"] = f"{energy.joules:.3g} J ({energy.low_j:.3g} to {energy.high_j:.3g})"
+        return fields_html(fields)
 
 
 class Predict:
-    """Predictions of a workspace; `folder` holds what was measured on its own devices, and what was foreseen.
+    """Predictions of a workspace; `folder` holds what was measured on its own devices, and cached predictions.
 
     `resolve` tells what a word means, `step_of` finds the file that builds a step of a benchmark or model,
-    `partition_of` knows machines.
+    `partition_of` knows machines, `metrics_of` gives the metrics of a run, and `steps_of_runs` the steps that runs of
+    this workspace measured, by GPU.
     """
 
     def __init__(
@@ -188,14 +311,18 @@ class Predict:
         resolve: Callable[[str], Target],
         step_of: Callable[[Target], Path],
         partition_of: Callable[[str], Partition],
+        metrics_of: Callable[[str], Mapping[str, float]],
+        steps_of_runs: Callable[[Predict], Mapping[str, Sequence[MeasuredRun]]],
     ) -> None:
-        self._measured = Measured(folder)
+        self._measured = MeasuredTimes(folder)
         self._foreseen = folder / "foreseen"
         self._resolve = resolve
         self._step_of = step_of
         self._partition_of = partition_of
+        self._metrics_of = metrics_of
+        self._steps_of_runs = steps_of_runs
 
-    def trace(self, target: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> Trace:
+    def trace(self, target: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> StepTrace:
         """Return what a step does, operator by operator, without a GPU; `how` are fields of a TraceRequest."""
         return self._trace(self._subject(target), arguments or {}, how)
 
@@ -259,7 +386,7 @@ class Predict:
             raise UsageError(f"which argument of {target} is the batch?", hint="name it: --batch-argument NAME")
         options = parse_allocator_options(allocator)
 
-        def traces(batches: Sequence[int]) -> list[Trace]:
+        def traces(batches: Sequence[int]) -> list[StepTrace]:
             tell(f"tracing the step with a batch of {' and of '.join(f'{each:,}' for each in batches)}")
             found = self._traces(asked, [{**given, name: each} for each in batches], how)
             for trace in found:
@@ -276,16 +403,19 @@ class Predict:
         *,
         gpu: str = GPU,
         arguments: Mapping[str, Any] | None = None,
-        storage: Mapping[str, float] | None = None,
+        storage: Mapping[str, float] | str | None = None,
         sample_bytes: float = 0.0,
         workers: int = 1,
         decode_s: float = 0.0,
         **how: Any,
     ) -> TimePrediction:
-        """Tell how long a step takes on a GPU, what bounds it, and its energy.
+        """Predict how long a step takes on a GPU, what bounds it, and its energy.
 
-        With what a storage evaluation measured, also whether samples of `sample_bytes` arrive in time.
+        With `storage`, a run of `fairmile benchmark storage` or what it measured, also whether samples of
+        `sample_bytes` arrive in time.
         """
+        if isinstance(storage, str):
+            storage = _first_folder(storage, self._metrics_of(storage))
         asked, on = self._subject(target), device(gpu)
         trace = self._trace(asked, arguments or {}, how)
         step, batch = self._measured.step_time(trace, on), _samples(trace, how)
@@ -297,7 +427,7 @@ class Predict:
 
     def foresee(
         self, file: Path, arguments: Mapping[str, Any], on: str | Partition, *, as_shipped: bool = False
-    ) -> Foreseen:
+    ) -> StepForecast:
         """Tell memory and time of the step that `file` builds on a GPU or a partition's GPU; it is traced once.
 
         With `as_shipped` nothing that was measured here counts.
@@ -332,7 +462,8 @@ class Predict:
                 raise UsageError(
                     f"{target}: of descriptions only transformers are spread over GPUs", hint="give FILE.py:FUNCTION"
                 )
-            return predict_transformer_scaling(described, partition, gpus, **curve)
+            predicted = predict_transformer_scaling(described, partition, gpus, **curve)
+            return replace(predicted, target=target, on=on)
         where, given = _device_in(partition), dict(arguments or {})
         trace = self._trace(asked, given, how)
         many = batch_of(trace)
@@ -344,16 +475,17 @@ class Predict:
             if batch_of(fewer) < many:
                 steps.append(_one_gpu(self._measured.step_time(fewer, where), fewer, how))
         taken = account(trace, where)
-        found = predict_scaling(_footprint(trace, taken), steps, partition, gpus, device=where, **curve)
-        return replace(found, notes=tuple(dict.fromkeys((*taken.notes, *alone.notes, *found.notes))))
+        predicted = predict_scaling(_footprint(trace, taken), steps, partition, gpus, device=where, **curve)
+        notes = tuple(dict.fromkeys((*taken.notes, *alone.notes, *predicted.notes)))
+        return replace(predicted, target=target, on=on, notes=notes)
 
     def _subject(self, text: str) -> Subject:
         return subject_of(self._resolve(text), self._step_of)
 
-    def _trace(self, subject: Subject, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Trace:
+    def _trace(self, subject: Subject, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> StepTrace:
         return self._traces(subject, [arguments], how)[0]
 
-    def _traces(self, subject: Subject, each: Sequence[Mapping[str, Any]], how: Mapping[str, Any]) -> list[Trace]:
+    def _traces(self, subject: Subject, each: Sequence[Mapping[str, Any]], how: Mapping[str, Any]) -> list[StepTrace]:
         """Trace a subject with these and those arguments in one process; the first refusal is raised."""
         if subject.file is None:
             hint = "give FILE.py:FUNCTION"
@@ -368,7 +500,7 @@ class Predict:
         for answer in answers:
             if isinstance(answer, UsageError):
                 raise answer
-        return [answer for answer in answers if isinstance(answer, Trace)]
+        return [answer for answer in answers if isinstance(answer, StepTrace)]
 
     def calibrate(
         self,
@@ -395,7 +527,12 @@ class Predict:
             return Calibrated(0, 0, 0, len(merged(wanted)))
         return calibrate(wanted, file, for_s=for_s, since=begun, device=device_name)
 
-    def learn(self, gpu: str, steps: Sequence[tuple[Foreseen, float, str]], *, dry_run: bool = False) -> Correction:
+    def learn_from_runs(self, *, dry_run: bool = False) -> Corrections:
+        """Correct the table of each GPU by the runs of benchmarks that trained on one; with `dry_run` keep nothing."""
+        steps = self._steps_of_runs(self).items()
+        return Corrections((self.learn(gpu, each, dry_run=dry_run) for gpu, each in steps), dry_run=dry_run)
+
+    def learn(self, gpu: str, steps: Sequence[MeasuredRun], *, dry_run: bool = False) -> Correction:
         """Correct the table of a GPU by steps of runs: what was foreseen, the seconds it took, and which run it was.
 
         Steps are foreseen `as_shipped`. What was learnt before is forgotten: `steps` are all that count. With `dry_run`
@@ -407,6 +544,14 @@ class Predict:
     def table_file(self, gpu: str) -> Path:
         """Return where the operator times of a GPU that were measured here are kept."""
         return self._measured.table_file(device(gpu))
+
+
+def _first_folder(run: str, metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """Return what a run of the storage benchmark measured in its first folder."""
+    prefix = next((f"{name.rpartition('.')[0]}." for name in metrics if name.startswith("storage.")), "")
+    if not prefix:
+        raise UsageError(f"run {run} measured no storage", hint="measure it: fairmile benchmark storage FOLDER")
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
 
 
 def _device_in(partition: Partition) -> Device:
@@ -423,19 +568,19 @@ def _own_gpu() -> str:
     return models[0]
 
 
-def _one_gpu(found: StepTime, trace: Trace, how: Mapping[str, Any]) -> OneGpuStep:
+def _one_gpu(found: StepTime, trace: StepTrace, how: Mapping[str, Any]) -> OneGpuStep:
     return OneGpuStep.of_phases(found.step_time_s, _samples(trace, how), found.by_phase)
 
 
-def _samples(trace: Trace, how: Mapping[str, Any]) -> int:
+def _samples(trace: StepTrace, how: Mapping[str, Any]) -> int:
     """Return how many samples a step of the optimizer takes."""
     return batch_of(trace) * int(how.get("accumulate") or 1)
 
 
-def _fed(found: Loading) -> dict[str, Any]:
-    """Return what is known of the input; JSON has no infinity."""
-    known = math.isfinite(found.delivered_per_s)
-    return asdict(found) | {"delivered_per_s": found.delivered_per_s if known else None}
+def _input_fields(loading: Loading) -> LoadingDict:
+    """Return the fields of the input; JSON has no infinity."""
+    fields: LoadingDict = plain(loading)
+    return fields if math.isfinite(loading.delivered_per_s) else {**fields, "delivered_per_s": None}
 
 
 def _spread(
@@ -491,9 +636,9 @@ def _as_account(found: ClosedForm, on: Device) -> MemoryAccount:
         peak_allocated_bytes=found.peak_allocated_bytes,
         peak_reserved_bytes=found.peak_reserved_bytes,
         device_used_bytes=used,
-        allocated_span=Span(low, high),
-        reserved_span=Span(low, high + found.breakdown["slack"]),
-        device_span=Span(low + found.breakdown["context"], high + outside),
+        allocated_span=SizeInterval(low, high),
+        reserved_span=SizeInterval(low, high + found.breakdown["slack"]),
+        device_span=SizeInterval(low + found.breakdown["context"], high + outside),
         context_bytes=found.breakdown["context"],
         breakdown=found.breakdown,
         by_module={},
@@ -543,7 +688,7 @@ def _doubting_next(found: LargestBatch, more: ClosedForm) -> LargestBatch:
     return replace(found, account=replace(found.account, notes=notes))
 
 
-def _footprint(trace: Trace, taken: MemoryAccount) -> ModelFootprint:
+def _footprint(trace: StepTrace, taken: MemoryAccount) -> ModelFootprint:
     return footprint_of(
         trace,
         batch=batch_of(trace),
@@ -561,7 +706,7 @@ def _check_batch(name: str, arguments: Mapping[str, Any]) -> None:
         raise UsageError(f"{name}={value} is no number of samples", hint=f"give a whole number: -a {name}=64")
 
 
-def _refuse_stopped(target: str, trace: Trace) -> None:
+def _refuse_stopped(target: str, trace: StepTrace) -> None:
     """Refuse what needs a step that was followed to its end."""
     if trace.stopped:
         raise UsageError(

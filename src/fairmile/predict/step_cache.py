@@ -16,7 +16,7 @@ from fairmile.base.files import write_atomic
 from fairmile.base.version import __version__
 from fairmile.costs.devices import Device
 from fairmile.predict.fake_device.request import TraceRequest, trace_target
-from fairmile.predict.measured import Measured
+from fairmile.predict.measured import MeasuredTimes
 from fairmile.predict.memory.account import account
 from fairmile.predict.memory.footprints import batch_of
 from fairmile.predict.step_time import step_time
@@ -25,7 +25,7 @@ _LONGEST_S = 600.0
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class StepForecast:
     """A step on one GPU: its peak of allocated memory and its time with what bounds them, and time by operator kind.
 
     `usable_bytes` is what the GPU has for it: its memory without what CUDA and its libraries take.
@@ -45,7 +45,9 @@ class Foreseen:
         return self.batch / expected, self.batch / most, self.batch / least
 
 
-def foresee(file: Path, params: Mapping[str, Any], on: Device, cache: Path, measured: Measured | None) -> Foreseen:
+def foresee(
+    file: Path, params: Mapping[str, Any], on: Device, cache: Path, measured: MeasuredTimes | None
+) -> StepForecast:
     """Return what the step that `file` builds is expected to do; what was found before is read from `cache`.
 
     It is traced again when a Python file beside it has changed, or what was `measured`; without that the table that
@@ -59,7 +61,7 @@ def foresee(file: Path, params: Mapping[str, Any], on: Device, cache: Path, meas
         said = json.loads(kept.read_bytes())
         (peak, low, high), (step_s, low_s, high_s) = said["peak_bytes"], said["step_s"]
         numbers = (peak, low, high), (step_s, low_s, high_s)
-        return Foreseen(said["gpu"], said["batch"], *numbers, said["by_kind"], said["usable_bytes"])
+        return StepForecast(said["gpu"], said["batch"], *numbers, said["by_kind"], said["usable_bytes"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not there yet, or something else wrote it
     with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
@@ -67,7 +69,7 @@ def foresee(file: Path, params: Mapping[str, Any], on: Device, cache: Path, meas
         trace = trace_target(request, timeout_s=_LONGEST_S, folder=Path(folder))
     taken, step = account(trace, on), step_time(trace, on) if measured is None else measured.step_time(trace, on)
     spans = taken.allocated_span
-    found = Foreseen(
+    found = StepForecast(
         on.slug,
         batch_of(trace),
         (taken.peak_allocated_bytes, spans.low, spans.high),

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.features import compute_dtype, layout, layout_bytes
@@ -13,7 +14,7 @@ from fairmile.costs.operators.op_times import OpTime, OpTimes, expected_s, roof_
 from fairmile.costs.operators.roofline import bound_of, least_bytes
 from fairmile.costs.operators.signatures import signature, step_ops
 from fairmile.costs.operators.work import Work, base_name, tensors_at, work_of
-from fairmile.costs.steps import Op, Trace
+from fairmile.costs.steps import Op, StepTrace
 
 MEASURED_TABLE = "h200"  # whose measured shares of the roof stand in for those of devices without a table
 _LEVEL = 1.645  # standard deviations of a 90 % interval
@@ -39,7 +40,7 @@ _AGAIN = frozenset(
 
 
 @dataclass(frozen=True)
-class Host:
+class HostCosts:
     """What the computer beside the device adds to a step: it belongs to one host (its processor, its system).
 
     A call takes a share more than the bare one, and a view of a tensor takes time although it starts nothing. An
@@ -57,7 +58,7 @@ class Host:
     wait_us: float = 15.0
     step_us: float = 300.0
 
-    def scaled(self, by: float) -> Host:
+    def scaled(self, by: float) -> HostCosts:
         """Return a host that takes so much longer for everything but waiting."""
         times = {name: getattr(self, name) * by for name in ("listed_us", "optimizer_us", "parameter_us", "again_us")}
         factor, view_us = ({phase: value * by for phase, value in each.items()} for each in (self.factor, self.view_us))
@@ -71,6 +72,18 @@ class Host:
         return self.factor.get(op.phase, 1.0) * bare_s + listed * self.listed_us * 1e-6
 
 
+class OpLineDict(TypedDict):
+    """`OpLine` as JSON holds it."""
+
+    name: str
+    kind: str
+    signature: str
+    count: int
+    device_s: float
+    how: str
+    bound: str
+
+
 @dataclass(frozen=True)
 class OpLine:
     """All calls of one signature in a step and what they take on the device."""
@@ -82,6 +95,29 @@ class OpLine:
     device_s: float
     how: str
     bound: str
+
+
+class StepTimeDict(TypedDict):
+    """`StepTime` as JSON holds it."""
+
+    step_time_s: float
+    low_s: float
+    high_s: float
+    device: str
+    device_s: float
+    host_s: float
+    bound: str
+    by_phase: dict[str, float]
+    by_kind: dict[str, float]
+    by_module: dict[str, float]
+    by_how: dict[str, float]
+    flops: float
+    moved_bytes: int
+    least_bytes: int
+    roof_s: float
+    compute_roof_s: float
+    top: list[OpLineDict]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -114,10 +150,10 @@ class StepTime:
 
 
 def step_time(
-    trace: Trace,
+    trace: StepTrace,
     on: Device | str,
     table: OpTimes | None = None,
-    host: Host | None = None,
+    host: HostCosts | None = None,
     correction: Mapping[str, float] | None = None,
     top: int = 20,
 ) -> StepTime:
@@ -128,7 +164,7 @@ def step_time(
     """
     target = device(on) if isinstance(on, str) else on
     used = table or shipped_op_times(target.slug) or shipped_op_times(MEASURED_TABLE)
-    host = host or Host()
+    host = host or HostCosts()
     tally = _Tally(target, trace.precision == "tf32", correction or {})
     ops = step_ops(trace)
     turns: list[_Turn] = []
@@ -176,7 +212,7 @@ class _Turn:
     waits: bool  # until the device is done
 
 
-def _passed_s(turns: Iterable[_Turn], host: Host, scale: float = 1.0) -> float:
+def _passed_s(turns: Iterable[_Turn], host: HostCosts, scale: float = 1.0) -> float:
     """Return a step's seconds where the host takes `scale` times as long for its calls."""
     at_host = at_device = 0.0
     for turn in turns:
@@ -194,7 +230,7 @@ def _apart(low_s: float, high_s: float) -> float:
     return math.log(high_s / low_s) if low_s > 0 else 0.0
 
 
-def _added_s(trace: Trace, ops: Sequence[Op], host: Host) -> Sequence[float]:
+def _added_s(trace: StepTrace, ops: Sequence[Op], host: HostCosts) -> Sequence[float]:
     """Return what the host does before each call beside it: nothing of it is work of the device."""
     added = [host.view_us.get(op.phase, 0.0) * count * 1e-6 for op, count in zip(ops, _views(ops), strict=True)]
     forward = [place for place, op in enumerate(ops) if op.phase == "forward"]

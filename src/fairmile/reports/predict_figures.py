@@ -14,10 +14,10 @@ from fairmile.costs.operators.outputs import outputs_of
 from fairmile.costs.operators.signatures import read_signature
 from fairmile.costs.operators.work import kind_of, work_of
 from fairmile.costs.steps import Op
-from fairmile.predict.memory.account import MemoryAccount, Point
+from fairmile.predict.memory.account import MemoryAccount, MemoryPoint
 from fairmile.predict.memory.sharding import RankMemory
 from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
-from fairmile.predict.scaling.plans import Plan
+from fairmile.predict.scaling.plans import LayoutPlan
 from fairmile.predict.step_time import OpLine
 from fairmile.reports.figures import (
     COLOURS,
@@ -99,7 +99,7 @@ def rank_parts(found: RankMemory) -> dict[str, int]:
     return {name: round(size) for name in MEMORY_NAMES if (size := getattr(found, f"{name}_bytes", 0.0))}
 
 
-def step_parts(plan: Plan) -> dict[str, float]:
+def step_parts(plan: LayoutPlan) -> dict[str, float]:
     """Return the seconds of a step by part, those that take none left out."""
     return {name: seconds for name in STEP_NAMES if (seconds := float(getattr(plan.time, f"{name}_s"))) > 0}
 
@@ -173,7 +173,7 @@ def memory_over_time(found: MemoryAccount) -> Picture:
     return Picture("memory-over-time", "Memory over the traced steps", draw, 3.2, note + more)
 
 
-def _phase_bands(axis: Axes, points: Sequence[Point], last: int) -> None:
+def _phase_bands(axis: Axes, points: Sequence[MemoryPoint], last: int) -> None:
     """Shade backward, and name all phases that have room; what belongs to no operator counts to the phase before."""
     found: list[tuple[int, str, float]] = []
     for each in points:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration, format_size
 from fairmile.costs.devices import Device, device
-from fairmile.predict.memory.account import MemoryAccount, Span
+from fairmile.predict.memory.account import MemoryAccount, SizeInterval
 from fairmile.predict.memory.sharding import Layout, RankMemory
 from fairmile.predict.predict import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
@@ -72,7 +72,7 @@ def memory_blocks(found: MemoryPrediction) -> Iterator[Block]:
     tone: Tone = "good" if found.fits else "warn" if found.fits is None else "bad"
     yield Title(f"Memory of {found.target}", badge, tone, where)
     yield _memory_tiles(found)
-    account = found.found if isinstance(found.found, MemoryAccount) else None
+    account = found.estimate if isinstance(found.estimate, MemoryAccount) else None
     if account is not None and account.out_of_memory and found.rank is None:
         yield Note(_sentence(f"The run would end with: {account.out_of_memory}"), "bad")
     elif found.squeeze:
@@ -89,17 +89,17 @@ def memory_blocks(found: MemoryPrediction) -> Iterator[Block]:
     if account is not None:
         yield from _over_time(account)
         yield from _modules(account.by_module, "Activations at the peak, by module", "module")
-    elif not isinstance(found.found, MemoryAccount):
-        footprint = found.found.footprint
+    elif not isinstance(found.estimate, MemoryAccount):
+        footprint = found.estimate.footprint
         copies = footprint.copies_bytes or {}
         kept = {name: round(size + copies.get(name, 0.0)) for name, size in footprint.activations_bytes.items()}
         yield from _modules(kept, "Activations that are kept for backward, by part of the model", "part")
 
 
 def _memory_tiles(found: MemoryPrediction) -> Tiles:
-    account = found.found if isinstance(found.found, MemoryAccount) and found.rank is None else None
-    parts = rank_parts(found.rank) if found.rank is not None else found.found.breakdown
-    allocated, reserved = found.found.peak_allocated_bytes, found.found.peak_reserved_bytes
+    account = found.estimate if isinstance(found.estimate, MemoryAccount) and found.rank is None else None
+    parts = rank_parts(found.rank) if found.rank is not None else found.estimate.breakdown
+    allocated, reserved = found.estimate.peak_allocated_bytes, found.estimate.peak_reserved_bytes
     if found.rank is not None:
         allocated, reserved = round(found.rank.allocated_bytes), round(found.rank.reserved_bytes)
     used, limit = found.device_used_bytes, found.gpu.memory_bytes
@@ -140,14 +140,14 @@ def _rank(rank: RankMemory, gpu: Device) -> Iterator[Block]:
 def _whole(found: MemoryPrediction) -> Iterator[Block]:
     is_alone = found.rank is None
     yield Heading("What fills the device at the peak" if is_alone else "What one GPU would hold without spreading")
-    parts = found.found.breakdown
+    parts = found.estimate.breakdown
     if is_alone:
         title = "What fills the device"
-        limit = found.found.device_bytes if isinstance(found.found, MemoryAccount) else found.gpu.memory_bytes
+        limit = found.estimate.device_bytes if isinstance(found.estimate, MemoryAccount) else found.gpu.memory_bytes
         yield from drawn(lambda: predict_figures.device_filling(parts, limit, name="breakdown", title=title))
     yield _parts_table(parts, folded=is_alone)
-    if isinstance(found.found, MemoryAccount):
-        peak = found.found.peak
+    if isinstance(found.estimate, MemoryAccount):
+        peak = found.estimate.peak
         when = "while the model is built" if peak.step < 0 else f"in step {peak.step + 1}, {peak.phase or 'between'}"
         ran = f", in {short_name(peak.op)}" if peak.op else ""
         of = f" of module {peak.module}" if peak.module else ""
@@ -159,8 +159,9 @@ def _whole(found: MemoryPrediction) -> Iterator[Block]:
             )
     else:
         yield Text(
-            f"The peak is at: {found.found.moment}. The model has {found.found.parameters:,} parameters, a step takes "
-            f"{found.found.flops_per_step / 1e12:,.4g} Tflop. From a description only: what the allocator reserves "
+            f"The peak is at: {found.estimate.moment}. The model has {found.estimate.parameters:,} parameters, "
+            f"a step takes {found.estimate.flops_per_step / 1e12:,.4g} Tflop. "
+            "From a description only: what the allocator reserves "
             "beyond the peak is an estimate."
         )
 
@@ -556,7 +557,7 @@ def _count(value: int) -> Cell:
     return Cell(f"{value:,}", float(value))
 
 
-def _span(span: Span, open_end: bool) -> str:
+def _span(span: SizeInterval, open_end: bool) -> str:
     return f"{format_size(span.low)} {'or more' if open_end else 'to ' + format_size(span.high)}"
 
 

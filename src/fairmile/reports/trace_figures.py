@@ -26,7 +26,7 @@ from fairmile.reports.figures import (
     short_number,
     whole_numbers,
 )
-from fairmile.traces.analyze import Timeline, TraceAnalysis
+from fairmile.traces.analyze import TraceAnalysis, TraceTimeline
 from fairmile.traces.breakdown import Breakdown
 from fairmile.traces.findings import Finding
 from fairmile.traces.waiting import CollectiveSummary
@@ -87,7 +87,7 @@ class Roofline:
     device: str = ""
 
 
-def timeline(found: Timeline, *, name: str) -> Picture:
+def timeline(found: TraceTimeline, *, name: str) -> Picture:
     """Draw what each rank did over time, and where its steps begin."""
     rows = found.rows[:_MOST_RANKS]
     if not rows or not found.length_s:

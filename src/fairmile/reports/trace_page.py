@@ -12,8 +12,8 @@ from fairmile.reports.one_run import drawn
 from fairmile.reports.trace_figures import PART_NAMES, Roofline, RooflinePoint, ceilings, named_apart
 from fairmile.traces.achieved import device_of_names
 from fairmile.traces.analyze import TraceAnalysis
-from fairmile.traces.breakdown import StepTime
-from fairmile.traces.coupling import Coupling
+from fairmile.traces.breakdown import StepBreakdown
+from fairmile.traces.coupling import CouplingAnalysis
 from fairmile.traces.findings import STEPS
 from fairmile.traces.waiting import mean_over_ranks
 
@@ -153,12 +153,12 @@ def _devices(analysis: TraceAnalysis) -> Iterator[Block]:
     yield table(columns, rows, numbers=columns[1:])
 
 
-def _step_row(each: StepTime) -> Row:
+def _step_row(each: StepBreakdown) -> Row:
     label = f"{each.component} {each.rank}".strip()
     return [label, str(each.step), *_part_cells(each, 1)]
 
 
-def _part_cells(total: StepTime, steps: int) -> list[str | Cell]:
+def _part_cells(total: StepBreakdown, steps: int) -> list[str | Cell]:
     names = ["exposed_communication_s" if part == "communication" else f"{part}_s" for part in PART_NAMES]
     return [
         _seconds(float(getattr(total, name)) / max(1, steps))
@@ -353,7 +353,7 @@ def _names(analysis: TraceAnalysis) -> Iterator[Block]:
     yield Text("Sums over ranks; each moment of a rank counts for the innermost event, the device before the host.")
 
 
-def _coupling(found: Coupling) -> Iterator[Block]:
+def _coupling(found: CouplingAnalysis) -> Iterator[Block]:
     yield Heading("Coupling")
     title = "How long each part waited for each other"
     yield from drawn(lambda: trace_figures.wait_matrix(found.names, found.matrix, name="coupling", title=title))

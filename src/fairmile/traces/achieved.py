@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from fairmile.costs.operators.roofline import bound_of
 from fairmile.costs.operators.signatures import tensor
 from fairmile.costs.operators.work import Work, work_of
 from fairmile.costs.steps import Op, TensorSpec
-from fairmile.traces.events import Array, EventTable, Kind
+from fairmile.traces.events import Array, EventKind, EventTable
 
 _NS = 1e-9
 _MOST_SHAPES = 200
@@ -47,6 +47,23 @@ _TYPES = {
     "float8e4m3fn": "float8", "float8e5m2": "float8",
 }  # fmt: skip
 _PLAIN = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "OptionalTensorList")
+
+
+class OperatorWorkDict(TypedDict):
+    """`OperatorWork` as JSON holds it."""
+
+    name: str
+    kind: str
+    shapes: str
+    dtype: str
+    calls: int
+    flops: float
+    bytes: int
+    seconds: float
+    flops_per_s: float
+    intensity: float
+    bound: str
+    of_roof: float | None
 
 
 @dataclass(frozen=True)
@@ -148,12 +165,12 @@ def _device_ns(table: EventTable, rows: Array) -> Array:
     """Return how long the kernels of each operator ran; of ranks without kernels, how long the operator itself."""
     near = np.flatnonzero(np.isin(table.rank, np.unique(table.rank[rows])))
     kind = table.kind[near]
-    kernels = near[(kind == Kind.KERNEL) | (kind == Kind.MEMCPY) | (kind == Kind.MEMSET)]
-    with_kernels = np.unique(_process(table, kernels[table.kind[kernels] == Kind.KERNEL]))
+    kernels = near[(kind == EventKind.KERNEL) | (kind == EventKind.MEMCPY) | (kind == EventKind.MEMSET)]
+    with_kernels = np.unique(_process(table, kernels[table.kind[kernels] == EventKind.KERNEL]))
     has_kernels = np.isin(_process(table, rows), with_kernels)
     took = np.where(has_kernels, 0, table.end_ns[rows] - table.start_ns[rows]).astype(np.float64)
     mine = np.flatnonzero(has_kernels)
-    launches = near[kind == Kind.LAUNCH]
+    launches = near[kind == EventKind.LAUNCH]
     launches, kernels = (each[table.correlation[each] >= 0] for each in (launches, kernels))
     if not len(mine) or not len(launches):
         return took

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmile.traces.events import ON_DEVICE, Array, EventTable, Kind
+from fairmile.traces.events import ON_DEVICE, Array, EventKind, EventTable
 from fairmile.traces.intervals import Spans, nothing, one, spans, union
 
 PARTS = ("compute", "communication", "exchange", "copies", "checkpoint", "input", "launch")
@@ -29,7 +29,7 @@ _RECOMPUTES = re.compile(r"CheckpointFunction|utils[./]checkpoint|_CheckpointFra
 _LOADS_STEP = re.compile(r"DataLoader.*__next__|loader.*next|^next_batch$", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _NUMBER = re.compile(r"[#\s_-]*\d+$")
-_TALKS = (Kind.EXCHANGE, Kind.COLLECTIVE, Kind.P2P)
+_TALKS = (EventKind.EXCHANGE, EventKind.COLLECTIVE, EventKind.P2P)
 _FINER = 0.5  # of the time of frames that the blocks within them must cover to be taken instead of them
 
 
@@ -87,7 +87,7 @@ def activities(table: EventTable) -> list[Activity]:
     """
     names = _Names(table.names)
     ranks = list(rows_by_rank(table))
-    sampled = (Kind.COUNTER, Kind.MEMORY)
+    sampled = (EventKind.COUNTER, EventKind.MEMORY)
     working = [each for each in ranks if not np.isin(table.kind[each[2]], sampled).all()]
     return [_activity(table, names, component, rank, rows) for component, rank, rows in working or ranks]
 
@@ -143,27 +143,27 @@ def _activity(table: EventTable, names: _Names, component: str, rank: int, rows:
     start = table.start_ns[rows]
     end = np.maximum(start, table.end_ns[rows])  # an event cannot end before it began
     device = on_device(table, rows)
-    timed = ~np.isin(kind, (Kind.COUNTER, Kind.MEMORY, Kind.MARKER))
+    timed = ~np.isin(kind, (EventKind.COUNTER, EventKind.MEMORY, EventKind.MARKER))
     first = int(start[timed].min()) if timed.any() else 0
     last = int(end[timed].max()) if timed.any() else 0
 
     def among(mask: Any) -> Spans:
         return spans(start[mask], end[mask])
 
-    talks = (kind == Kind.COLLECTIVE) | (kind == Kind.P2P)
-    kernels = (kind == Kind.KERNEL) & device
+    talks = (kind == EventKind.COLLECTIVE) | (kind == EventKind.P2P)
+    kernels = (kind == EventKind.KERNEL) & device
     has_device = bool(kernels.any())
-    copied = ((kind == Kind.MEMCPY) | (kind == Kind.MEMSET)) & (device if has_device else True)
-    region = (kind == Kind.REGION) & ~device
-    saves = (names.saves[name] & (region | (kind == Kind.IO))) | (names.writes[name] & (kind == Kind.IO))
-    loads = (kind == Kind.IO) & ~saves & np.isin(lane, _main_lanes(kind, lane))
+    copied = ((kind == EventKind.MEMCPY) | (kind == EventKind.MEMSET)) & (device if has_device else True)
+    region = (kind == EventKind.REGION) & ~device
+    saves = (names.saves[name] & (region | (kind == EventKind.IO))) | (names.writes[name] & (kind == EventKind.IO))
+    loads = (kind == EventKind.IO) & ~saves & np.isin(lane, _main_lanes(kind, lane))
     communication, inputs = among(talks), among(loads)
     operators = region & names.operator[name] & ~names.issues[name] & ~saves
     is_torch = bool((region & names.torch[name]).any())
     work = operators if is_torch else region & ~saves
-    phase = (kind == Kind.PHASE) & ~device
+    phase = (kind == EventKind.PHASE) & ~device
     named = (region & ~(names.operator[name] & is_torch)) | phase
-    blocks = region | phase | (kind == Kind.LAUNCH)
+    blocks = region | phase | (kind == EventKind.LAUNCH)
     frame = _frames(lane, start, end, named, blocks, timed & ~device)
     works_in_phases = not has_device and not _is_within(among(phase), start, end, work & ~frame)
     phase &= works_in_phases
@@ -173,18 +173,18 @@ def _activity(table: EventTable, names: _Names, component: str, rank: int, rows:
         told = work | phase
         if not is_torch and among(told & ~frame).length_ns > _FINER * among(told & frame).length_ns:
             work, phase = work & ~frame, phase & ~frame  # what lies within tells more
-        breaks = talks | loads | saves | (kind == Kind.SYNC) | (kind == Kind.EXCHANGE) | copied
+        breaks = talks | loads | saves | (kind == EventKind.SYNC) | (kind == EventKind.EXCHANGE) | copied
         # A step does not tell that its thread computes while another one communicates or waits.
         compute = _host_work(lane, start, end, work, breaks) | (among(phase) - among(breaks))
-    issuing = (kind == Kind.LAUNCH) | (region & ~frame & (has_device or is_torch))
-    sync = among(kind == Kind.SYNC)
+    issuing = (kind == EventKind.LAUNCH) | (region & ~frame & (has_device or is_torch))
+    sync = among(kind == EventKind.SYNC)
     made = {
         "compute": compute,
         "communication": communication,
         "copies": among(copied),
         "input": inputs,
         "checkpoint": among(saves),
-        "exchange": among(kind == Kind.EXCHANGE),
+        "exchange": among(kind == EventKind.EXCHANGE),
         "host": among(issuing) - sync,
     }
     return Activity(
@@ -228,8 +228,8 @@ def _frames(lane: Array, start: Array, end: Array, named: Array, blocks: Array, 
 
 def _main_lanes(kind: Array, lane: Array) -> Array:
     """Return the lanes where waiting for input stops the work: those that do anything but input, else all."""
-    others = lanes_of(lane[~np.isin(kind, (Kind.IO, Kind.COUNTER, Kind.MEMORY, Kind.MARKER))])
-    io = np.array(lanes_of(lane[kind == Kind.IO]), np.int64)
+    others = lanes_of(lane[~np.isin(kind, (EventKind.IO, EventKind.COUNTER, EventKind.MEMORY, EventKind.MARKER))])
+    io = np.array(lanes_of(lane[kind == EventKind.IO]), np.int64)
     shared = np.intersect1d(io, others)
     return shared if len(shared) else io
 
@@ -255,12 +255,12 @@ def _parts(made: dict[str, Spans]) -> dict[str, Spans]:
 
 def _steps(table: EventTable, names: _Names, rows: Array, whole: tuple[int, int]) -> Steps:
     kind, step = table.kind[rows], table.step[rows]
-    phases = rows[(kind == Kind.PHASE) & (step >= 0)]
+    phases = rows[(kind == EventKind.PHASE) & (step >= 0)]
     if len(phases):
         return _from_phases(table, phases, rows)
     host = ~on_device(table, rows)
     for flags, by, ends_step in ((names.loads, "the data loader", False), (names.optimizer, "the optimizer", True)):
-        marks = rows[flags[table.name[rows]] & host & np.isin(kind, (Kind.REGION, Kind.IO))]
+        marks = rows[flags[table.name[rows]] & host & np.isin(kind, (EventKind.REGION, EventKind.IO))]
         if len(marks) > 1:
             at = np.sort((table.end_ns if ends_step else table.start_ns)[marks])
             edges = np.concatenate(([whole[0]], at)) if ends_step else at

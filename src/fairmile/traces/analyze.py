@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
 
 import numpy as np
 
 from fairmile.base.errors import NotFound
-from fairmile.traces.achieved import OperatorWork, operators
+from fairmile.base.plain import plain
+from fairmile.base.results import Result, Results
+from fairmile.base.units import format_duration
+from fairmile.traces.achieved import OperatorWork, OperatorWorkDict, operators
 from fairmile.traces.activity import PARTS, Activity, activities
-from fairmile.traces.breakdown import NS, Breakdown, breakdown
-from fairmile.traces.coupling import Coupling, coupling
-from fairmile.traces.critical import CriticalPath, critical_path, time_by_name
+from fairmile.traces.breakdown import NS, STEP_PARTS, Breakdown, BreakdownDict, breakdown
+from fairmile.traces.coupling import CouplingAnalysis, CouplingAnalysisDict, coupling
+from fairmile.traces.critical import CriticalPath, CriticalPathDict, critical_path, time_by_name
 from fairmile.traces.events import EventTable
-from fairmile.traces.findings import Finding, findings
+from fairmile.traces.findings import Finding, FindingDict, findings
 from fairmile.traces.intervals import Spans, one, spans
 from fairmile.traces.replay import Replay, WhatIf
-from fairmile.traces.waiting import Delay, TransferModel, Waiting, waiting
+from fairmile.traces.waiting import Delay, TransferModel, Waiting, WaitingDict, waiting
 
 _MOST_NAMES = 30
 _MOST_PIECES = 800  # of one part and rank in a drawing: about as many as a screen has pixels for them
 _MOST_PLACES = 500_000  # of a replay that is part of an analysis
 _MOST_PRICED = 6
 _WORTH_PRICING = 0.002
+
+
+class NameTimeDict(TypedDict):
+    """`NameTime` as JSON holds it."""
+
+    name: str
+    seconds: float
+    share: float
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class TimelineRow:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class TraceTimeline:
     """A window of time over all ranks."""
 
     title: str
@@ -56,8 +68,30 @@ class Timeline:
     rows: tuple[TimelineRow, ...]
 
 
-@dataclass(frozen=True)
-class TraceAnalysis:
+class TraceAnalysisDict(TypedDict):
+    """`TraceAnalysis` as JSON holds it."""
+
+    events: int
+    ranks: list[str]
+    missing_ranks: list[int]
+    devices: list[str]
+    span_s: float
+    total_s: float
+    step_s: float
+    steps: int
+    breakdown: BreakdownDict
+    waiting: WaitingDict
+    critical: CriticalPathDict
+    findings: list[FindingDict]
+    names: list[NameTimeDict]
+    coupling: CouplingAnalysisDict | None
+    operators: list[OperatorWorkDict]
+    notes: list[str]
+    page: str | None
+
+
+@dataclass(frozen=True, repr=False)
+class TraceAnalysis(Result):
     """What a trace tells; times are seconds, `total_s` the mean over ranks of all steps together."""
 
     events: int
@@ -73,20 +107,35 @@ class TraceAnalysis:
     critical: CriticalPath
     findings: tuple[Finding, ...]
     names: tuple[NameTime, ...]
-    timelines: tuple[Timeline, ...]
-    coupling: Coupling | None
+    timelines: tuple[TraceTimeline, ...]
+    coupling: CouplingAnalysis | None
     operators: tuple[OperatorWork, ...]
     notes: tuple[str, ...]
+    page: str | None = None  # the HTML file that was written of it
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it; what only a drawing needs is left out."""
-        plain = replace(self, waiting=replace(self.waiting, calls=()), timelines=())
-        document = asdict(plain)
+    def to_dict(self) -> TraceAnalysisDict:
+        """Return all but what only a drawing needs."""
+        drawn = replace(self, waiting=replace(self.waiting, calls=()), timelines=())
+        document: Any = plain(drawn)
         del document["timelines"]
         del document["waiting"]["calls"]
         if document["coupling"]:
             del document["coupling"]["edges"]
-        return document
+        return document  # type: ignore[no-any-return]
+
+    def summary(self) -> str:
+        ranks, findings = len(self.ranks), len(self.findings)
+        steps = f"{self.steps:,} step{'s' * (self.steps != 1)} of {format_duration(self.step_s)}"
+        return f"{ranks:,} rank{'s' * (ranks != 1)}, {steps}, {findings} finding{'s' * (findings != 1)}"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for each in self.breakdown.ranks:
+            total_s = each.total.total_s or 1.0
+            shares = {part: getattr(each.total, f"{part}_s") / total_s for part in STEP_PARTS}
+            row = {"rank": each.label, "steps": each.steps, "step": format_duration(each.step_s)}
+            rows.append(row | {part.replace("_", " "): f"{share:.1%}" for part, share in shares.items() if share})
+        return Results(rows)._repr_html_()
 
 
 def analyze(table: EventTable, *, model: TransferModel | None = None) -> TraceAnalysis:
@@ -184,7 +233,7 @@ def _names(table: EventTable, found: Sequence[Activity]) -> tuple[NameTime, ...]
     )
 
 
-def _timelines(found: Sequence[Activity]) -> list[Timeline]:
+def _timelines(found: Sequence[Activity]) -> list[TraceTimeline]:
     """Return the whole trace, and two steps of usual length from its middle where it has more."""
     first, last = min(each.start_ns for each in found), max(each.end_ns for each in found)
     lines = [_timeline("All steps", found, first, last)]
@@ -198,8 +247,8 @@ def _timelines(found: Sequence[Activity]) -> list[Timeline]:
     return lines
 
 
-def _timeline(title: str, found: Sequence[Activity], first: int, last: int) -> Timeline:
-    return Timeline(title, first, (last - first) * NS, tuple(_timeline_row(each, first, last) for each in found))
+def _timeline(title: str, found: Sequence[Activity], first: int, last: int) -> TraceTimeline:
+    return TraceTimeline(title, first, (last - first) * NS, tuple(_timeline_row(each, first, last) for each in found))
 
 
 def _timeline_row(each: Activity, first: int, last: int) -> TimelineRow:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,12 @@ from fairmile.traces.activity import PARTS, Activity
 from fairmile.traces.intervals import Spans
 
 NS = 1e-9
+STEP_PARTS = ("compute", "exposed_communication", "exchange", "copies", "checkpoint", "input", "launch", "idle")
+"""The parts of a step, which add up to it."""
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """One step of one rank; the seven parts and `idle_s` add up to `total_s`."""
+class StepBreakdownDict(TypedDict):
+    """`StepBreakdown` as JSON holds it."""
 
     component: str
     rank: int
@@ -41,6 +43,39 @@ class StepTime:
 
 
 @dataclass(frozen=True)
+class StepBreakdown:
+    """One step of one rank; the seven parts and `idle_s` add up to `total_s`."""
+
+    component: str
+    rank: int
+    step: int
+    start_ns: int
+    total_s: float
+    compute_s: float
+    exposed_communication_s: float
+    exchange_s: float
+    copies_s: float
+    checkpoint_s: float
+    input_s: float
+    launch_s: float
+    idle_s: float
+    communication_s: float
+    overlap_s: float
+    sync_s: float
+
+
+class DeviceTimeDict(TypedDict):
+    """`DeviceTime` as JSON holds it."""
+
+    span_s: float
+    idle_s: float
+    compute_s: float
+    non_compute_s: float
+    communication_s: float
+    overlap_s: float
+
+
+@dataclass(frozen=True)
 class DeviceTime:
     """A device from its first kernel to the end of its last, as HolisticTraceAnalysis counts it."""
 
@@ -50,6 +85,19 @@ class DeviceTime:
     non_compute_s: float
     communication_s: float
     overlap_s: float
+
+
+class RankTimeDict(TypedDict):
+    """`RankTime` as JSON holds it."""
+
+    component: str
+    rank: int
+    label: str
+    steps: int
+    steps_found_by: str
+    step_s: float
+    total: StepBreakdownDict
+    device: DeviceTimeDict | None
 
 
 @dataclass(frozen=True)
@@ -62,15 +110,22 @@ class RankTime:
     steps: int
     steps_found_by: str
     step_s: float  # the mean
-    total: StepTime
+    total: StepBreakdown
     device: DeviceTime | None
+
+
+class BreakdownDict(TypedDict):
+    """`Breakdown` as JSON holds it."""
+
+    steps: list[StepBreakdownDict]
+    ranks: list[RankTimeDict]
 
 
 @dataclass(frozen=True)
 class Breakdown:
     """The steps of all ranks, and the sum of each rank."""
 
-    steps: tuple[StepTime, ...]
+    steps: tuple[StepBreakdown, ...]
     ranks: tuple[RankTime, ...]
 
     @property
@@ -88,7 +143,7 @@ class Breakdown:
 
 def breakdown(found: Sequence[Activity]) -> Breakdown:
     """Return where the time of each rank and step went."""
-    steps: list[StepTime] = []
+    steps: list[StepBreakdown] = []
     ranks: list[RankTime] = []
     for each in found:
         mine = _steps(each)
@@ -128,7 +183,7 @@ def device_time(each: Activity) -> DeviceTime | None:
     )
 
 
-def _steps(each: Activity) -> list[StepTime]:
+def _steps(each: Activity) -> list[StepBreakdown]:
     windows = each.steps
     hidden = each.communication & each.compute
 
@@ -141,7 +196,7 @@ def _steps(each: Activity) -> list[StepTime]:
     columns = [total, *parts.values(), idle, within(each.communication), within(hidden), within(each.sync)]
     seconds = (np.stack(columns, axis=1) * NS).tolist()
     return [
-        StepTime(each.component, each.rank, number, start, *values)
+        StepBreakdown(each.component, each.rank, number, start, *values)
         for number, start, values in zip(windows.numbers.tolist(), windows.starts.tolist(), seconds, strict=True)
     ]
 
@@ -162,6 +217,6 @@ _SUMMED = (
 )
 
 
-def _sum(each: Activity, steps: Sequence[StepTime]) -> StepTime:
+def _sum(each: Activity, steps: Sequence[StepBreakdown]) -> StepBreakdown:
     sums = {name: sum(getattr(step, name) for step in steps) for name in _SUMMED}
-    return StepTime(each.component, each.rank, -1, each.start_ns, **sums)
+    return StepBreakdown(each.component, each.rank, -1, each.start_ns, **sums)

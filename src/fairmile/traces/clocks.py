@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairmile.base.units import format_duration
-from fairmile.traces.events import Array, EventTable, Kind, Process
+from fairmile.traces.events import Array, EventKind, EventTable, Process
 
 _ROOTED = ("broadcast", "bcast", "scatter", "reduce_sum")  # a rank may leave these long before the others
 _TRUST_NS = 10_000_000  # how far exits on one host may lie apart because the host is busy
 _LEAST_FOR_DRIFT = 20
 _LEAST_SPAN_NS = 1_000_000_000
 _TELL_NS = 1_000_000
-_MOMENTS = (Kind.COUNTER, Kind.MARKER)
+_MOMENTS = (EventKind.COUNTER, EventKind.MARKER)
 _FAR_NS = 60 * 1_000_000_000
 
 
@@ -87,7 +87,7 @@ def _ranks(table: EventTable) -> list[_Rank]:
 
 def _exits(table: EventTable, rank: _Rank) -> dict[tuple[int, int], int]:
     """Return when a rank left each collective that all of its group leave together."""
-    rows = rank.rows[(table.kind[rank.rows] == Kind.COLLECTIVE) & (table.sequence[rank.rows] >= 0)]
+    rows = rank.rows[(table.kind[rank.rows] == EventKind.COLLECTIVE) & (table.sequence[rank.rows] >= 0)]
     rows = rows[table.end_ns[rows] > table.start_ns[rows]]
     rooted = np.array([_is_rooted(name) for name in table.names] or [False], bool)
     rows = rows[~rooted[table.name[rows]]]
@@ -171,7 +171,7 @@ def _without_collectives(
 
 def _by_steps(table: EventTable, first: _Rank, other: _Rank) -> int | None:
     def begins(rank: _Rank) -> dict[int, int]:
-        rows = rank.rows[(table.kind[rank.rows] == Kind.PHASE) & (table.step[rank.rows] >= 0)]
+        rows = rank.rows[(table.kind[rank.rows] == EventKind.PHASE) & (table.step[rank.rows] >= 0)]
         return dict(zip(table.step[rows].tolist()[::-1], table.start_ns[rows].tolist()[::-1], strict=True))
 
     mine, its = begins(first), begins(other)

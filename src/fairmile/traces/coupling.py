@@ -11,13 +11,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairmile.traces.activity import Activity
 from fairmile.traces.breakdown import NS
-from fairmile.traces.events import EventTable, Kind
+from fairmile.traces.events import EventKind, EventTable
 from fairmile.traces.intervals import Spans, spans, union
 
 _GIVES = re.compile(r"put|send|write|publish|push|set_field|store", re.IGNORECASE)
@@ -27,8 +28,26 @@ _WORD = re.compile(
 )
 
 
+class ExchangeSummaryDict(TypedDict):
+    """`ExchangeSummary` as JSON holds it."""
+
+    giver: str
+    taker: str
+    key: str
+    count: int
+    bytes: int
+    put_s: float
+    get_s: float
+    taker_waits_s: float
+    giver_waits_s: float
+    bytes_per_s: float | None
+    age_s: float
+    versions_behind: float
+    most_versions_behind: int
+
+
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeSummary:
     """What one component hands to another under one key, over the whole trace."""
 
     giver: str
@@ -44,6 +63,21 @@ class Exchange:
     age_s: float  # mean time from being there to being asked for
     versions_behind: float  # mean number of newer versions that were there
     most_versions_behind: int
+
+
+class ComponentDict(TypedDict):
+    """`Component` as JSON holds it."""
+
+    name: str
+    ranks: int
+    span_s: float
+    compute_s: float
+    idle_s: float
+    exchange_s: float
+    waits_s: float
+    steps: int
+    exchange_per_step_s: float
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -62,14 +96,24 @@ class Component:
     cost: float  # exposed exchange in the steps over their time
 
 
+class CouplingAnalysisDict(TypedDict):
+    """`CouplingAnalysis` as JSON holds it."""
+
+    exchanges: list[ExchangeSummaryDict]
+    components: list[ComponentDict]
+    matrix: list[list[float]]
+    unmatched: int
+    untaken: int
+
+
 @dataclass(frozen=True)
-class Coupling:
+class CouplingAnalysis:
     """The exchanges and the components; `matrix[i][j]` is how long component i waited for j and did nothing else.
 
     It is a sum over the ranks of i, in which each moment counts once.
     """
 
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[ExchangeSummary, ...]
     components: tuple[Component, ...]
     matrix: tuple[tuple[float, ...], ...]
     unmatched: int  # gets of what nobody put
@@ -92,9 +136,9 @@ class _Side:
     waited: int  # as the program itself told, -1: it did not
 
 
-def coupling(table: EventTable, found: Sequence[Activity]) -> Coupling | None:
+def coupling(table: EventTable, found: Sequence[Activity]) -> CouplingAnalysis | None:
     """Return how the components of a program depend on each other, None where nothing was exchanged."""
-    rows = np.flatnonzero(table.of_kind(Kind.EXCHANGE))
+    rows = np.flatnonzero(table.of_kind(EventKind.EXCHANGE))
     if not len(rows):
         return None
     names = list(dict.fromkeys(each.component for each in found))
@@ -122,7 +166,7 @@ def coupling(table: EventTable, found: Sequence[Activity]) -> Coupling | None:
         matrix[names.index(found[at].component), giver] += moments.length_ns * NS
     for at, each in enumerate(found):
         alone[each.component] += union([moments for (who, _), moments in waits.items() if who == at]).length_ns
-    return Coupling(
+    return CouplingAnalysis(
         tuple(sorted(exchanges, key=lambda each: (-(each.taker_waits_s + each.giver_waits_s), each.key))),
         tuple(_component(name, members[name], alone[name]) for name in names),
         tuple(tuple(float(value) for value in row) for row in matrix),
@@ -215,7 +259,7 @@ def _exchange(
     names: Sequence[str],
     key: tuple[int, int, str],
     pairs: Sequence[tuple[_Side, _Side, int]],
-) -> Exchange:
+) -> ExchangeSummary:
     giver, taker, name = key
     moved = put_s = get_s = asked = held = age = moving = 0
     for put, get, _ in pairs:
@@ -226,7 +270,7 @@ def _exchange(
         age += max(0, get.start - put.end)
         moved += max(put.bytes, get.bytes, 0)
     newer = [each[2] for each in pairs]
-    return Exchange(
+    return ExchangeSummary(
         names[giver],
         names[taker],
         name,

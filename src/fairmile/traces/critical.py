@@ -8,19 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairmile.traces.activity import PARTS, Activity, lanes_of
 from fairmile.traces.breakdown import NS
-from fairmile.traces.events import Array, EventTable, Kind
+from fairmile.traces.events import Array, EventKind, EventTable
 from fairmile.traces.intervals import Spans, nothing, spans
 from fairmile.traces.waiting import Waiting
 
 Edge = tuple[int, int, int, int]
 _LEAST_WAIT_NS = 1000  # shorter ones are noise of the clocks
-_TIMED = (Kind.REGION, Kind.COLLECTIVE, Kind.P2P, Kind.EXCHANGE, Kind.IO, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+_TIMED = (
+    EventKind.REGION,
+    EventKind.COLLECTIVE,
+    EventKind.P2P,
+    EventKind.EXCHANGE,
+    EventKind.IO,
+    EventKind.KERNEL,
+    EventKind.MEMCPY,
+    EventKind.MEMSET,
+)
+
+
+class PathPieceDict(TypedDict):
+    """`PathPiece` as JSON holds it."""
+
+    component: str
+    rank: int
+    start_ns: int
+    end_ns: int
+    transfer: bool
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,16 @@ class PathPiece:
     start_ns: int
     end_ns: int
     transfer: bool
+
+
+class CriticalPathDict(TypedDict):
+    """`CriticalPath` as JSON holds it."""
+
+    pieces: list[PathPieceDict]
+    total_s: float
+    by_rank: list[list[str | float]]  # pairs of name and seconds
+    by_part: list[list[str | float]]
+    by_name: list[list[str | float]]
 
 
 @dataclass(frozen=True)
@@ -95,14 +125,14 @@ def time_by_name(table: EventTable, each: Activity, windows: Spans) -> NDArray[n
     sums = np.zeros(len(table.names), np.int64)
     if not len(windows):
         return sums
-    kinds = (*_TIMED, Kind.PHASE) if each.works_in_phases else _TIMED
+    kinds = (*_TIMED, EventKind.PHASE) if each.works_in_phases else _TIMED
     rows = each.rows[np.isin(table.kind[each.rows], kinds)]
     lanes = table.lane[rows]
     order = []
     for lane in lanes_of(lanes):
         mine = rows[lanes == lane]
         busy = spans(table.start_ns[mine], table.end_ns[mine])
-        computes = int((table.kind[mine] != Kind.COLLECTIVE).any())
+        computes = int((table.kind[mine] != EventKind.COLLECTIVE).any())
         order.append((-int(table.lanes[lane].on_device), -computes, -busy.length_ns, lane, mine, busy))
     for *_, mine, busy in sorted(order, key=lambda entry: entry[:4]):
         if not len(windows):

@@ -37,7 +37,7 @@ T = TypeVar("T")
 MOST_RANKS = 1 << 20  # more than any program has: a larger number in a trace is a broken one
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What a row tells."""
 
     REGION = 0  # a function, an operator, a named block
@@ -56,13 +56,13 @@ class Kind(IntEnum):
     MARKER = 13  # one moment
 
 
-ON_DEVICE = (Kind.KERNEL, Kind.COLLECTIVE, Kind.P2P, Kind.MEMCPY, Kind.MEMSET)
+ON_DEVICE = (EventKind.KERNEL, EventKind.COLLECTIVE, EventKind.P2P, EventKind.MEMCPY, EventKind.MEMSET)
 
 COLUMNS: Mapping[str, tuple[Any, Any]] = {
     "start_ns": (np.int64, 0),
     "end_ns": (np.int64, 0),
     "rank": (np.int32, 0),
-    "kind": (np.int8, Kind.REGION),
+    "kind": (np.int8, EventKind.REGION),
     "name": (np.int32, 0),
     "lane": (np.int32, 0),
     "parent": (np.int32, -1),
@@ -89,7 +89,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """The ranks that take part in a collective; empty `ranks` where a trace names the group only."""
 
     name: str
@@ -161,7 +161,7 @@ class EventTable:
     component: Array
     names: list[str] = field(default_factory=list)
     lanes: list[Lane] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[RankGroup] = field(default_factory=list)
     components: list[str] = field(default_factory=lambda: [""])
     processes: list[Process] = field(default_factory=list)
     attributes: dict[str, Attribute] = field(default_factory=dict)
@@ -214,15 +214,11 @@ class EventTable:
         """Return the name of an event."""
         return self.names[int(self.name[row])]
 
-    def name_id(self, name: str) -> int:
-        """Return the number of a name, -1 where no event bears it."""
-        return self.names.index(name) if name in self.names else -1
-
     def named(self, *names: str) -> Array:
         """Return a mask of the rows that bear one of these names."""
         return cast("Array", np.isin(self.name, [place for place, name in enumerate(self.names) if name in names]))
 
-    def of_kind(self, *kinds: Kind) -> Array:
+    def of_kind(self, *kinds: EventKind) -> Array:
         """Return a mask of the rows of these kinds."""
         if len(kinds) == 1:
             return cast("Array", self.kind == kinds[0])
@@ -243,10 +239,6 @@ class EventTable:
         if not self.lanes:
             return np.zeros(len(self), bool)
         return np.array([lane.on_device for lane in self.lanes], bool)[self.lane]
-
-    def busy_device(self) -> Array:
-        """Return a mask of the rows that keep a device busy."""
-        return cast("Array", self.of_kind(*ON_DEVICE) & self.on_device())
 
     def attribute(self, name: str) -> Array:
         """Return what each row has of an attribute, None where it has nothing."""
@@ -314,7 +306,7 @@ class EventTable:
         return wrong
 
 
-_FLAT = (Kind.COUNTER, Kind.MARKER, Kind.MEMORY)
+_FLAT = (EventKind.COUNTER, EventKind.MARKER, EventKind.MEMORY)
 
 
 def concat(tables: Sequence[EventTable], *, consume: bool = False) -> EventTable:
@@ -327,7 +319,7 @@ def concat(tables: Sequence[EventTable], *, consume: bool = False) -> EventTable
         return EventTable.of()
     if len(tables) == 1:
         return tables[0]
-    names, lanes, groups, parts = _Merged[str](), _Merged[Lane](), _Merged[Group](), _Merged[str]()
+    names, lanes, groups, parts = _Merged[str](), _Merged[Lane](), _Merged[RankGroup](), _Merged[str]()
     ids = [
         {
             "name": names.take(table.names),
@@ -368,7 +360,7 @@ class Rows:
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {column: [] for column in COLUMNS}
         self._attributes: dict[str, tuple[list[int], list[Any]]] = {}
-        self._names, self._lanes, self._groups = _Merged[str](), _Merged[Lane](), _Merged[Group]()
+        self._names, self._lanes, self._groups = _Merged[str](), _Merged[Lane](), _Merged[RankGroup]()
         self._components = _Merged[str]()
 
     def __len__(self) -> int:
@@ -376,13 +368,13 @@ class Rows:
 
     def add(
         self,
-        kind: Kind,
+        kind: EventKind,
         name: str,
         start_ns: int,
         end_ns: int,
         lane: Lane,
         *,
-        group: Group | None = None,
+        group: RankGroup | None = None,
         with_: Mapping[str, Any] | None = None,
         **columns: float,
     ) -> int:
@@ -412,7 +404,7 @@ class Rows:
         self._columns["end_ns"][row] = end_ns
 
     def change(
-        self, row: int, *, group: Group | None = None, with_: Mapping[str, Any] | None = None, **columns: float
+        self, row: int, *, group: RankGroup | None = None, with_: Mapping[str, Any] | None = None, **columns: float
     ) -> None:
         """Set what became known of an event after it was added."""
         if group is not None:
@@ -534,8 +526,8 @@ def _by_value(values: Array) -> list[Array]:
 
 
 def _steps(table: EventTable) -> Array:
-    step = np.where(table.of_kind(Kind.PHASE), table.step, np.int32(-1)).astype(np.int32)
-    phases = np.flatnonzero(table.of_kind(Kind.PHASE) & (table.step >= 0))
+    step = np.where(table.of_kind(EventKind.PHASE), table.step, np.int32(-1)).astype(np.int32)
+    phases = np.flatnonzero(table.of_kind(EventKind.PHASE) & (table.step >= 0))
     if not len(phases):
         return table.step
     key = table.component.astype(np.int64) << 32 | table.rank
@@ -545,7 +537,7 @@ def _steps(table: EventTable) -> Array:
         host = mine[~on_device[mine]]
         mine = host if len(host) else mine
         mine = mine[np.argsort(table.end_ns[mine] - table.start_ns[mine])[::-1]]
-        rows = np.flatnonzero((key == each) & ~table.of_kind(Kind.PHASE))
+        rows = np.flatnonzero((key == each) & ~table.of_kind(EventKind.PHASE))
         step[rows] = _containing(table, mine, table.start_ns[rows])
         caused = rows[on_device[rows] & (table.correlation[rows] >= 0)]
         if len(caused):

@@ -20,10 +20,10 @@ import numpy as np
 from fairmile.base.errors import Conflict, Unsupported
 from fairmile.base.files import write_atomic
 from fairmile.base.words import slug
-from fairmile.traces.events import Array, EventTable, Kind, Lane
+from fairmile.traces.events import Array, EventKind, EventTable, Lane
 
 _SCHEMA = "1.1.1-chakra.0.0.4"
-_CHAKRA = {Kind.COLLECTIVE: 7, Kind.MEMCPY: 2, Kind.MEMSET: 3}  # others are compute; messages see below
+_CHAKRA = {EventKind.COLLECTIVE: 7, EventKind.MEMCPY: 2, EventKind.MEMSET: 3}  # others are compute; messages see below
 _SEND, _RECEIVE, _COMPUTE = 5, 6, 4
 _CHAKRA_CALLS = ("allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter")
 _OPERATIONS = {
@@ -56,7 +56,7 @@ def _chrome_events(table: EventTable, begin: int) -> Iterator[dict[str, Any]]:
     for (pid, tid), lane in zip(lanes, table.lanes, strict=True):
         label = lane.label if not lane.on_device or lane.label.startswith("stream ") else f"stream {lane.label}"
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": label}}
-    kinds = [kind.name.lower() for kind in Kind]
+    kinds = [kind.name.lower() for kind in EventKind]
     extras = [
         (name, dict(zip(each.rows.tolist(), each.values, strict=True))) for name, each in table.attributes.items()
     ]
@@ -67,14 +67,14 @@ def _chrome_events(table: EventTable, begin: int) -> Iterator[dict[str, Any]]:
     ):
         pid, tid = lanes[lane]
         told: dict[str, Any] = {"name": table.names[name], "pid": pid, "tid": tid, "ts": (start - begin) / 1000}
-        if kind in (Kind.COUNTER, Kind.MEMORY):
+        if kind in (EventKind.COUNTER, EventKind.MEMORY):
             if math.isfinite(value):
                 yield {**told, "ph": "C", "args": {"value": value}}
             continue
         args = {"bytes": size, "step": step, "sequence": sequence, "correlation": correlation}
         args = {key: each for key, each in args.items() if each >= 0}
         args.update({key: _plain(values[row]) for key, values in extras if row in values})
-        if kind == Kind.MARKER:
+        if kind == EventKind.MARKER:
             yield {**told, "ph": "i", "s": "t", "args": args}
         else:
             yield {**told, "ph": "X", "cat": kinds[kind], "dur": (end - start) / 1000, "args": args}
@@ -103,15 +103,15 @@ def write_chakra(table: EventTable, folder: Path) -> list[Path]:
 
 
 def _nodes(table: EventTable) -> Iterator[dict[str, Any]]:
-    launched = {int(table.correlation[row]): row for row in np.flatnonzero(table.of_kind(Kind.LAUNCH)).tolist()}
+    launched = {int(table.correlation[row]): row for row in np.flatnonzero(table.of_kind(EventKind.LAUNCH)).tolist()}
     on_device = table.on_device()
-    left_out = table.of_kind(Kind.COUNTER, Kind.MEMORY, Kind.MARKER)
+    left_out = table.of_kind(EventKind.COUNTER, EventKind.MEMORY, EventKind.MARKER)
     for row in np.flatnonzero(~left_out).tolist():
-        kind, name = Kind(int(table.kind[row])), table.name_of(row)
+        kind, name = EventKind(int(table.kind[row])), table.name_of(row)
         depends = [int(table.parent[row])] if table.parent[row] >= 0 else []
         launch = launched.get(int(table.correlation[row])) if on_device[row] and table.correlation[row] >= 0 else None
         attributes: list[dict[str, Any]] = [{"name": "is_cpu_op", "bool_val": not bool(on_device[row])}]
-        if kind in (Kind.COLLECTIVE, Kind.P2P):
+        if kind in (EventKind.COLLECTIVE, EventKind.P2P):
             attributes.append({"name": "comm_size", "int64_val": int(table.bytes[row])})
             call = _operation(name, _CHAKRA_CALLS)
             if call:
@@ -124,7 +124,7 @@ def _nodes(table: EventTable) -> Iterator[dict[str, Any]]:
                     {"name": "comm_dst" if "send" in name.lower() else "comm_src", "int64_val": int(peer)}
                 )
         sort = _CHAKRA.get(kind, _COMPUTE)
-        if kind == Kind.P2P:
+        if kind == EventKind.P2P:
             sort = _RECEIVE if "recv" in name.lower() else _SEND
         yield {
             "id": row,
@@ -247,7 +247,7 @@ class _Otf2:
             while open_ends and open_ends[-1][0] <= start:
                 self._leave(writer, *open_ends.pop())
             kind = table.kind[row]
-            if kind in (Kind.COUNTER, Kind.MEMORY):
+            if kind in (EventKind.COUNTER, EventKind.MEMORY):
                 if math.isfinite(table.value[row]):
                     writer.metric(start, self._metric(int(table.name[row])), float(table.value[row]))
                 continue
@@ -259,13 +259,13 @@ class _Otf2:
     def _leave(self, writer: Any, end: int, row: int) -> None:
         table = self._table
         group = int(table.group[row])
-        if table.kind[row] == Kind.COLLECTIVE and group in self._comms:
+        if table.kind[row] == EventKind.COLLECTIVE and group in self._comms:
             call = _operation(table.name_of(row), _OPERATIONS)
             operation = getattr(self._otf2.CollectiveOp, _OPERATIONS.get(call, "ALLREDUCE"))
             size = max(int(table.bytes[row]), 0)
             writer.mpi_collective_begin(end)
             writer.mpi_collective_end(end, operation, self._comms[group], 0xFFFFFFFF, size, size)
-        elif table.kind[row] == Kind.P2P and group in self._comms:
+        elif table.kind[row] == EventKind.P2P and group in self._comms:
             self._message(writer, end, row, group)
         writer.leave(end, self._region(int(table.name[row])))
 

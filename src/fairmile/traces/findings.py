@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
 from fairmile.base.units import format_duration, format_size
 from fairmile.traces.activity import Activity, on_device
 from fairmile.traces.breakdown import NS, Breakdown
-from fairmile.traces.coupling import Coupling
+from fairmile.traces.coupling import CouplingAnalysis
 from fairmile.traces.critical import time_by_name
-from fairmile.traces.events import Array, EventTable, Kind
+from fairmile.traces.events import Array, EventKind, EventTable
 from fairmile.traces.intervals import Spans, nothing, spans
 from fairmile.traces.replay import Replay, WhatIf
 from fairmile.traces.waiting import CollectiveSummary, Delay, Waiting, mean_over_ranks
@@ -36,6 +37,19 @@ _TURNS = re.compile(r"nchwToNhwc|nhwcToNchw|nhwc2nchw|nchw2nhwc", re.IGNORECASE)
 
 
 STEPS = "the time of the steps"
+
+
+class FindingDict(TypedDict):
+    """`Finding` as JSON holds it."""
+
+    kind: str
+    title: str
+    seconds: float
+    share: float
+    where: str
+    why: str
+    what_to_try: str
+    share_of: str
 
 
 @dataclass(frozen=True)
@@ -115,7 +129,7 @@ def findings(
     found: Sequence[Activity],
     times: Breakdown,
     waits: Waiting,
-    coupled: Coupling | None,
+    coupled: CouplingAnalysis | None,
     replay: Replay | None = None,
 ) -> tuple[Finding, ...]:
     """Return what costs time, the dearest first; a replay tells what a change of the communication would save."""
@@ -218,7 +232,7 @@ def _hangs(about: _About) -> Iterator[Finding]:
     dumped -= {(each.component, each.rank) for each in table.processes if each.format != "flight"}
     if len(dumped) < 2:
         return
-    rows = np.flatnonzero(table.of_kind(Kind.COLLECTIVE) & (table.sequence >= 0))
+    rows = np.flatnonzero(table.of_kind(EventKind.COLLECTIVE) & (table.sequence >= 0))
     rows = rows[np.isin(table.rank[rows], [rank for _, rank in dumped])]
     is_done = table.attribute("state") == "completed"
     for group in np.unique(table.group[rows]).tolist():
@@ -486,7 +500,7 @@ def _device(about: _About) -> Iterator[Finding]:
         return
     copies = about.mean("copies_s")
     if copies > 0:
-        rows = about.table.of_kind(Kind.MEMCPY) & about.table.on_device()
+        rows = about.table.of_kind(EventKind.MEMCPY) & about.table.on_device()
         names = [about.table.names[at] for at in np.unique(about.table.name[rows]).tolist()]
         pageable = any("pageable" in name.lower() for name in names)
         yield about.finding(
@@ -500,7 +514,7 @@ def _device(about: _About) -> Iterator[Finding]:
             "the device.",
         )
     if about.synced_s > 0:
-        count = int(np.count_nonzero(about.table.of_kind(Kind.SYNC))) / about.count / max(1, about.steps)
+        count = int(np.count_nonzero(about.table.of_kind(EventKind.SYNC))) / about.count / max(1, about.steps)
         yield about.finding(
             "synchronisation",
             "The host waits for the device and lets it run dry",
@@ -538,7 +552,7 @@ def _device(about: _About) -> Iterator[Finding]:
 def _sync_names(about: _About, most: int = 2) -> str:
     """Return the calls that the host waits in, the longest first."""
     table = about.table
-    rows = np.flatnonzero(table.of_kind(Kind.SYNC) & ~table.on_device())
+    rows = np.flatnonzero(table.of_kind(EventKind.SYNC) & ~table.on_device())
     lengths = np.bincount(table.name[rows], table.duration_ns[rows].astype(np.float64), len(table.names))
     return ", ".join(table.names[at] for at in np.argsort(-lengths, kind="stable")[:most].tolist() if lengths[at] > 0)
 
@@ -547,7 +561,7 @@ def _layouts(about: _About) -> Iterator[Finding]:
     """Kernels with which cuDNN brings data into the order that its own kernels want."""
     table = about.table
     turning = [at for at, name in enumerate(table.names) if _TURNS.search(name)]
-    rows = table.of_kind(Kind.KERNEL) & np.isin(table.name, turning)
+    rows = table.of_kind(EventKind.KERNEL) & np.isin(table.name, turning)
     if not rows.any():
         return
     ran = [each.rows[rows[each.rows]] for each in about.found]
@@ -590,7 +604,7 @@ def _host(about: _About) -> Iterator[Finding]:
             "device could do. Do it once, ahead of time or in another thread.",
         )
         return
-    rows = about.table.of_kind(Kind.KERNEL) & about.table.on_device()
+    rows = about.table.of_kind(EventKind.KERNEL) & about.table.on_device()
     lengths = about.table.duration_ns[rows] * NS
     count = len(lengths) / about.count / max(1, about.steps)
     tiny = float((lengths < _TINY_KERNEL_S).mean()) if len(lengths) else 0.0
@@ -624,7 +638,7 @@ def _long_on_host(about: _About, launch_s: float) -> tuple[str, float, float] | 
 
 def _drained(table: EventTable, each: Activity) -> Spans:
     """Return when a device had nothing to do after the host had waited for it."""
-    rows = each.rows[(table.kind[each.rows] == Kind.SYNC) & ~on_device(table, each.rows)]
+    rows = each.rows[(table.kind[each.rows] == EventKind.SYNC) & ~on_device(table, each.rows)]
     busy = each.device_busy
     if not len(rows) or len(busy) < 2:
         return nothing()
@@ -648,7 +662,7 @@ def _shared_checkpoints(about: _About) -> Iterator[Finding]:
         )
 
 
-def _coupled(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
+def _coupled(about: _About, coupled: CouplingAnalysis | None) -> Iterator[Finding]:
     if coupled is None:
         return
     for waiter, row in zip(coupled.components, coupled.matrix, strict=True):
@@ -674,7 +688,7 @@ def _coupled(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
             )
 
 
-def _exchanges(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
+def _exchanges(about: _About, coupled: CouplingAnalysis | None) -> Iterator[Finding]:
     if coupled is None:
         return
     for each in coupled.components:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairmile.traces.activity import Activity
-from fairmile.traces.events import Array, EventTable, Kind
+from fairmile.traces.events import Array, EventKind, EventTable
 
 OPERATIONS = (
     "all_reduce",
@@ -82,12 +82,12 @@ def matched(table: EventTable, found: Sequence[Activity]) -> tuple[list[Meetings
     talks: dict[tuple[str, int], list[tuple[int, Array]]] = {}
     messages: list[tuple[int, Array]] = []
     for at, each in enumerate(found):
-        rows = each.rows[table.kind[each.rows] == Kind.COLLECTIVE]
+        rows = each.rows[table.kind[each.rows] == EventKind.COLLECTIVE]
         for group in np.unique(table.group[rows]).tolist():
             mine = rows[table.group[rows] == group]
             mine = mine[np.argsort(table.start_ns[mine], kind="stable")]
             talks.setdefault((each.component, group), []).append((at, mine))
-        rows = each.rows[table.kind[each.rows] == Kind.P2P]
+        rows = each.rows[table.kind[each.rows] == EventKind.P2P]
         if len(rows):
             messages.append((at, rows[np.argsort(table.start_ns[rows], kind="stable")]))
     meetings = [_collectives(table, group, parts, notes) for (_, group), parts in sorted(talks.items())]

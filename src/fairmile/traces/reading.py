@@ -18,7 +18,7 @@ import numpy as np
 from fairmile.base.errors import FairmileError, Integrity, NotFound, Unsupported, UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.traces.clocks import align_clocks
-from fairmile.traces.events import EventTable, Group, Kind, concat
+from fairmile.traces.events import EventKind, EventTable, RankGroup, concat
 from fairmile.traces.readers.naming import number_at_end, rank_in
 from fairmile.traces.readers.opening import head_of
 from fairmile.traces.sequences import number_collectives
@@ -260,7 +260,7 @@ def _not_told_twice(tables: list[EventTable]) -> tuple[list[EventTable], list[st
         each.rank
         for table in tables
         for each in table.processes
-        if each.format == "kineto" and table.of_kind(Kind.COLLECTIVE).any()
+        if each.format == "kineto" and table.of_kind(EventKind.COLLECTIVE).any()
     }
     doubled = [table for table in tables if all(e.format == "flight" and e.rank in profiled for e in table.processes)]
     kept = [table for table in tables if all(table is not each for each in doubled)]
@@ -277,7 +277,7 @@ def _follow_each_other(tables: Sequence[EventTable]) -> bool:
 def _are_parts(tables: Sequence[EventTable]) -> bool:
     """Tell whether traces are those of different processes of one rank, such as its loaders, one of which talks."""
     pids = [table.processes[0].pid for table in tables]
-    talking = sum(bool(table.of_kind(Kind.COLLECTIVE, Kind.P2P, Kind.PHASE).any()) for table in tables)
+    talking = sum(bool(table.of_kind(EventKind.COLLECTIVE, EventKind.P2P, EventKind.PHASE).any()) for table in tables)
     return min(pids) > 0 and len(set(pids)) == len(pids) and talking <= 1
 
 
@@ -316,12 +316,12 @@ def _name_components(tables: Sequence[EventTable]) -> None:
 
 def _name_world(table: EventTable) -> None:
     """Put collectives that name no group into one of all ranks of their component."""
-    lost = table.of_kind(Kind.COLLECTIVE) & (table.group < 0)
+    lost = table.of_kind(EventKind.COLLECTIVE) & (table.group < 0)
     for component in np.unique(table.component[lost]).tolist():
         rows = lost & (table.component == component)
         ranks = tuple(sorted({each.rank for each in table.processes if each.component == table.components[component]}))
         table.group[rows] = len(table.groups)
-        table.groups.append(Group("world", ranks, size=len(ranks)))
+        table.groups.append(RankGroup("world", ranks, size=len(ranks)))
 
 
 def _set_rank(table: EventTable, rank: int) -> None:
@@ -346,7 +346,7 @@ def _missing(table: EventTable) -> list[str]:
 
 def _steps(table: EventTable) -> list[str]:
     """Return a sentence where ranks recorded other steps."""
-    phases = np.flatnonzero(table.of_kind(Kind.PHASE) & (table.step >= 0))
+    phases = np.flatnonzero(table.of_kind(EventKind.PHASE) & (table.step >= 0))
     found: dict[tuple[int, int], set[int]] = {}
     for row in phases.tolist():
         found.setdefault((int(table.component[row]), int(table.rank[row])), set()).add(int(table.step[row]))

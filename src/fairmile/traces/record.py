@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import write_atomic, write_failure
+from fairmile.base.plain import plain
+from fairmile.base.results import Result, Results
+from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, event_files
 from fairmile.meter.meter import Meter
 from fairmile.meter.watch import watch_command
 
 MANIFEST = "recording.json"
-TRACES = "traces"
 VARIABLE = "FAIRMILE_TRACE"
 _HOOK = Path(__file__).parent / "hook"
 _PROCESSES = "processes"
@@ -28,8 +31,21 @@ _FLIGHT_ENTRIES = 20_000
 _FORMAT = 1
 
 
+class RecordSettingsDict(TypedDict):
+    """`RecordSettings` as JSON holds it."""
+
+    skip: int
+    steps: int
+    every: int | None
+    after_s: float
+    seconds: float
+    with_stack: bool
+    memory: bool
+    flight_recorder: bool
+
+
 @dataclass(frozen=True)
-class Settings:
+class RecordSettings:
     """What is recorded: after `skip` steps of the optimizer so many `steps`, once, or again `every` so many steps.
 
     A program without an optimizer is recorded for `seconds`, `after_s` seconds behind its import of torch.
@@ -54,6 +70,21 @@ class Settings:
             )
 
 
+class TracedDict(TypedDict):
+    """`Traced` as JSON holds it."""
+
+    host: str
+    pid: int
+    rank: int | None
+    world: int | None
+    file: str | None
+    by: str | None
+    first_step: int | None
+    last_step: int | None
+    reason: str
+    clocks: list[dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Traced:
     """A window of one process: its trace, or the reason why there is none."""
@@ -70,8 +101,55 @@ class Traced:
     clocks: Sequence[Mapping[str, Any]] = ()
 
 
-@dataclass(frozen=True)
-class Recorded:
+class RecordingDict(TypedDict):
+    """What recording.json holds."""
+
+    recording: int  # version of the format
+    argv: list[str]
+    exit_code: int
+    elapsed_s: float
+    processes: list[TracedDict]
+    events: list[str]
+    notes: list[str]
+    host: str
+    began_ns: int
+    ended_ns: int
+    settings: RecordSettingsDict
+    horovod_timeline: str | None
+    flight_recorder: list[str]
+
+
+class RecordedDict(RecordingDict):
+    """`Recorded` as JSON holds it."""
+
+    folder: str
+
+
+class RecordingPlanDict(RecordSettingsDict):
+    """`RecordingPlan` as JSON holds it."""
+
+    command: list[str]
+    folder: str
+
+
+@dataclass(frozen=True, repr=False)
+class RecordingPlan(Result):
+    """What `record` would do."""
+
+    command: tuple[str, ...]
+    folder: Path
+    settings: RecordSettings
+
+    def to_dict(self) -> RecordingPlanDict:
+        settings: RecordSettingsDict = plain(self.settings)
+        return {"command": list(self.command), "folder": str(self.folder), **settings}
+
+    def summary(self) -> str:
+        return f"{self.settings.steps:,} steps of `{shlex.join(self.command)}` into {self.folder}"
+
+
+@dataclass(frozen=True, repr=False)
+class Recorded(Result):
     """A folder with all that a program left; `exit_code` is the program's, or 128 and the signal that ended it."""
 
     folder: Path
@@ -81,27 +159,54 @@ class Recorded:
     traced: tuple[Traced, ...]
     events: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    about: Mapping[str, Any] = field(default_factory=dict)
+    host: str = ""
+    began_ns: int = 0
+    ended_ns: int = 0
+    settings: RecordSettings = field(default_factory=RecordSettings)
+    horovod_timeline: str | None = None
+    flight_recorder: tuple[str, ...] = ()
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> RecordingDict:
         """Return what recording.json holds."""
         return {
             "recording": _FORMAT,
             "argv": list(self.argv),
             "exit_code": self.exit_code,
             "elapsed_s": self.elapsed_s,
-            "processes": [asdict(each) for each in self.traced],
+            "processes": [plain(each) for each in self.traced],
             "events": list(self.events),
             "notes": list(self.notes),
-            **self.about,
+            "host": self.host,
+            "began_ns": self.began_ns,
+            "ended_ns": self.ended_ns,
+            "settings": plain(self.settings),
+            "horovod_timeline": self.horovod_timeline,
+            "flight_recorder": list(self.flight_recorder),
         }
+
+    def to_dict(self) -> RecordedDict:
+        return {"folder": str(self.folder), **self.document()}
+
+    def summary(self) -> str:
+        traces = sum(each.file is not None for each in self.traced)
+        ended = f"exit code {self.exit_code} after {format_duration(self.elapsed_s)}"
+        return f"{traces:,} trace{'s' * (traces != 1)} in {self.folder}, {ended}"
+
+    def _repr_html_(self) -> str:
+        names = ("rank", "host", "pid", "file", "first_step", "last_step", "reason")
+        return Results({name: getattr(each, name) for name in names} for each in self.traced)._repr_html_()
+
+
+def plan_recording(argv: Sequence[str], folder: str | Path, *, settings: RecordSettings | None = None) -> RecordingPlan:
+    """Return what `record` would do with the same arguments; run nothing."""
+    return RecordingPlan(tuple(argv), Path(folder), settings or RecordSettings())
 
 
 def record(
     argv: Sequence[str],
     folder: Path,
     *,
-    settings: Settings | None = None,
+    settings: RecordSettings | None = None,
     watch: bool = True,
     period_s: float = 1.0,
 ) -> Recorded:
@@ -112,7 +217,7 @@ def record(
     if not argv:
         raise UsageError("there is no program to record: the command is empty")
     folder = Path(os.path.abspath(folder))
-    settings = settings or Settings()
+    settings = settings or RecordSettings()
     _make(folder)
     outer = os.environ.get(FILE_VARIABLE, "")
     began_ns = time.time_ns()
@@ -128,14 +233,6 @@ def record(
         _copy_events(Path(outer), folder)
     traced = tuple(_traced(folder))
     horovod = folder / _HOROVOD
-    about = {
-        "host": os.uname().nodename,
-        "began_ns": began_ns,
-        "ended_ns": time.time_ns(),
-        "settings": asdict(settings),
-        "horovod_timeline": _HOROVOD if horovod.exists() and horovod.stat().st_size else None,
-        "flight_recorder": sorted(each.name for each in folder.glob(f"{_FLIGHT}*")),
-    }
     recorded = Recorded(
         folder,
         tuple(argv),
@@ -144,14 +241,19 @@ def record(
         traced,
         tuple(file.name for file in event_files(folder)),
         tuple(_notes(traced)),
-        about,
+        os.uname().nodename,
+        began_ns,
+        time.time_ns(),
+        settings,
+        _HOROVOD if horovod.exists() and horovod.stat().st_size else None,
+        tuple(sorted(each.name for each in folder.glob(f"{_FLIGHT}*"))),
     )
     write_atomic(folder / MANIFEST, json.dumps(recorded.document(), indent=1) + "\n")
     shutil.rmtree(folder / _PROCESSES, ignore_errors=True)
     return recorded
 
 
-def variables(folder: Path, settings: Settings) -> dict[str, str]:
+def variables(folder: Path, settings: RecordSettings) -> dict[str, str]:
     """Return what the environment of a program needs for its ranks to be recorded, here or in a batch job."""
     here = os.environ
     options = {"with_stack": settings.with_stack, "profile_memory": settings.memory}

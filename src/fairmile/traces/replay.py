@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.results import Result
+from fairmile.base.units import format_duration
 from fairmile.costs.collectives.formulas import bus_factor, cost
 from fairmile.costs.collectives.links import Link, Topology
 from fairmile.traces.activity import Activity, activities, on_device
 from fairmile.traces.breakdown import NS, breakdown
-from fairmile.traces.events import Array, EventTable, Kind
+from fairmile.traces.events import Array, EventKind, EventTable
 from fairmile.traces.intervals import Spans, nothing, spans, union
 from fairmile.traces.matching import ALL_TO_ONE, ONE_TO_ALL, Meetings
 from fairmile.traces.waiting import TransferModel, Waiting, modelled_s, waiting
@@ -74,8 +76,20 @@ class WhatIf:
             raise UsageError(f"latency cannot change by a factor of {self.latency:g}")
 
 
-@dataclass(frozen=True)
-class Replayed:
+class ReplayedDict(TypedDict):
+    """`Replayed` as JSON holds it."""
+
+    step_s: float
+    measured_step_s: float
+    unchanged_step_s: float
+    ranks: int
+    notes: list[str]
+    speedup: float
+    replay_error: float
+
+
+@dataclass(frozen=True, repr=False)
+class Replayed(Result):
     """What a change does to the mean time of a step; `unchanged_step_s` is what the replay says without it."""
 
     step_s: float
@@ -93,6 +107,21 @@ class Replayed:
     def error(self) -> float:
         """By what share the replay without a change misses the measured time."""
         return abs(self.unchanged_step_s / self.measured_step_s - 1) if self.measured_step_s else 0.0
+
+    def to_dict(self) -> ReplayedDict:
+        return {
+            "step_s": self.step_s,
+            "measured_step_s": self.measured_step_s,
+            "unchanged_step_s": self.unchanged_step_s,
+            "ranks": self.ranks,
+            "notes": list(self.notes),
+            "speedup": self.speedup,
+            "replay_error": self.error,
+        }
+
+    def summary(self) -> str:
+        before, after = format_duration(self.measured_step_s), format_duration(self.step_s)
+        return f"{after} a step instead of {before}, {self.speedup:.2f} times as fast"
 
 
 class Replay:
@@ -252,14 +281,14 @@ def _issued(table: EventTable, each: Activity) -> dict[int, int]:
     On a device a call can begin when the kernels are done that were launched before it, on the host when the program
     asks for it.
     """
-    talks = each.rows[table.kind[each.rows] == Kind.COLLECTIVE]
+    talks = each.rows[table.kind[each.rows] == EventKind.COLLECTIVE]
     far = on_device(table, talks)
     return _issued_on_device(table, each, talks[far]) | _issued_on_host(table, each, talks[~far])
 
 
 def _issued_on_device(table: EventTable, each: Activity, talks: Array) -> dict[int, int]:
-    launches = each.rows[(table.kind[each.rows] == Kind.LAUNCH) & (table.correlation[each.rows] >= 0)]
-    kernels = each.rows[(table.kind[each.rows] == Kind.KERNEL) & (table.correlation[each.rows] >= 0)]
+    launches = each.rows[(table.kind[each.rows] == EventKind.LAUNCH) & (table.correlation[each.rows] >= 0)]
+    kernels = each.rows[(table.kind[each.rows] == EventKind.KERNEL) & (table.correlation[each.rows] >= 0)]
     if not len(talks) or not len(launches) or not len(kernels):
         return {}
     launches = launches[np.argsort(table.correlation[launches], kind="stable")]
@@ -281,7 +310,7 @@ def _issued_on_device(table: EventTable, each: Activity, talks: Array) -> dict[i
 
 def _issued_on_host(table: EventTable, each: Activity, talks: Array) -> dict[int, int]:
     asks = np.array([name.startswith("c10d::") for name in table.names], bool)
-    calls = each.rows[asks[table.name[each.rows]] & (table.kind[each.rows] != Kind.COLLECTIVE)]
+    calls = each.rows[asks[table.name[each.rows]] & (table.kind[each.rows] != EventKind.COLLECTIVE)]
     if len(calls) != len(talks) or not len(talks):
         return {}
     numbered = bool((table.sequence[talks] >= 0).all())
@@ -366,7 +395,7 @@ def _joined_at(leave: int, stops: Spans, optimizer: NDArray[np.int64], ends: NDA
 
 def _optimizer_starts(table: EventTable, each: Activity) -> NDArray[np.int64]:
     named = np.array([name.startswith("Optimizer.step#") for name in table.names], bool)
-    rows = each.rows[named[table.name[each.rows]] & (table.kind[each.rows] == Kind.REGION)]
+    rows = each.rows[named[table.name[each.rows]] & (table.kind[each.rows] == EventKind.REGION)]
     starts: NDArray[np.int64] = np.sort(table.start_ns[rows])
     return starts
 

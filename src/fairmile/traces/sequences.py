@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairmile.traces.events import Array, EventTable, Kind
+from fairmile.traces.events import Array, EventKind, EventTable
 
 
 def number_collectives(table: EventTable) -> list[str]:
@@ -17,7 +17,7 @@ def number_collectives(table: EventTable) -> list[str]:
     which, and without steps the order alone.
     """
     notes: list[str] = []
-    talks = np.flatnonzero(table.of_kind(Kind.COLLECTIVE))
+    talks = np.flatnonzero(table.of_kind(EventKind.COLLECTIVE))
     for group in np.unique(table.group[talks]).tolist():
         rows = talks[table.group[talks] == group]
         for component in np.unique(table.component[rows]).tolist():

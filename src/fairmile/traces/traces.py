@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
 from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.results import Results
 from fairmile.base.words import did_you_mean
 from fairmile.costs.collectives.formulas import algorithms as known_algorithms
 from fairmile.costs.collectives.formulas import collective_name
@@ -15,17 +17,39 @@ from fairmile.systems.model import Partition
 from fairmile.traces.analyze import TraceAnalysis, analyze
 from fairmile.traces.export import write_chakra, write_chrome, write_otf2
 from fairmile.traces.reading import read_traces
-from fairmile.traces.record import record
+from fairmile.traces.record import plan_recording, record
 from fairmile.traces.replay import AlgorithmModel, Replay, Replayed, WhatIf
 
 Paths = str | Path | Iterable[str | Path]
 EXPORTS = ("chrome", "otf2", "chakra")
 
 
+class ExportedDict(TypedDict):
+    """`Exported` as JSON holds it."""
+
+    written: list[str]
+    dry_run: bool
+
+
+class Exported(Results[Path]):
+    """The files that an export wrote; with `dry_run` those it would write."""
+
+    def __init__(self, files: Iterable[Path] = (), *, dry_run: bool = False) -> None:
+        super().__init__(files)
+        self.dry_run = dry_run
+
+    def to_dict(self) -> ExportedDict:
+        return {"written": [str(each) for each in self], "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        return f"{'would write ' if self.dry_run else ''}{', '.join(map(str, self))}"
+
+
 class Traces:
-    """Traces of any framework; `partition_of` knows the machines whose network a trace is held against."""
+    """Traces of any framework; `partition_of` knows the machines whose network a trace is compared with."""
 
     record = staticmethod(record)
+    plan_recording = staticmethod(plan_recording)
     read = staticmethod(read_traces)
 
     def __init__(self, partition_of: Callable[[str], Partition]) -> None:
@@ -69,7 +93,7 @@ class Traces:
         to: str = "chrome",
         format: str | None = None,
         dry_run: bool = False,
-    ) -> list[Path]:
+    ) -> Exported:
         """Write traces of all ranks as one Chrome (Perfetto) file, an OTF2 archive or Chakra files in a folder.
 
         With `dry_run` nothing is read or written.
@@ -80,14 +104,14 @@ class Traces:
         if target.exists():
             raise Conflict(f"{target} is there already", hint="choose another name")
         if dry_run:
-            return [target]
+            return Exported([target], dry_run=True)
         table = read_traces(paths, format=format)
         if to == "chakra":
-            return write_chakra(table, target)
+            return Exported(write_chakra(table, target))
         if to == "otf2":
-            return [write_otf2(table, target)]
+            return Exported([write_otf2(table, target)])
         write_chrome(table, target)
-        return [target]
+        return Exported([target])
 
     def _model(self, system: str) -> CollectiveModel | None:
         return CollectiveModel.from_partition(self._partition_of(system)) if system else None

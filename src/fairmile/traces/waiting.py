@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,17 @@ class Waits:
     in_steps: NDArray[np.float64]
 
 
+class WaitStateDict(TypedDict):
+    """`WaitState` as JSON holds it."""
+
+    component: str
+    rank: int
+    state: str
+    seconds: float
+    exposed_s: float
+    calls: int
+
+
 @dataclass(frozen=True)
 class WaitState:
     """How long one rank was in one wait state."""
@@ -76,6 +87,21 @@ class WaitState:
     seconds: float
     exposed_s: float
     calls: int
+
+
+class DelayDict(TypedDict):
+    """`Delay` as JSON holds it."""
+
+    component: str
+    rank: int
+    cause: str
+    calls: int
+    waiting_s: float
+    lost_s: float
+    direct_s: float
+    indirect_s: float
+    own_s: float
+    others_s: float
 
 
 @dataclass(frozen=True)
@@ -100,6 +126,27 @@ class Delay:
     others_s: float = 0.0
 
 
+class CollectiveSummaryDict(TypedDict):
+    """`CollectiveSummary` as JSON holds it."""
+
+    group: str
+    operation: str
+    ranks: int
+    bytes: int
+    calls: int
+    wait_s: float
+    exposed_wait_s: float
+    completion_s: float
+    queued_s: float
+    exposed_queued_s: float
+    transfer_s: float
+    exposed_s: float
+    median_transfer_s: float
+    bus_bytes_per_s: float | None
+    model_s: float | None
+    efficiency: float | None
+
+
 @dataclass(frozen=True)
 class CollectiveSummary:
     """All calls of one operation in one group with one size."""
@@ -122,6 +169,18 @@ class CollectiveSummary:
     efficiency: float | None  # model over measured
 
 
+class WorstCallDict(TypedDict):
+    """`WorstCall` as JSON holds it."""
+
+    group: str
+    operation: str
+    start_ns: int
+    last: str
+    cause: str
+    wait_s: float
+    transfer_s: float
+
+
 @dataclass(frozen=True)
 class WorstCall:
     """One call that many waited in."""
@@ -133,6 +192,18 @@ class WorstCall:
     cause: str
     wait_s: float
     transfer_s: float
+
+
+class WaitingDict(TypedDict):
+    """`Waiting` as JSON holds it."""
+
+    labels: list[str]
+    states: list[WaitStateDict]
+    delays: list[DelayDict]
+    collectives: list[CollectiveSummaryDict]
+    matrix: list[list[float]]
+    worst: list[WorstCallDict]
+    notes: list[str]
 
 
 @dataclass(frozen=True)

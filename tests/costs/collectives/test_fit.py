@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import UsageError
-from fairmile.costs.collectives.fit import CollectiveFit, Table, fit_collective, fit_points, rank_algorithms
+from fairmile.costs.collectives.fit import CollectiveFit, InterpolatedTimes, fit_collective, fit_points, rank_algorithms
 from fairmile.costs.collectives.formulas import bus_factor, cost
 from fairmile.costs.collectives.links import Link
 from fairmile.costs.collectives.rings import cube_mesh_rings
-from fairmile.costs.collectives.tables import Point
+from fairmile.costs.collectives.tables import MeasuredPoint
 
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 FEW = [2**power for power in range(18, 31, 2)]
 MANY = [int(2 ** (power / 3)) for power in range(54, 91)]
 
 
-def points_of(law: Callable[[float, int], float], sizes: Iterable[float], ranks: Iterable[int]) -> list[Point]:
-    return [Point("all_reduce", float(size), each, law(size, each)) for each in ranks for size in sizes]
+def points_of(law: Callable[[float, int], float], sizes: Iterable[float], ranks: Iterable[int]) -> list[MeasuredPoint]:
+    return [MeasuredPoint("all_reduce", float(size), each, law(size, each)) for each in ranks for size in sizes]
 
 
-def mean_error(fit: CollectiveFit, points: Iterable[Point]) -> float:
+def mean_error(fit: CollectiveFit, points: Iterable[MeasuredPoint]) -> float:
     errors = [abs(fit.time_s(point.size_bytes, point.ranks) / point.time_s - 1) for point in points]
     return sum(errors) / len(errors)
 
@@ -42,7 +42,7 @@ def direct(size: float, ranks: int) -> float:
 def test_latency_and_bandwidth_come_back_from_exact_times() -> None:
     link = Link(4e-6, 2e-10)
     points = [
-        Point("all_reduce", float(size), ranks, cost("all_reduce", "ring", size, ranks, link))
+        MeasuredPoint("all_reduce", float(size), ranks, cost("all_reduce", "ring", size, ranks, link))
         for ranks in (2, 4, 8)
         for size in FEW
     ]
@@ -56,7 +56,7 @@ def test_latency_and_bandwidth_come_back_from_exact_times() -> None:
 def test_the_algorithm_is_found_by_its_times(algorithm: str) -> None:
     link = Link(4e-6, 2e-10)
     points = [
-        Point("all_reduce", float(size), ranks, cost("all_reduce", algorithm, size, ranks, link))
+        MeasuredPoint("all_reduce", float(size), ranks, cost("all_reduce", algorithm, size, ranks, link))
         for ranks in (2, 3, 5, 8)
         for size in (16, 1024, 2**16, 2**22)
     ]
@@ -79,7 +79,7 @@ def test_few_sizes_tell_all_sizes_and_other_ranks() -> None:
 def test_outliers_count_little() -> None:
     points = points_of(switched, FEW, (2, 4, 8))
     spoilt = [
-        Point(each.collective, each.size_bytes, each.ranks, each.time_s * (6 if at == 9 else 1))
+        MeasuredPoint(each.collective, each.size_bytes, each.ranks, each.time_s * (6 if at == 9 else 1))
         for at, each in enumerate(points)
     ]
     fit = fit_collective("all_reduce", spoilt)
@@ -125,7 +125,7 @@ def test_parameters_have_standard_errors_that_noise_widens() -> None:
     noisy = fit_collective(
         "all_reduce",
         [
-            Point(each.collective, each.size_bytes, each.ranks, each.time_s * (1 + 0.05 * (-1) ** at))
+            MeasuredPoint(each.collective, each.size_bytes, each.ranks, each.time_s * (1 + 0.05 * (-1) ** at))
             for at, each in enumerate(points_of(direct, FEW, (8,)))
         ],
     ).law
@@ -134,22 +134,26 @@ def test_parameters_have_standard_errors_that_noise_widens() -> None:
 
 
 def test_a_table_is_straight_between_its_points_and_keeps_its_bandwidth_beyond() -> None:
-    table = Table((100.0, 10_000.0), (1e-6, 1e-4))
+    table = InterpolatedTimes((100.0, 10_000.0), (1e-6, 1e-4))
     assert table.time_s(1000) == pytest.approx(1e-5)
     assert table.time_s(10) == 1e-6
     assert table.time_s(20_000) == pytest.approx(2e-4)
 
 
 def test_one_time_and_times_without_bytes_can_be_learnt_from() -> None:
-    one = fit_collective("broadcast", [Point("broadcast", 1e6, 4, 1e-3)])
+    one = fit_collective("broadcast", [MeasuredPoint("broadcast", 1e6, 4, 1e-3)])
     assert one.time_s(1e6, 4) == pytest.approx(1e-3)
     assert one.time_s(1e6, 1) == 0
-    barrier = fit_collective("barrier", [Point("barrier", 0, 2, 1e-5), Point("barrier", 0, 4, 2e-5)])
+    barrier = fit_collective("barrier", [MeasuredPoint("barrier", 0, 2, 1e-5), MeasuredPoint("barrier", 0, 4, 2e-5)])
     assert barrier.time_s(0, 4) == pytest.approx(2e-5, rel=0.01)
 
 
 def test_each_collective_has_its_own_fit_and_can_be_written_down() -> None:
-    points = [*points_of(switched, FEW, (2, 4)), Point("broadcast", 1e6, 2, 1e-3), Point("broadcast", 2e6, 2, 2e-3)]
+    points = [
+        *points_of(switched, FEW, (2, 4)),
+        MeasuredPoint("broadcast", 1e6, 2, 1e-3),
+        MeasuredPoint("broadcast", 2e6, 2, 2e-3),
+    ]
     fits = fit_points(points)
     assert set(fits) == {"all_reduce", "broadcast"}
     written = fits["all_reduce"].document()
@@ -159,31 +163,31 @@ def test_each_collective_has_its_own_fit_and_can_be_written_down() -> None:
 
 def test_what_cannot_be_learnt_from_is_told() -> None:
     with pytest.raises(UsageError, match="no time of all_reduce with more than one rank"):
-        fit_collective("all_reduce", [Point("all_reduce", 1, 1, 1.0)])
+        fit_collective("all_reduce", [MeasuredPoint("all_reduce", 1, 1, 1.0)])
     with pytest.raises(UsageError, match="cannot be"):
-        fit_collective("all_reduce", [Point("all_reduce", 1, 2, 0.0)])
+        fit_collective("all_reduce", [MeasuredPoint("all_reduce", 1, 2, 0.0)])
     with pytest.raises(UsageError, match="no ring"):
-        fit_collective("all_reduce", [Point("all_reduce", 1, 2, 1.0)], rings=lambda ranks: 0.0)
+        fit_collective("all_reduce", [MeasuredPoint("all_reduce", 1, 2, 1.0)], rings=lambda ranks: 0.0)
 
 
 # ---- the public tables
 
 
-def table_of(gpu: str) -> dict[int, list[Point]]:
+def table_of(gpu: str) -> dict[int, list[MeasuredPoint]]:
     file = SHARED / "perf" / "nccl_allreduce.csv"
     if not file.is_file():
         pytest.skip(f"the public all-reduce tables are not in {SHARED}")
     lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
-    found: dict[int, list[Point]] = {}
+    found: dict[int, list[MeasuredPoint]] = {}
     for row in csv.DictReader(lines):
         if row["gpu"] == gpu:
             ranks = int(row["nranks"])
-            point = Point("all_reduce", float(row["size_bytes"]), ranks, float(row["time_ns"]) * 1e-9)
+            point = MeasuredPoint("all_reduce", float(row["size_bytes"]), ranks, float(row["time_ns"]) * 1e-9)
             found.setdefault(ranks, []).append(point)
     return found
 
 
-def nine(points: list[Point]) -> list[Point]:
+def nine(points: list[MeasuredPoint]) -> list[MeasuredPoint]:
     """Nine sizes of 1 MiB to 1 GiB, each about twice the one before."""
     return [points[min(len(points) - 1, 2**power - 1)] for power in range(9)]
 

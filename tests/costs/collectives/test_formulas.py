@@ -19,7 +19,7 @@ from fairmile.costs.collectives.links import Link, Topology
 
 RANKS = range(2, 18)
 HOCKNEY = Link(3e-6, 1e-9, 5e-10)
-LOGGP = Link.loggp(2e-6, 5e-7, 8e-7, 1e-9)
+LOGGP = Link(3e-6, 1e-9, gap_s=8e-7)
 SIZE = 100_000.0
 SEGMENTS = 16
 

@@ -17,7 +17,7 @@ from fairmile.base.commands import Result
 from fairmile.base.errors import RunFailed, SystemFailure, UsageError
 from fairmile.costs.collectives import measure as measuring
 from fairmile.costs.collectives.measure import (
-    Measured,
+    MeasuredBackend,
     measure_collectives,
     merged,
     plan_collectives,
@@ -26,7 +26,7 @@ from fairmile.costs.collectives.measure import (
 )
 from fairmile.costs.collectives.program import main
 from fairmile.costs.collectives.ranks import MEASURED, elements, place_of
-from fairmile.costs.collectives.tables import Point, read_points
+from fairmile.costs.collectives.tables import MeasuredPoint, parse_points
 
 SIZES = (64, 65536)
 
@@ -42,7 +42,7 @@ def root_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
 
 
-def check_everything(found: Measured, ranks: Sequence[int], collectives: Sequence[str]) -> None:
+def check_everything(found: MeasuredBackend, ranks: Sequence[int], collectives: Sequence[str]) -> None:
     assert not found.left_out
     for count in ranks:
         for name in collectives:
@@ -91,14 +91,14 @@ def test_torchrun_starts_the_program_too(tmp_path: Path) -> None:
     command += ["--seconds", "0.01", "--out", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    (point,) = read_points(file)
+    (point,) = parse_points(file.read_text())
     assert (point.collective, point.size_bytes, point.ranks) == ("broadcast", 1024, 2)
     assert ended.stdout.count("broadcast") == 1
 
 
 def test_what_was_measured_is_written_and_read_back(tmp_path: Path) -> None:
-    points = tuple(Point("all_reduce", float(size), 4, 1e-5 + 1e-9 * size) for size in (16, 1024, 65536, 2**20))
-    write_measured(tmp_path / "m.json", Measured("gloo", "torch", points, {"halo": "not supported"}))
+    points = tuple(MeasuredPoint("all_reduce", float(size), 4, 1e-5 + 1e-9 * size) for size in (16, 1024, 65536, 2**20))
+    write_measured(tmp_path / "m.json", MeasuredBackend("gloo", "torch", points, {"halo": "not supported"}))
     again = read_measured(tmp_path / "m.json")
     assert again.points == points
     assert again.left_out == {"halo": "not supported"}
@@ -109,9 +109,9 @@ def test_what_was_measured_is_written_and_read_back(tmp_path: Path) -> None:
 
 def test_nodes_are_predicted_by_what_was_measured_between_nodes() -> None:
     sizes = (1024, 65536, 2**20)
-    points = [Point("all_reduce", float(size), 4, 1e-5 + 1e-9 * size) for size in sizes]
-    points += [Point("all_reduce", float(size), 4, 1e-4 + 8e-9 * size, nodes=2) for size in sizes]
-    model = Measured("mpi", "MPI", tuple(points)).model()
+    points = [MeasuredPoint("all_reduce", float(size), 4, 1e-5 + 1e-9 * size) for size in sizes]
+    points += [MeasuredPoint("all_reduce", float(size), 4, 1e-4 + 8e-9 * size, nodes=2) for size in sizes]
+    model = MeasuredBackend("mpi", "MPI", tuple(points)).model()
     assert model.time_s("all_reduce", 65536, 4) == pytest.approx(1e-5 + 1e-9 * 65536, rel=0.01)
     assert model.time_s("all_reduce", 65536, 4, nodes=2) == pytest.approx(1e-4 + 8e-9 * 65536, rel=0.01)
 
@@ -174,7 +174,7 @@ def test_an_mpirun_that_refuses_root_is_explained(monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_measured_is_a_failure_with_its_reason() -> None:
     with pytest.raises(RunFailed, match="gloo has no halo"):
-        merged([Measured("gloo", "torch", (), {"halo": "gloo has no halo"})])
+        merged([MeasuredBackend("gloo", "torch", (), {"halo": "gloo has no halo"})])
 
 
 def test_nccl_without_gpus_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_ranks_are_started_here_also_inside_the_script_of_a_batch_job(
     monkeypatch.setenv("SLURM_NTASKS", "8")
     asked = ["--backend", "gloo", "--ranks", "2", "--sizes", "1KiB", "--collectives", "all_reduce", "--seconds", "0.01"]
     assert main([*asked, "--out", str(tmp_path / "found.json")]) == 0
-    assert {point.ranks for point in read_points(tmp_path / "found.json")} == {2}
+    assert {point.ranks for point in parse_points((tmp_path / "found.json").read_text())} == {2}
 
 
 def test_launchers_say_who_is_who() -> None:

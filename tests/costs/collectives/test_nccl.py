@@ -78,7 +78,7 @@ def test_every_architecture_has_times_that_grow(architecture: str, collective: s
 
 
 def test_the_fabric_follows_from_a_topology() -> None:
-    topology = Topology(4, Link.from_bandwidth(3e-6, 240e9), Link.from_bandwidth(5e-6, 24e9), "all to all", rails=4)
+    topology = Topology(4, Link(3e-6, 1 / 240e9), Link(5e-6, 1 / 24e9), "all to all", rails=4)
     here = Fabric.of(topology, "ampere", 4)
     assert (here.bus_gb_per_s, here.has_nvlink, here.has_multicast) == (pytest.approx(240), True, False)
     assert Fabric.of(topology, "ampere", 64, 16).network_gb_per_s == pytest.approx(96)

@@ -6,7 +6,7 @@ from fairmile.base.errors import UsageError
 from fairmile.costs.collectives.fit import fit_points
 from fairmile.costs.collectives.formulas import collectives
 from fairmile.costs.collectives.links import Link, Topology
-from fairmile.costs.collectives.tables import Point
+from fairmile.costs.collectives.tables import MeasuredPoint
 from fairmile.costs.collectives.times import CollectiveModel
 from fairmile.systems.model import Gpu, Partition
 
@@ -62,7 +62,7 @@ def test_one_rank_needs_no_time_and_bad_numbers_are_told() -> None:
 
 
 def test_what_was_measured_on_a_node_is_used_there() -> None:
-    points = [Point("all-reduce", 1e6 * size, 4, 1e-4 + 1e-3 * size) for size in (1, 2, 4, 8, 16)]
+    points = [MeasuredPoint("all-reduce", 1e6 * size, 4, 1e-4 + 1e-3 * size) for size in (1, 2, 4, 8, 16)]
     topology = Topology(4, Link(1e-6, 1e-10), Link(2e-6, 4e-10))
     model = CollectiveModel.from_fit(fit_points(points), topology, notes=("measured",))
     assert model.choice("all_reduce", 3e6, 4).algorithm == "fit"

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairmile.base.errors import NotFound
-from fairmile.costs.collectives.wiring import named_link, wiring_of
+from fairmile.costs.collectives.wiring import wiring_of
 from fairmile.systems.model import Gpu, Partition
 from fairmile.systems.registry import Systems
 
@@ -64,13 +63,6 @@ def test_ranks_on_processors_talk_over_memory_and_reduce_themselves() -> None:
     assert (topology.ranks_per_node, topology.kind) == (48, "shared memory")
     assert topology.intra.gamma_s_per_byte > 0
     assert topology.inter.gamma_s_per_byte > 0
-
-
-def test_links_have_names() -> None:
-    assert named_link("infiniband hdr").bytes_per_s == pytest.approx(24e9)
-    with pytest.raises(NotFound, match="InfinBand") as found:
-        named_link("InfinBand HDR")
-    assert "InfiniBand HDR" in str(found.value.hint)
 
 
 def test_every_built_in_partition_has_a_wiring() -> None:

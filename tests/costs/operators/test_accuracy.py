@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairmile.costs.operators.op_times import shipped_op_times
-from fairmile.costs.steps import Trace
+from fairmile.costs.steps import StepTrace
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 from fairmile.predict.step_time import step_time
 
@@ -42,7 +42,7 @@ def test_steps_of_models_that_were_left_out_are_predicted_within_the_bar(program
     assert table is not None
     errors = {}
     for row, trace in zip(rows, traces, strict=True):
-        assert isinstance(trace, Trace), trace
+        assert isinstance(trace, StepTrace), trace
         step = step_time(trace, "h200", table.without(row["model"]))
         errors[program.name_of(row)] = abs(step.step_time_s / float(row["median_step_s"]) - 1)
     assert len(errors) >= len(OWN)

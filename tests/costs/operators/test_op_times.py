@@ -12,12 +12,12 @@ from fairmile.costs.devices import device
 from fairmile.costs.operators.op_times import OpTimes, expected_s, roof_s, scaled, shipped_op_times
 from fairmile.costs.operators.samples import call
 from fairmile.costs.operators.signatures import signature, tensor, write_tensors
-from fairmile.costs.operators.table import About, OperatorTiming
+from fairmile.costs.operators.table import OperatorTiming, TableOrigin
 from fairmile.costs.operators.work import work_of
 from fairmile.costs.steps import Op
 
 H200 = device("h200")
-ABOUT = About("NVIDIA H200", "", "", "")
+ABOUT = TableOrigin("NVIDIA H200", "", "", "")
 
 
 def product(m: int, n: int, k: int, dtype: str = "bfloat16") -> Op:

@@ -20,7 +20,7 @@ from fairmile.costs.operators.signatures import (
     write_candidates,
     write_tensors,
 )
-from fairmile.costs.steps import Kind, Op, Trace
+from fairmile.costs.steps import Op, StepEvent, StepTrace
 
 ADD = Op(
     "aten.add.Tensor",
@@ -109,7 +109,19 @@ def test_a_damaged_list_names_its_line(tmp_path: Path) -> None:
 
 def test_only_the_last_step_of_a_trace_counts() -> None:
     other = replace(ADD, name="aten.mul.Tensor")
-    events = [(Kind.BEGIN, 0, 0), (Kind.END, 0, 0), (Kind.STEP, 0, 0), (Kind.BEGIN, 0, 0), (Kind.END, 0, 0)]
-    events += [(Kind.STEP, 1, 0), (Kind.BEGIN, 1, 0), (Kind.END, 1, 0), (Kind.BEGIN, 2, 0), (Kind.END, 2, 0)]
-    trace = Trace([ADD, other, other], [], events, 2, "fp32", True, 0)
+    events = [
+        (StepEvent.BEGIN, 0, 0),
+        (StepEvent.END, 0, 0),
+        (StepEvent.STEP, 0, 0),
+        (StepEvent.BEGIN, 0, 0),
+        (StepEvent.END, 0, 0),
+    ]
+    events += [
+        (StepEvent.STEP, 1, 0),
+        (StepEvent.BEGIN, 1, 0),
+        (StepEvent.END, 1, 0),
+        (StepEvent.BEGIN, 2, 0),
+        (StepEvent.END, 2, 0),
+    ]
+    trace = StepTrace([ADD, other, other], [], events, 2, "fp32", True, 0)
     assert [each.op.name for each in candidates_of(trace, "m")] == ["aten.mul.Tensor"]

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import Integrity, NotFound
-from fairmile.costs.operators.table import About, OperatorTiming, append_rows, read_rows, write_table
+from fairmile.costs.operators.table import OperatorTiming, TableOrigin, append_rows, read_rows, write_table
 
 ROWS = [
     OperatorTiming('aten.mm.default|2*f32[8,8]|[["@0","@1"]]', "f32[8,8]", ("grid", "unet"), 12.5, 14.0, 9.25, 4096),
     OperatorTiming("aten.item.default|f32[]|[[]]", "", (), problem="waits for the device"),
 ]
-ABOUT = About("NVIDIA H200", "580.159.04", "2.11.0+cu130", "2026-11-16")
+ABOUT = TableOrigin("NVIDIA H200", "580.159.04", "2.11.0+cu130", "2026-11-16")
 
 
 @pytest.mark.parametrize("name", ["h200.csv", "h200.csv.gz"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import SystemFailure, Unsupported, UsageError
-from fairmile.costs.steps import Kind, Op, Storage, Trace
+from fairmile.costs.steps import Op, StepEvent, StepTrace, Storage
 from fairmile.predict.fake_device.request import TraceRequest, trace_target, trace_targets
 from fairmile.predict.memory.footprints import batch_of
 
@@ -98,24 +98,24 @@ _ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace | UsageError]:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepTrace | UsageError]:
     requests = [TraceRequest(**{"file": str(TARGETS), **asked}) for asked in _ASKED.values()]
     found = trace_targets(requests, folder=tmp_path_factory.mktemp("traces"))
     return dict(zip(_ASKED, found, strict=True))
 
 
 @pytest.fixture
-def of(everything: dict[str, Trace | UsageError]) -> Callable[[str], Trace]:
-    def one(name: str) -> Trace:
+def of(everything: dict[str, StepTrace | UsageError]) -> Callable[[str], StepTrace]:
+    def one(name: str) -> StepTrace:
         found = everything[name]
-        assert isinstance(found, Trace), found
+        assert isinstance(found, StepTrace), found
         return found
 
     return one
 
 
 @pytest.fixture
-def refused(everything: dict[str, Trace | UsageError]) -> Callable[[str], UsageError]:
+def refused(everything: dict[str, StepTrace | UsageError]) -> Callable[[str], UsageError]:
     def one(name: str) -> UsageError:
         found = everything[name]
         assert isinstance(found, UsageError)
@@ -124,38 +124,38 @@ def refused(everything: dict[str, Trace | UsageError]) -> Callable[[str], UsageE
     return one
 
 
-def sums(trace: Trace, step: int | None = None) -> Counter[str]:
+def sums(trace: StepTrace, step: int | None = None) -> Counter[str]:
     """Return the bytes by category of everything allocated, in one step or at all."""
     counted: Counter[str] = Counter()
     now = -1
     for kind, number, _ in trace.events:
-        if kind == Kind.STEP:
+        if kind == StepEvent.STEP:
             now = number
-        elif kind == Kind.ALLOC and step in (None, now):
+        elif kind == StepEvent.ALLOC and step in (None, now):
             counted[trace.storages[number].category] += trace.storages[number].size_bytes
     return counted
 
 
-def names(trace: Trace, phase: str | None = None) -> Counter[str]:
+def names(trace: StepTrace, phase: str | None = None) -> Counter[str]:
     return Counter(op.name for op in trace.ops if phase in (None, op.phase))
 
 
-def live(trace: Trace) -> Iterator[tuple[int, int, int, int]]:
+def live(trace: StepTrace) -> Iterator[tuple[int, int, int, int]]:
     """Yield each event with the bytes that are allocated after it."""
     now = 0
     for kind, number, _ in trace.events:
-        if kind == Kind.ALLOC:
+        if kind == StepEvent.ALLOC:
             now += trace.storages[number].size_bytes
-        elif kind == Kind.FREE:
+        elif kind == StepEvent.FREE:
             now -= trace.storages[number].size_bytes
         yield kind, number, now, 0
 
 
-def made_by(trace: Trace, name: str) -> list[Storage]:
+def made_by(trace: StepTrace, name: str) -> list[Storage]:
     return [storage for storage in trace.storages if storage.op >= 0 and trace.ops[storage.op].name == name]
 
 
-def one(trace: Trace, name: str) -> Op:
+def one(trace: StepTrace, name: str) -> Op:
     return next(op for op in trace.ops if op.name == name)
 
 
@@ -164,19 +164,19 @@ TRACED = [name for name in _ASKED if name not in list(_ASKED)[list(_ASKED).index
 
 @pytest.mark.parametrize("name", TRACED)
 def test_every_storage_is_allocated_once_and_freed_at_most_once_while_it_lives(
-    of: Callable[[str], Trace], name: str
+    of: Callable[[str], StepTrace], name: str
 ) -> None:
     trace, there, seen, open_ops = of(name), set(), set(), []
     for kind, number, _ in trace.events:
-        if kind == Kind.ALLOC:
+        if kind == StepEvent.ALLOC:
             assert number not in seen
             seen.add(number)
             there.add(number)
-        elif kind == Kind.FREE:
+        elif kind == StepEvent.FREE:
             there.remove(number)
-        elif kind == Kind.BEGIN:
+        elif kind == StepEvent.BEGIN:
             open_ops.append(number)
-        elif kind == Kind.END:
+        elif kind == StepEvent.END:
             assert open_ops.pop() == number
     assert not open_ops
     assert all(trace.storages[number].size_bytes > 0 for number in seen)
@@ -186,18 +186,18 @@ def test_every_storage_is_allocated_once_and_freed_at_most_once_while_it_lives(
 
 
 @pytest.mark.parametrize("name", [name for name in TRACED if name not in ("one way", "no update", "huge", "inference")])
-def test_a_step_leaves_behind_what_the_step_before_left(of: Callable[[str], Trace], name: str) -> None:
+def test_a_step_leaves_behind_what_the_step_before_left(of: Callable[[str], StepTrace], name: str) -> None:
     trace, at_steps = of(name), []
     before = 0
     for kind, _, now, _ in live(trace):
-        if kind == Kind.STEP:
+        if kind == StepEvent.STEP:
             at_steps.append(before)
         before = now
     assert len(at_steps) == trace.steps
     assert before == (at_steps[-1] if len(at_steps) > 2 or not trace.training else at_steps[1])
 
 
-def test_a_cnn_has_the_bytes_that_its_layers_say(of: Callable[[str], Trace]) -> None:
+def test_a_cnn_has_the_bytes_that_its_layers_say(of: Callable[[str], StepTrace]) -> None:
     trace = of("cnn")
     parameters = 3 * 16 * 9 + 2 * 16 + 16 * 32 * 9 + 32 + 32 * 10 + 10
     assert trace.parameters == parameters
@@ -215,14 +215,14 @@ def test_a_cnn_has_the_bytes_that_its_layers_say(of: Callable[[str], Trace]) -> 
     assert sums(trace, step=1)["activation"] == kept
 
 
-def test_batch_norm_of_the_second_step_belongs_to_its_module(of: Callable[[str], Trace]) -> None:
+def test_batch_norm_of_the_second_step_belongs_to_its_module(of: Callable[[str], StepTrace]) -> None:
     trace = of("cnn")
     assert {op.module for op in trace.ops if op.name.startswith("aten.native_batch_norm")} == {"1"}
     assert one(trace, "aten.convolution_backward.default").module == "4"
     assert {storage.module for storage in trace.storages if storage.category == "buffer"} == {"1"}
 
 
-def test_channels_last_convolutions_stay_so_and_copy_nothing(of: Callable[[str], Trace]) -> None:
+def test_channels_last_convolutions_stay_so_and_copy_nothing(of: Callable[[str], StepTrace]) -> None:
     for name in ("cnn bf16 last", "cnn asked last"):
         second = [op for op in of(name).ops if op.name == "aten.convolution.default"][1]
         assert second.inputs[0].strides == (16 * 256, 1, 16 * 16, 16)
@@ -231,7 +231,7 @@ def test_channels_last_convolutions_stay_so_and_copy_nothing(of: Callable[[str],
 
 
 def test_the_backward_convolution_holds_its_data_in_order_from_before_its_outputs_to_its_end(
-    of: Callable[[str], Trace],
+    of: Callable[[str], StepTrace],
 ) -> None:
     trace = of("shuffled")
     at = next(n for n, op in enumerate(trace.ops) if op.name == "aten.convolution_backward.default")
@@ -239,18 +239,20 @@ def test_the_backward_convolution_holds_its_data_in_order_from_before_its_output
     assert [op.name for op in (data, gradient)] == ["aten.clone.default", "aten.clone.default"]
     assert data.inputs[0].storage == trace.ops[at].inputs[1].storage
     events = list(trace.events)
-    freed = events.index((Kind.FREE, data.outputs[0].storage, 0))
-    made = [events.index((Kind.ALLOC, spec.storage, 0)) for spec in trace.ops[at].outputs]
-    assert events.index((Kind.ALLOC, data.outputs[0].storage, 0)) < min(made) <= max(made) < freed
+    freed = events.index((StepEvent.FREE, data.outputs[0].storage, 0))
+    made = [events.index((StepEvent.ALLOC, spec.storage, 0)) for spec in trace.ops[at].outputs]
+    assert events.index((StepEvent.ALLOC, data.outputs[0].storage, 0)) < min(made) <= max(made) < freed
 
 
-def test_the_gradient_of_a_mean_of_squares_has_channels_first(of: Callable[[str], Trace]) -> None:
+def test_the_gradient_of_a_mean_of_squares_has_channels_first(of: Callable[[str], StepTrace]) -> None:
     op = one(of("shuffled"), "aten.mse_loss_backward.default")
     assert op.inputs[1].strides == (3 * 1024, 1, 3 * 32, 3)
     assert op.outputs[0].strides == (3 * 1024, 1024, 32, 1)
 
 
-def test_the_gradient_of_a_norm_lies_in_order_and_what_came_in_is_copied_after_it(of: Callable[[str], Trace]) -> None:
+def test_the_gradient_of_a_norm_lies_in_order_and_what_came_in_is_copied_after_it(
+    of: Callable[[str], StepTrace],
+) -> None:
     trace = of("normed")
     at = next(n for n, op in enumerate(trace.ops) if op.name == "aten.native_layer_norm_backward.default")
     assert trace.ops[at].inputs[0].strides == (2048, 1, 32)
@@ -258,43 +260,43 @@ def test_the_gradient_of_a_norm_lies_in_order_and_what_came_in_is_copied_after_i
     assert trace.ops[at + 1].name == "aten.clone.default"
 
 
-def test_code_written_for_cuda_traces_as_code_for_the_default_device(of: Callable[[str], Trace]) -> None:
+def test_code_written_for_cuda_traces_as_code_for_the_default_device(of: Callable[[str], StepTrace]) -> None:
     for precision in ("", " bf16"):
         here, there = of(f"mlp{precision}"), of(f"mlp cuda{precision}")
         assert names(here, "backward") == names(there, "backward")
         assert sums(here, step=1) == sums(there, step=1)
 
 
-def test_autocast_casts_weights_once_and_drops_the_casts_when_it_ends(of: Callable[[str], Trace]) -> None:
+def test_autocast_casts_weights_once_and_drops_the_casts_when_it_ends(of: Callable[[str], StepTrace]) -> None:
     trace = of("mlp bf16")
     matmul = [op for op in trace.ops if op.name == "aten.addmm.default"]
     assert {spec.dtype for op in matmul for spec in op.inputs} == {"bfloat16"}
     bias = matmul[0].inputs[0].storage
     assert trace.storages[bias].size_bytes == 512 * 2
-    freed = list(trace.events).index((Kind.FREE, bias, 0))
+    freed = list(trace.events).index((StepEvent.FREE, bias, 0))
     first_backward = next(
         at
         for at, (kind, number, _) in enumerate(trace.events)
-        if kind == Kind.BEGIN and trace.ops[number].phase == "backward"
+        if kind == StepEvent.BEGIN and trace.ops[number].phase == "backward"
     )
     assert freed < first_backward  # the cast of a weight is needed for the backward, that of a bias is not
     assert trace.storages[bias].category == "temporary"
     assert trace.storages[matmul[1].inputs[2].storage].category == "activation"
 
 
-def test_losses_are_computed_in_float32_under_autocast(of: Callable[[str], Trace]) -> None:
+def test_losses_are_computed_in_float32_under_autocast(of: Callable[[str], StepTrace]) -> None:
     assert one(of("transformer bf16"), "aten.nll_loss_forward.default").inputs[0].dtype == "float32"
     assert one(of("transformer bf16"), "aten.native_layer_norm.default").inputs[0].dtype == "float32"
     assert one(of("transformer bf16"), "aten.gelu.default").inputs[0].dtype == "bfloat16"
 
 
-def test_dropout_keeps_one_byte_for_each_element(of: Callable[[str], Trace]) -> None:
+def test_dropout_keeps_one_byte_for_each_element(of: Callable[[str], StepTrace]) -> None:
     out, mask = one(of("transformer"), "aten.native_dropout.default").outputs
     assert mask.dtype == "bool"
     assert mask.elements == out.elements == ROWS * 16 * 64
 
 
-def test_a_gradient_scaler_and_its_buffers_are_seen(of: Callable[[str], Trace]) -> None:
+def test_a_gradient_scaler_and_its_buffers_are_seen(of: Callable[[str], StepTrace]) -> None:
     trace = of("mlp fp16")
     assert names(trace)["aten._amp_foreach_non_finite_check_and_unscale_.default"] == 2
     assert names(trace)["aten._foreach_sqrt.default"] == 2
@@ -302,12 +304,12 @@ def test_a_gradient_scaler_and_its_buffers_are_seen(of: Callable[[str], Trace]) 
     assert not trace.notes
 
 
-def test_the_form_of_an_optimizer_decides_its_temporary_memory(of: Callable[[str], Trace]) -> None:
+def test_the_form_of_an_optimizer_decides_its_temporary_memory(of: Callable[[str], StepTrace]) -> None:
     def most(name: str) -> int:
         trace, peak, start = of(name), 0, None
         phase = ""
         for kind, number, now, _ in live(trace):
-            phase = trace.ops[number].phase if kind == Kind.BEGIN else phase
+            phase = trace.ops[number].phase if kind == StepEvent.BEGIN else phase
             if phase == "optimizer" and names(trace)["aten.mm.default"]:
                 start = now if start is None else start
                 peak = max(peak, now)
@@ -322,27 +324,27 @@ def test_the_form_of_an_optimizer_decides_its_temporary_memory(of: Callable[[str
     assert 0 < most("mlp loop") - most("mlp fused") <= 3 * 512 * 256 * 4
 
 
-def test_gradients_of_several_batches_are_added_in_place(of: Callable[[str], Trace]) -> None:
+def test_gradients_of_several_batches_are_added_in_place(of: Callable[[str], StepTrace]) -> None:
     one_batch, three = of("mlp"), of("mlp three")
     assert sums(three, step=1)["gradient"] == sums(one_batch, step=1)["gradient"] == 4 * three.parameters
     added = [op for op in three.ops if op.name == "aten.add_.Tensor" and op.phase == "backward"]
     assert len(added) == 2 * 2 * 4  # steps, further batches, parameters
 
 
-def test_the_engine_adds_gradients_of_a_residual_in_place(of: Callable[[str], Trace]) -> None:
+def test_the_engine_adds_gradients_of_a_residual_in_place(of: Callable[[str], StepTrace]) -> None:
     joins = [op for op in of("transformer").ops if op.phase == "backward" and op.name.startswith("aten.add")]
     # The first gradient of a step is a view of the output layer's, and others may hold what it is a view of.
     assert [op.name for op in joins] == 2 * ["aten.add.Tensor", *3 * ["aten.add_.Tensor"]]
 
 
-def test_gradients_that_are_differentiated_again_are_not_added_in_place(of: Callable[[str], Trace]) -> None:
+def test_gradients_that_are_differentiated_again_are_not_added_in_place(of: Callable[[str], StepTrace]) -> None:
     trace = of("differentiated")
     again = [op.name for op in trace.ops if op.phase == "forward" and op.name.startswith("aten.add")]
     assert "aten.add_.Tensor" not in again
     assert again.count("aten.add.Tensor") == 2 * 2  # steps; the sum of the model, and that of its two gradients
 
 
-def test_attention_takes_the_kernel_that_hopper_takes(of: Callable[[str], Trace]) -> None:
+def test_attention_takes_the_kernel_that_hopper_takes(of: Callable[[str], StepTrace]) -> None:
     def used(name: str) -> set[str]:
         return {op.name.split(".")[1] for op in of(name).ops if "attention" in op.name and op.phase == "forward"}
 
@@ -354,17 +356,17 @@ def test_attention_takes_the_kernel_that_hopper_takes(of: Callable[[str], Trace]
     assert (log_sum.elements, log_sum.dtype) == (ROWS * 4 * 16, "float32")
 
 
-def test_a_mask_is_padded_to_multiples_of_eight_columns(of: Callable[[str], Trace]) -> None:
+def test_a_mask_is_padded_to_multiples_of_eight_columns(of: Callable[[str], StepTrace]) -> None:
     assert names(of("masked"), "forward")["aten.copy_.default"] == 0
     assert names(of("masked odd"), "forward")["aten.copy_.default"] > 0
 
 
-def test_a_count_finds_that_a_mask_hides_nothing(of: Callable[[str], Trace]) -> None:
+def test_a_count_finds_that_a_mask_hides_nothing(of: Callable[[str], StepTrace]) -> None:
     assert names(of("masked"), "forward")["aten.eq.Scalar"] > 0
     assert names(of("masked"), "forward")["aten.tanh.default"] == 0
 
 
-def test_checkpointing_keeps_less_and_computes_again(of: Callable[[str], Trace]) -> None:
+def test_checkpointing_keeps_less_and_computes_again(of: Callable[[str], StepTrace]) -> None:
     plain, again = of("transformer"), of("transformer again")
     forward = names(plain, "forward")["aten.native_layer_norm.default"]
     assert names(again, "forward")["aten.native_layer_norm.default"] == forward
@@ -378,7 +380,7 @@ def test_checkpointing_keeps_less_and_computes_again(of: Callable[[str], Trace])
     assert {storage.module for storage in recomputed} == {"1.mix.1", "2.mix.1"}
 
 
-def test_a_recurrent_layer_is_one_operator_with_one_buffer_of_weights(of: Callable[[str], Trace]) -> None:
+def test_a_recurrent_layer_is_one_operator_with_one_buffer_of_weights(of: Callable[[str], StepTrace]) -> None:
     trace = of("lstm")
     assert names(trace, "forward")["aten._cudnn_rnn.default"] == 2
     assert names(trace, "backward")["aten._cudnn_rnn_backward.default"] == 2
@@ -394,7 +396,7 @@ def test_a_recurrent_layer_is_one_operator_with_one_buffer_of_weights(of: Callab
     assert sums(trace, step=1)["gradient"] == 4 * (weights + 32 + 1)
 
 
-def test_dropout_between_recurrent_layers_costs_a_mask_and_a_state(of: Callable[[str], Trace]) -> None:
+def test_dropout_between_recurrent_layers_costs_a_mask_and_a_state(of: Callable[[str], StepTrace]) -> None:
     plain, dropped = of("lstm"), of("lstm dropout")
     rows = 20 * ROWS * 32
     found = [one(trace, "aten._cudnn_rnn.default").outputs[3].elements for trace in (plain, dropped)]
@@ -404,7 +406,7 @@ def test_dropout_between_recurrent_layers_costs_a_mask_and_a_state(of: Callable[
 
 
 def test_the_step_of_a_recurrent_cell_is_one_kernel_that_keeps_what_its_backward_reads(
-    of: Callable[[str], Trace],
+    of: Callable[[str], StepTrace],
 ) -> None:
     gru, lstm = of("gru cell"), of("lstm cell")
     state, kept = one(gru, "aten._thnn_fused_gru_cell.default").outputs
@@ -422,13 +424,13 @@ def test_the_step_of_a_recurrent_cell_is_one_kernel_that_keeps_what_its_backward
     assert sums(lstm, step=1)["gradient"] == 4 * 128 * (24 + 32)
 
 
-def test_autocast_runs_a_recurrent_layer_in_float16(of: Callable[[str], Trace]) -> None:
+def test_autocast_runs_a_recurrent_layer_in_float16(of: Callable[[str], StepTrace]) -> None:
     call = one(of("lstm bf16"), "aten._cudnn_rnn.default")
     assert {spec.dtype for spec in call.inputs} == {"float16"}
     assert of("lstm bf16").storages[call.outputs[3].storage].size_bytes == (5 * 2 + 1) * 20 * ROWS * 32 * 2 + 256
 
 
-def test_a_graph_network_keeps_edges_and_sends_closed_over_tensors_along(of: Callable[[str], Trace]) -> None:
+def test_a_graph_network_keeps_edges_and_sends_closed_over_tensors_along(of: Callable[[str], StepTrace]) -> None:
     trace = of("graph")
     assert [note for note in trace.notes if "taken there as inputs" in note]
     assert names(trace, "backward")["aten.silu_backward.default"] == 2
@@ -438,12 +440,12 @@ def test_a_graph_network_keeps_edges_and_sends_closed_over_tensors_along(of: Cal
     assert sums(trace, step=1)["activation"] >= kept
 
 
-def test_a_mean_squared_error_keeps_the_room_of_all_its_elements(of: Callable[[str], Trace]) -> None:
+def test_a_mean_squared_error_keeps_the_room_of_all_its_elements(of: Callable[[str], StepTrace]) -> None:
     trace = of("cosmoflow")
     assert {storage.size_bytes for storage in made_by(trace, "aten.mse_loss.default")} == {4 * 4 * 4}
 
 
-def test_inference_keeps_no_gradients_and_runs_no_optimizer(of: Callable[[str], Trace]) -> None:
+def test_inference_keeps_no_gradients_and_runs_no_optimizer(of: Callable[[str], StepTrace]) -> None:
     for name in ("inference", "mlp inference", "output only"):
         trace = of(name)
         assert not trace.training
@@ -451,45 +453,45 @@ def test_inference_keeps_no_gradients_and_runs_no_optimizer(of: Callable[[str], 
         assert sums(trace)["gradient"] == sums(trace)["activation"] == 0
 
 
-def test_a_model_larger_than_this_machine_is_traced(of: Callable[[str], Trace]) -> None:
+def test_a_model_larger_than_this_machine_is_traced(of: Callable[[str], StepTrace]) -> None:
     trace = of("huge")
     assert trace.parameters == 10 * 32768**2
     assert max(now for _, _, now, _ in live(trace)) > 3 * 4 * trace.parameters
 
 
-def test_what_cannot_be_followed_exactly_is_noted(of: Callable[[str], Trace]) -> None:
+def test_what_cannot_be_followed_exactly_is_noted(of: Callable[[str], StepTrace]) -> None:
     assert ["eager" in note for note in of("compiled").notes] == [True]
     assert ["zero was taken" in note for note in of("spoken of").notes] == [True]
     assert of("mlp").notes == []
 
 
-def test_tied_and_frozen_weights_count_once_and_without_gradients(of: Callable[[str], Trace]) -> None:
+def test_tied_and_frozen_weights_count_once_and_without_gradients(of: Callable[[str], StepTrace]) -> None:
     trace = of("tied")
     assert trace.parameters == 8 * 8 + 2 * 8
     assert sums(trace, step=-1)["parameter"] == 4 * (8 * 8 + 2 * 8)
     assert sums(trace, step=1)["gradient"] == 4 * (8 * 8 + 8)
 
 
-def test_one_replica_is_the_model_and_what_it_prints_is_its_own(of: Callable[[str], Trace]) -> None:
+def test_one_replica_is_the_model_and_what_it_prints_is_its_own(of: Callable[[str], StepTrace]) -> None:
     for name in ("replicas", "talkative", "annotated"):
         assert names(of(name), "forward")["aten.addmm.default"] == 2
         assert of(name).notes == []
     assert sums(of("annotated"), step=-1)["buffer"] == 4 << 16
 
 
-def test_a_loader_draws_its_order_on_the_host_and_weights_are_loaded(of: Callable[[str], Trace]) -> None:
+def test_a_loader_draws_its_order_on_the_host_and_weights_are_loaded(of: Callable[[str], StepTrace]) -> None:
     trace = of("loaded")
     assert (batch_of(trace), trace.notes) == (ROWS, [])
     assert sums(trace, step=1)["input"] == ROWS * 8 * 4  # labels are moved after the forward, as part of it
 
 
-def test_samples_of_the_file_are_taken_along(of: Callable[[str], Trace]) -> None:
+def test_samples_of_the_file_are_taken_along(of: Callable[[str], StepTrace]) -> None:
     trace = of("from outside")
     assert [note for note in trace.notes if "taken there as inputs" in note]
     assert (batch_of(trace), sums(trace)["input"]) == (ROWS, ROWS * 8 * 4)
 
 
-def test_what_a_program_draws_is_the_same_in_every_trace(of: Callable[[str], Trace]) -> None:
+def test_what_a_program_draws_is_the_same_in_every_trace(of: Callable[[str], StepTrace]) -> None:
     first, second = of("drawn"), of("drawn again")
     assert first.storages == second.storages
     assert len({storage.size_bytes for storage in first.storages if storage.category == "input"}) > 1
@@ -540,7 +542,7 @@ def test_files_of_the_folder_replace_no_modules_but_packages_there_are_found(
     assert batch_of(trace_target(TraceRequest(str(there / "step.py")), folder=tmp_path)) == 4
 
 
-def test_a_backward_that_fails_leaves_the_forward_gradients_and_the_update(of: Callable[[str], Trace]) -> None:
+def test_a_backward_that_fails_leaves_the_forward_gradients_and_the_update(of: Callable[[str], StepTrace]) -> None:
     trace = of("one way")
     assert trace.steps == 2
     assert names(trace, "forward")["aten.addmm.default"] == 2
@@ -551,7 +553,7 @@ def test_a_backward_that_fails_leaves_the_forward_gradients_and_the_update(of: C
     assert "there is no way back" in trace.stopped
 
 
-def test_an_update_that_fails_leaves_the_rest(of: Callable[[str], Trace]) -> None:
+def test_an_update_that_fails_leaves_the_rest(of: Callable[[str], StepTrace]) -> None:
     trace = of("no update")
     assert names(trace, "backward")
     assert "the optimizer's step is not in this trace" in trace.notes[0]
@@ -559,7 +561,7 @@ def test_an_update_that_fails_leaves_the_rest(of: Callable[[str], Trace]) -> Non
 
 
 def test_a_step_that_depends_on_data_is_followed_to_that_point_where_this_is_asked_for(
-    of: Callable[[str], Trace],
+    of: Callable[[str], StepTrace],
 ) -> None:
     trace = of("followed in part")
     assert "depends on data" in trace.stopped and "aten.index" in trace.stopped
@@ -638,12 +640,14 @@ def test_one_request_raises_what_was_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not STREAM.exists(), reason=f"there is no recorded stream {STREAM}")
-def test_the_recorded_stream_of_a_real_gpu_holds_every_traced_allocation_in_order(of: Callable[[str], Trace]) -> None:
+def test_the_recorded_stream_of_a_real_gpu_holds_every_traced_allocation_in_order(
+    of: Callable[[str], StepTrace],
+) -> None:
     trace = of("cosmoflow")
     recorded = [(action, size) for action, _, size in json.loads(STREAM.read_bytes()) if action == "alloc"]
     sizes = iter(size for _, size in recorded)
     steps = False
     for kind, number, _ in trace.events:
-        steps = steps or kind == Kind.STEP
-        if kind == Kind.ALLOC and steps:
+        steps = steps or kind == StepEvent.STEP
+        if kind == StepEvent.ALLOC and steps:
             assert trace.storages[number].size_bytes in sizes, trace.storages[number]

@@ -9,7 +9,7 @@ import pytest
 
 from fairmile.base.errors import Integrity, RunFailed, UsageError
 from fairmile.costs.devices import device
-from fairmile.costs.steps import Kind, Op, Storage, TensorSpec, Trace
+from fairmile.costs.steps import Op, StepEvent, StepTrace, Storage, TensorSpec
 from fairmile.predict.memory.account import MemoryAccount, account
 from fairmile.predict.memory.largest_batch import largest_batch
 from fairmile.predict.memory.options import AllocatorOptions
@@ -27,31 +27,31 @@ class Maker:
         self.events: list[tuple[int, int, int]] = []
 
     def step(self, number: int) -> None:
-        self.events.append((Kind.STEP, number, 0))
+        self.events.append((StepEvent.STEP, number, 0))
 
     def allocate(self, size: int, category: str, module: str = "") -> int:
         self.storages.append(Storage(size, category, module, len(self.ops) - 1))
-        self.events.append((Kind.ALLOC, len(self.storages) - 1, 0))
+        self.events.append((StepEvent.ALLOC, len(self.storages) - 1, 0))
         return len(self.storages) - 1
 
     def free(self, storage: int) -> None:
-        self.events.append((Kind.FREE, storage, 0))
+        self.events.append((StepEvent.FREE, storage, 0))
 
     def op(
         self, name: str, phase: str, size: int, category: str, module: str = "", inputs: tuple[TensorSpec, ...] = ()
     ) -> int:
         self.ops.append(Op(f"aten.{name}", phase, module, inputs, ()))
         number = len(self.ops) - 1
-        self.events.append((Kind.BEGIN, number, 0))
+        self.events.append((StepEvent.BEGIN, number, 0))
         made = self.allocate(size, category, module)
-        self.events.append((Kind.END, number, 0))
+        self.events.append((StepEvent.END, number, 0))
         return made
 
-    def trace(self, steps: int = 2) -> Trace:
-        return Trace(self.ops, self.storages, self.events, steps, "fp32", True, 0)
+    def trace(self, steps: int = 2) -> StepTrace:
+        return StepTrace(self.ops, self.storages, self.events, steps, "fp32", True, 0)
 
 
-def training(activation: int = 100 * MIB, steps: int = 2) -> Trace:
+def training(activation: int = 100 * MIB, steps: int = 2) -> StepTrace:
     """A weight of 40 MiB, one activation, a gradient that lives until the next step, and Adam's two states."""
     make = Maker()
     make.allocate(40 * MIB, "parameter", "layer")
@@ -94,7 +94,7 @@ def test_spans_hold_the_figures_and_widen_where_nothing_was_measured() -> None:
     assert any("not measured" in note for note in unknown.notes)
 
 
-def ragged(seed: int, steps: int) -> Trace:
+def ragged(seed: int, steps: int) -> StepTrace:
     """Steps that are all alike, with blocks of odd sizes and lives, some of which outlast their step."""
     make, left = Maker(), list[int]()
     make.allocate(2 * MIB, "parameter")
@@ -220,7 +220,7 @@ def test_options_of_the_allocator_change_what_is_reserved() -> None:
 
 def test_a_trace_that_gives_back_what_is_not_there_is_refused() -> None:
     trace = training()
-    broken = replace(trace, events=[*trace.events[:3], (Kind.FREE, 77, 0), *trace.events[3:]])
+    broken = replace(trace, events=[*trace.events[:3], (StepEvent.FREE, 77, 0), *trace.events[3:]])
     with pytest.raises(Integrity, match="gives back block 77"):
         account(broken, H200)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairmile.base.errors import InvalidDocument, NotFound
-from fairmile.predict.memory.descriptions import Rnn, Transformer, parse_description, read_description
+from fairmile.base.errors import InvalidDocument
+from fairmile.base.yaml import load_located
+from fairmile.predict.memory.descriptions import Rnn, Transformer, parse_description
 
 GPT2: dict[str, Any] = {
     **{"kind": "transformer", "layers": 12, "hidden": 768, "heads": 12, "vocab": 50257},
@@ -39,15 +39,13 @@ def test_a_wrong_description_is_named_in_a_sentence(said: dict[str, Any], words:
     assert caught.value.hint
 
 
-def test_a_file_with_a_wrong_description_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "model.yaml"
-    file.write_text("kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: none\n", encoding="utf-8")
+def test_a_wrong_field_of_a_file_is_named_with_its_line() -> None:
+    text = "kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: "
+    located = load_located(f"{text}none\n", file="model.yaml")
     with pytest.raises(InvalidDocument, match=r"model\.yaml:6 inputs: "):
-        read_description(file)
-    file.write_text("kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: 4\n", encoding="utf-8")
-    assert read_description(file) == Rnn(batch=1, layers=2, hidden=8, seq=3, inputs=4)
-    with pytest.raises(NotFound, match="cannot read the description"):
-        read_description(tmp_path / "none.yaml")
+        parse_description(located.data, file="model.yaml", line_of=located.line)
+    right = load_located(f"{text}4\n", file="model.yaml").data
+    assert parse_description(right) == Rnn(batch=1, layers=2, hidden=8, seq=3, inputs=4)
 
 
 @pytest.mark.parametrize(

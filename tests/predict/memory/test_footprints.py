@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from step_making import step_trace
 
-from fairmile.costs.steps import Op, TensorSpec, Trace
+from fairmile.costs.steps import Op, StepTrace, TensorSpec
 from fairmile.predict.memory.footprints import batch_of, footprint_of, unit_of
 from fairmile.predict.memory.sharding import Layout, Tied, rank_memory
 
@@ -45,7 +45,7 @@ def test_of_inference_the_fullest_moment_counts() -> None:
 
 
 def test_a_trace_without_anything_has_one_empty_block() -> None:
-    nothing = Trace([], [], [], 0, "fp32", True, 0)
+    nothing = StepTrace([], [], [], 0, "fp32", True, 0)
     found = footprint_of(nothing, batch=batch_of(nothing), peak_bytes=10)
     assert (dict(found.parameters_bytes), found.batch, found.temporary_bytes) == ({"": 0.0}, 1, 10)
 

@@ -9,7 +9,7 @@ import pytest
 from step_making import step_trace
 
 from fairmile.costs.devices import device
-from fairmile.costs.steps import Trace
+from fairmile.costs.steps import StepTrace
 from fairmile.predict.memory.account import MemoryAccount, account
 from fairmile.predict.memory.largest_batch import largest_traced_batch
 from fairmile.predict.memory.other_batches import OtherBatches
@@ -18,7 +18,7 @@ ON = device("v100-32gb")
 MIB = 1 << 20
 
 
-def judged(trace: Trace) -> MemoryAccount:
+def judged(trace: StepTrace) -> MemoryAccount:
     return account(trace, ON)
 
 
@@ -38,7 +38,7 @@ def test_steps_that_do_other_things_foretell_nothing() -> None:
 def test_four_traces_find_the_last_batch_that_fits(start: int) -> None:
     calls: list[Sequence[int]] = []
 
-    def traces(batches: Sequence[int]) -> list[Trace]:
+    def traces(batches: Sequence[int]) -> list[StepTrace]:
         calls.append(batches)
         return [step_trace(each, sample=16 * MIB) for each in batches]
 
@@ -50,7 +50,7 @@ def test_four_traces_find_the_last_batch_that_fits(start: int) -> None:
 
 
 def test_where_two_traces_foretell_wrong_the_search_goes_on_with_real_ones() -> None:
-    def bent(batch: int) -> Trace:
+    def bent(batch: int) -> StepTrace:
         return step_trace(batch + max(0, batch - 100), sample=16 * MIB)
 
     found = largest_traced_batch(lambda batches: [bent(each) for each in batches], judged, start=8)
@@ -59,7 +59,7 @@ def test_where_two_traces_foretell_wrong_the_search_goes_on_with_real_ones() -> 
 
 
 def test_traces_that_cannot_be_compared_still_lead_to_the_end() -> None:
-    def uneven(batch: int) -> Trace:
+    def uneven(batch: int) -> StepTrace:
         trace = step_trace(batch, sample=16 * MIB)
         ops = [replace(op, name=f"{op.name}.{batch}") for op in trace.ops]
         return replace(trace, ops=ops)

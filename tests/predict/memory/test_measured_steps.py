@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairmile.costs.devices import device
-from fairmile.costs.steps import Trace
+from fairmile.costs.steps import StepTrace
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 from fairmile.predict.memory.account import MemoryAccount, account
 
@@ -29,7 +29,7 @@ MEASURED: list[tuple[str, dict[str, Any], tuple[int, int, int]]] = [
 def accounts(tmp_path_factory: pytest.TempPathFactory) -> list[MemoryAccount]:
     requests = [TraceRequest(str(STEPS), function, arguments) for function, arguments, _ in MEASURED]
     answers = trace_targets(requests, folder=tmp_path_factory.mktemp("traces"))
-    traces = [each for each in answers if isinstance(each, Trace)]
+    traces = [each for each in answers if isinstance(each, StepTrace)]
     assert len(traces) == len(MEASURED)
     return [account(each, device("h200")) for each in traces]
 

@@ -6,7 +6,7 @@ import pytest
 
 from fairmile.costs.steps import Op, TensorSpec
 from fairmile.predict.memory.reductions import Multiprocessors, reduction_bytes
-from fairmile.predict.memory.workspaces import Group, Workspaces, library_rules
+from fairmile.predict.memory.workspaces import BlockGroup, Workspaces, library_rules
 
 H200 = Multiprocessors(132, 2048)
 
@@ -22,7 +22,7 @@ def tensor(*shape: int, dtype: str = "float32", last: bool = False) -> TensorSpe
 
 def taken(
     name: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *arguments: object
-) -> tuple[Group, ...]:
+) -> tuple[BlockGroup, ...]:
     op = Op(f"aten.{name}", "forward", "", inputs, outputs, arguments)
     return Workspaces("hopper", 132).of(op)
 
@@ -53,7 +53,7 @@ def test_a_convolution_with_channels_first_copies_input_output_and_weight() -> N
     (group,) = taken(
         "convolution.default", (x, w), (y,), {"tensor": 0}, {"tensor": 1}, None, one, one, one, False, one, 1
     )
-    assert group == Group(1, (1_207_973_392,))
+    assert group == BlockGroup(1, (1_207_973_392,))
 
 
 def test_a_convolution_of_another_batch_copies_in_proportion() -> None:
@@ -161,7 +161,7 @@ def test_batch_norm_of_channels_that_lie_last_takes_a_workspace(
 def test_the_backward_of_a_norm_holds_a_copy_of_a_gradient_that_does_not_lie_in_order() -> None:
     turned, x = TensorSpec((8, 32, 64), (2048, 1, 32), "float32", 0), tensor(8, 32, 64)
     groups = taken("native_layer_norm_backward.default", (turned, x), (x,), {}, {}, [64])
-    assert groups == (Group(3, (8 * 32 * 64 * 4,), until="end"),)
+    assert groups == (BlockGroup(3, (8 * 32 * 64 * 4,), until="end"),)
     assert taken("native_layer_norm_backward.default", (x, x), (x,), {}, {}, [64]) == ()
 
 
@@ -169,41 +169,41 @@ def test_a_transform_copies_a_batch_that_is_no_single_run_of_memory() -> None:
     spectrum = TensorSpec((16, 32, 128, 65), (266240, 8320, 65, 1), "complex64", 0)
     turned = tensor(16, 32, 128, 128, last=True)
     assert taken("_fft_r2c.default", (tensor(16, 32, 128, 128),), (spectrum,), {}, [2, 3], 0, True) == ()
-    assert taken("_fft_r2c.default", (turned,), (spectrum,), {}, [2, 3], 0, True) == (Group(1, (33_554_432,)),)
+    assert taken("_fft_r2c.default", (turned,), (spectrum,), {}, [2, 3], 0, True) == (BlockGroup(1, (33_554_432,)),)
 
 
 def test_a_transform_to_real_numbers_always_copies_and_twice_where_channels_are_last() -> None:
     first = TensorSpec((16, 32, 128, 65), (266240, 8320, 65, 1), "complex64", 0)
-    assert taken("_fft_c2r.default", (first,), (), {}, [2, 3], 2, 128) == (Group(1, (34_078_720,)),)
+    assert taken("_fft_c2r.default", (first,), (), {}, [2, 3], 2, 128) == (BlockGroup(1, (34_078_720,)),)
     last = TensorSpec((8, 32, 33, 384), (405504, 12672, 384, 1), "complex64", 0)
-    assert taken("_fft_c2r.default", (last,), (), {}, [1, 2], 1, 64) == (Group(1, (25_952_256, 25_952_256)),)
+    assert taken("_fft_c2r.default", (last,), (), {}, [1, 2], 1, 64) == (BlockGroup(1, (25_952_256, 25_952_256)),)
 
 
 def test_the_backward_convolution_works_for_each_gradient_in_turn() -> None:
     g, x, w = tensor(32, 64, 56, 56), tensor(32, 64, 56, 56), tensor(64, 64, 3, 3)
     arguments: tuple[object, ...] = ({}, {}, {}, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
     groups = taken("convolution_backward.default", (g, x, w), (x, w), *arguments)
-    assert groups == (Group(1, (51_527_696,)), Group(2, (53_592_743,)))
+    assert groups == (BlockGroup(1, (51_527_696,)), BlockGroup(2, (53_592_743,)))
 
 
 def test_without_the_gradient_of_the_input_only_the_weight_is_worked_for() -> None:
     g, x, w = tensor(32, 64, 56, 56), tensor(32, 64, 56, 56), tensor(64, 64, 3, 3)
     arguments: tuple[object, ...] = ({}, {}, {}, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
-    assert taken("convolution_backward.default", (g, x, w), (w,), *arguments) == (Group(1, (53_592_743,)),)
+    assert taken("convolution_backward.default", (g, x, w), (w,), *arguments) == (BlockGroup(1, (53_592_743,)),)
 
 
 def test_the_gradient_of_a_softmax_takes_a_product_of_its_size() -> None:
     x = tensor(32, 12, 256, 256)
-    assert taken("_softmax_backward_data.default", (x, x), (x,), {}, {}, -1) == (Group(1, (100_663_296,)),)
+    assert taken("_softmax_backward_data.default", (x, x), (x,), {}, {}, -1) == (BlockGroup(1, (100_663_296,)),)
 
 
 def test_attention_backward_sums_query_gradients_in_float32() -> None:
     q = tensor(16, 12, 1024, 64, dtype="bfloat16")
     groups = taken("_scaled_dot_product_cudnn_attention_backward.default", (q, q, q, q), (q, q, q))
-    assert groups == (Group(3, (51_118_336,)),)
+    assert groups == (BlockGroup(3, (51_118_336,)),)
     s = tensor(64, 12, 197, 64)
     efficient = taken("_scaled_dot_product_efficient_attention_backward.default", (s, s, s, s), (s, s, s))
-    assert efficient == (Group(3, (38_731_776, 605_184, 605_184)), Group(3, (605_184, 50_380_800)))
+    assert efficient == (BlockGroup(3, (38_731_776, 605_184, 605_184)), BlockGroup(3, (605_184, 50_380_800)))
 
 
 def test_the_gradient_of_an_embedding_sorts_and_keeps_partial_sums() -> None:

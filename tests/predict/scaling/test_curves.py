@@ -21,8 +21,8 @@ from fairmile.predict.scaling.curves import (
     scaling_curve,
 )
 from fairmile.predict.scaling.data_parallel import OneGpuStep
-from fairmile.predict.scaling.plans import BestPlans, Plan
-from fairmile.predict.scaling.step import Machine, StepTime, TwoLevelLinks
+from fairmile.predict.scaling.plans import BestPlans, LayoutPlan
+from fairmile.predict.scaling.step import NodeModel, StepParts, TwoLevelLinks
 from fairmile.systems.model import Gpu, Partition
 
 GIB = 2**30
@@ -41,7 +41,7 @@ class Told:
 
     def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> BestPlans:
         layout = Layout(data=gpus)
-        plan = Plan(layout, StepTime(self.times[gpus]), rank_memory(TINY, layout))
+        plan = LayoutPlan(layout, StepParts(self.times[gpus]), rank_memory(TINY, layout))
         return BestPlans([plan] if self.times[gpus] else [], self.tried, 3.0 * GIB)
 
 
@@ -50,7 +50,7 @@ def _efficiencies(curve: ScalingPrediction) -> Sequence[float | None]:
 
 
 def test_strong_scaling_measures_against_the_fewest_gpus() -> None:
-    curve = scaling_curve(Told({1: 8.0, 2: 5.0, 8: 2.0}), Machine(), [8, 1, 2], batch=64)
+    curve = scaling_curve(Told({1: 8.0, 2: 5.0, 8: 2.0}), NodeModel(), [8, 1, 2], batch=64)
     assert [row.gpus for row in curve.rows] == [1, 2, 8]
     assert _efficiencies(curve) == pytest.approx([1.0, 0.8, 0.5])
     assert [row.samples_per_s for row in curve.rows] == pytest.approx([8.0, 12.8, 32.0])
@@ -58,31 +58,31 @@ def test_strong_scaling_measures_against_the_fewest_gpus() -> None:
 
 
 def test_weak_scaling_grows_the_batch_with_the_gpus() -> None:
-    curve = scaling_curve(Told({1: 1.0, 4: 1.25}), Machine(), [1, 4], mode="weak", batch=16)
+    curve = scaling_curve(Told({1: 1.0, 4: 1.25}), NodeModel(), [1, 4], mode="weak", batch=16)
     assert [row.global_batch for row in curve.rows] == [16, 64]
     assert _efficiencies(curve) == pytest.approx([1.0, 0.8])
 
 
 def test_it_is_worth_it_only_up_to_the_first_fall_below_the_threshold() -> None:
-    curve = scaling_curve(Told({1: 8.0, 2: 8.0, 4: 2.0}), Machine(), [1, 2, 4], batch=8)
+    curve = scaling_curve(Told({1: 8.0, 2: 8.0, 4: 2.0}), NodeModel(), [1, 2, 4], batch=8)
     assert _efficiencies(curve) == pytest.approx([1.0, 0.5, 1.0])
     assert curve.worth_up_to == 1
 
 
 def test_numbers_of_gpus_where_nothing_fits_say_why_and_are_no_base() -> None:
-    curve = scaling_curve(Told({1: 0.0, 2: 4.0, 4: 2.0}), Machine(), [1, 2, 4], batch=8)
+    curve = scaling_curve(Told({1: 0.0, 2: 4.0, 4: 2.0}), NodeModel(), [1, 2, 4], batch=8)
     assert curve.rows[0].plan is None
     assert "the smallest of 3 needs 3.0 GiB" in curve.rows[0].reason
     assert _efficiencies(curve)[1:] == pytest.approx([1.0, 1.0])
     assert curve.worth_up_to == 4
-    uneven = scaling_curve(Told({3: 0.0}, tried=0), Machine(), [3], batch=8)
+    uneven = scaling_curve(Told({3: 0.0}, tried=0), NodeModel(), [3], batch=8)
     assert "cannot be shared evenly by 3 GPUs" in uneven.rows[0].reason
     assert uneven.worth_up_to is None
 
 
 def test_hours_energy_and_cost_follow_the_samples() -> None:
     goal = Goal(samples=6400, price_per_gpu_hour=3.0, power_w=500.0)
-    row = scaling_curve(Told({4: 9.0}), Machine(), [4], batch=64, goal=goal).rows[0]
+    row = scaling_curve(Told({4: 9.0}), NodeModel(), [4], batch=64, goal=goal).rows[0]
     assert row.wall_s == pytest.approx(900)
     assert row.gpu_hours == pytest.approx(1.0)
     assert row.cost == pytest.approx(3.0)
@@ -91,25 +91,25 @@ def test_hours_energy_and_cost_follow_the_samples() -> None:
 
 
 def test_power_of_the_machine_gives_energy_without_a_goal() -> None:
-    row = scaling_curve(Told({4: 1.0}), Machine(power_w=250.0), [4], batch=4).rows[0]
+    row = scaling_curve(Told({4: 1.0}), NodeModel(power_w=250.0), [4], batch=4).rows[0]
     assert row.energy_per_sample_j == pytest.approx(250.0)
     assert row.gpu_hours is None
 
 
 def test_the_power_of_the_machine_stands_in_where_a_goal_names_none() -> None:
-    row = scaling_curve(Told({4: 1.0}), Machine(power_w=250.0), [4], batch=4, goal=Goal(samples=8)).rows[0]
+    row = scaling_curve(Told({4: 1.0}), NodeModel(power_w=250.0), [4], batch=4, goal=Goal(samples=8)).rows[0]
     assert row.energy_j == pytest.approx(2000.0)
 
 
 def test_each_step_has_an_interval_around_it() -> None:
-    curve = scaling_curve(Told({1: 2.0, 2: 0.0}), Machine(), [1, 2], batch=4, spread=0.25)
+    curve = scaling_curve(Told({1: 2.0, 2: 0.0}), NodeModel(), [1, 2], batch=4, spread=0.25)
     assert curve.rows[0].interval_s == pytest.approx((1.6, 2.5))
     assert curve.rows[1].interval_s is None
 
 
 def test_the_prediction_is_plain_data() -> None:
     curve = predict_scaling(RESNET.footprint, OneGpuStep(0.1, 128), PARTITION, [1, 4, 64], batch=1024)
-    told = json.loads(json.dumps(curve.as_dict()))
+    told = json.loads(json.dumps(curve.to_dict()))
     assert [row["gpus"] for row in told["rows"]] == [1, 4, 64]
     assert told["rows"][2]["nodes"] == 16
     assert set(told["rows"][0]["parts_s"]) >= {"compute_s", "data_s", "bubble_s", "wait_s"}
@@ -135,10 +135,10 @@ def test_weak_scaling_of_a_traced_model_reaches_further_than_strong_scaling() ->
 
 
 def test_a_topology_or_a_machine_can_stand_for_a_partition() -> None:
-    link = Link.from_bandwidth(1e-6, 100e9)
+    link = Link(1e-6, 1 / 100e9)
     by_topology = predict_scaling(RESNET.footprint, OneGpuStep(0.1, 128), Topology(4, link, link, rails=4), [8])
     assert by_topology.rows[0].nodes == 2
-    machine = Machine(gpus_per_node=2)
+    machine = NodeModel(gpus_per_node=2)
     links = TwoLevelLinks(1e11, 1e11)
     by_machine = predict_scaling(RESNET.footprint, OneGpuStep(0.1, 128), machine, [8], collectives=links)
     assert by_machine.rows[0].nodes == 4
@@ -167,7 +167,7 @@ def test_a_transformer_too_large_for_few_gpus_starts_where_it_fits() -> None:
 @pytest.mark.parametrize(("gpus", "batch"), [([], 1), ([0, 1], 1), ([1], 0)])
 def test_no_gpus_or_no_batch_is_refused(gpus: list[int], batch: int) -> None:
     with pytest.raises(UsageError, match="cannot be"):
-        scaling_curve(Told({1: 1.0}), Machine(), gpus, batch=batch)
+        scaling_curve(Told({1: 1.0}), NodeModel(), gpus, batch=batch)
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ def test_more_gpus_than_the_machine_or_a_job_has_are_noted() -> None:
 
 def test_efficiency_above_all_is_explained() -> None:
     assert any(
-        "above 100 %" in note for note in scaling_curve(Told({2: 4.0, 4: 1.0}), Machine(), [2, 4], batch=8).notes
+        "above 100 %" in note for note in scaling_curve(Told({2: 4.0, 4: 1.0}), NodeModel(), [2, 4], batch=8).notes
     )
-    assert not scaling_curve(Told({2: 4.0, 4: 2.0}), Machine(), [2, 4], batch=8).notes
+    assert not scaling_curve(Told({2: 4.0, 4: 2.0}), NodeModel(), [2, 4], batch=8).notes
 
 
 def test_what_does_not_fit_is_told_beside_what_there_is() -> None:
-    row = scaling_curve(Told({1: 0.0}), Machine(memory_bytes=2.0 * GIB), [1], batch=8).rows[0]
+    row = scaling_curve(Told({1: 0.0}), NodeModel(memory_bytes=2.0 * GIB), [1], batch=8).rows[0]
     assert row.reason.endswith("needs 3.0 GiB, a GPU has 2.0 GiB")
 
 

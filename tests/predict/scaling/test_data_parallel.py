@@ -9,8 +9,8 @@ import pytest
 
 from fairmile.base.errors import UsageError
 from fairmile.predict.memory.sharding import Layout, ModelFootprint
-from fairmile.predict.scaling.data_parallel import DataParallelModel, Effects, Input, OneGpuStep
-from fairmile.predict.scaling.step import Machine, TwoLevelLinks
+from fairmile.predict.scaling.data_parallel import DataParallelModel, Effects, InputRate, OneGpuStep
+from fairmile.predict.scaling.step import NodeModel, TwoLevelLinks
 
 MIB = 2**20
 FREE = Effects(straggling=0.0, half_batch=0.0, overlap=1.0, contention=0.0)
@@ -43,7 +43,7 @@ def _model(
 ) -> DataParallelModel:
     one = step or OneGpuStep(1.0, 32, backward_share=0.5, optimizer_share=0.0)
     asked = Flat() if collectives is None else collectives
-    return DataParallelModel(_footprint(gradients), one, asked, Machine(gpus_per_node=4), effects)  # type: ignore[arg-type]
+    return DataParallelModel(_footprint(gradients), one, asked, NodeModel(gpus_per_node=4), effects)  # type: ignore[arg-type]
 
 
 def test_one_gpu_takes_the_time_it_was_given() -> None:
@@ -113,7 +113,7 @@ def test_a_small_batch_is_less_efficient_by_the_fixed_part_of_a_step() -> None:
 
 def test_two_known_batches_give_a_straight_line() -> None:
     steps = [OneGpuStep(0.4, 8, optimizer_share=0.0), OneGpuStep(1.0, 32, optimizer_share=0.0)]
-    model = DataParallelModel(_footprint(), steps, Flat(), Machine(), FREE)
+    model = DataParallelModel(_footprint(), steps, Flat(), NodeModel(), FREE)
     assert model.work_s(8) == pytest.approx(0.4)
     assert model.work_s(20) == pytest.approx(0.7)
     assert model.work_s(64) == pytest.approx(1.8)
@@ -163,17 +163,17 @@ def test_shares_beyond_the_whole_step_are_refused() -> None:
 
 def test_no_step_at_all_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to scale"):
-        DataParallelModel(_footprint(), [], Flat(), Machine())
+        DataParallelModel(_footprint(), [], Flat(), NodeModel())
 
 
 def test_samples_that_arrive_too_slowly_hold_up_the_step() -> None:
     model = _model()
-    model.input = Input(node_samples_per_s=32.0)
+    model.input = InputRate(node_samples_per_s=32.0)
     assert model.step(Layout(micro_batch=32)).input_s == pytest.approx(0.0)
     # Four ranks share the loaders of one node; eight have two nodes.
     assert model.step(Layout(data=4, micro_batch=32)).step_time_s == pytest.approx(4.0)
     assert model.step(Layout(data=8, micro_batch=32)).step_time_s == pytest.approx(4.0)
-    model.input = Input(shared_samples_per_s=64.0)
+    model.input = InputRate(shared_samples_per_s=64.0)
     assert model.step(Layout(data=8, micro_batch=32)).step_time_s == pytest.approx(4.0)
     assert model.step(Layout(data=16, micro_batch=32)).step_time_s == pytest.approx(8.0)
 
@@ -188,7 +188,7 @@ def test_sharing_a_small_update_saves_no_more_than_its_bytes_take() -> None:
     one = OneGpuStep(1.0, 32, backward_share=0.5, optimizer_share=0.1)
     states, gradients = 3 * 100 * MIB, 100 * MIB
     bandwidth = (2 * states + gradients) / 0.02  # of the 100 ms of the update, 20 are bytes
-    machine = Machine(gpus_per_node=4, bandwidth_bytes_per_s=bandwidth)
+    machine = NodeModel(gpus_per_node=4, bandwidth_bytes_per_s=bandwidth)
     model = DataParallelModel(_footprint(), one, Flat(), machine, FREE)
     updates = [model.step(Layout(data=4, zero=zero, micro_batch=32)).optimizer_s for zero in (0, 1)]
     assert updates == pytest.approx([0.1, 0.08 + 0.02 / 4])

@@ -21,7 +21,7 @@ from fairmile.predict.scaling.plans import (
     divisors,
     enumerate_layouts,
 )
-from fairmile.predict.scaling.step import Machine, StepTime, TwoLevelLinks
+from fairmile.predict.scaling.step import NodeModel, StepParts, TwoLevelLinks
 from fairmile.predict.scaling.transformer import TransformerModel
 
 GIB = 2**30
@@ -36,7 +36,7 @@ def _planner(model: Transformer, memory_bytes: float | None, **choices: object) 
 
 def _traced(memory_bytes: float | None, **choices: object) -> TracedPlanner:
     said = {"kind": "cnn", "side": [224, 224], "form": "resnet", "depths": [3, 4, 6, 3], "dense": [1000], "batch": 64}
-    model = DataParallelModel(closed_form(said).footprint, OneGpuStep(0.1, 64), LINKS, Machine(gpus_per_node=4))
+    model = DataParallelModel(closed_form(said).footprint, OneGpuStep(0.1, 64), LINKS, NodeModel(gpus_per_node=4))
     planner = TracedPlanner(model, memory_bytes)
     planner.choices = replace(planner.choices, **choices)  # type: ignore[arg-type]
     return planner
@@ -154,10 +154,10 @@ def test_divisors_are_complete() -> None:
 def test_of_plans_that_are_as_fast_the_simplest_is_taken() -> None:
     footprint = closed_form(SMALL).footprint
     plain, sharded, split = Layout(8), Layout(8, zero=1), Layout(4, tensor=2)
-    timed = [(StepTime(1.0), split), (StepTime(1.001), sharded), (StepTime(1.002), plain)]
+    timed = [(StepParts(1.0), split), (StepParts(1.001), sharded), (StepParts(1.002), plain)]
     assert [plan.layout for plan in choose(timed, footprint, None, 3).plans] == [plain, split, sharded]
     assert [plan.layout for plan in choose(timed, footprint, None, 1).plans] == [plain]
-    slower = [*timed[:2], (StepTime(1.01), plain)]
+    slower = [*timed[:2], (StepParts(1.01), plain)]
     best = choose(slower, footprint, None, 1).best
     assert best is not None and best.layout == sharded
     # The simplest must fit, too.
@@ -170,7 +170,7 @@ def test_a_plan_has_room_for_all_that_the_allocator_reserves() -> None:
     footprint = replace(closed_form(SMALL).footprint, slack_share=1.0)
     need = rank_memory(footprint, Layout())
     for room, fits in ((need.device_bytes, True), (need.device_bytes - 1, False)):
-        assert bool(choose([(StepTime(1.0), Layout())], footprint, room, 1).plans) is fits
+        assert bool(choose([(StepParts(1.0), Layout())], footprint, room, 1).plans) is fits
     assert need.device_bytes > 1.9 * need.allocated_bytes
 
 

@@ -7,7 +7,7 @@ import pytest
 from fairmile.base.errors import UsageError
 from fairmile.costs.devices import device
 from fairmile.predict.memory.sharding import Layout
-from fairmile.predict.scaling.step import Machine, TwoLevelLinks, device_of_partition, machine_of
+from fairmile.predict.scaling.step import NodeModel, TwoLevelLinks, device_of_partition, machine_of
 from fairmile.systems.model import Gpu, Partition
 
 
@@ -24,7 +24,7 @@ def test_a_partition_without_gpus_is_refused() -> None:
 
 
 def test_data_parallel_ranks_stand_a_tensor_group_apart() -> None:
-    machine = Machine(gpus_per_node=8)
+    machine = NodeModel(gpus_per_node=8)
     assert machine.data_nodes(Layout(data=8)) == 1
     assert machine.data_nodes(Layout(data=64)) == 8
     assert machine.data_nodes(Layout(data=16, tensor=4)) == 8
@@ -34,7 +34,7 @@ def test_data_parallel_ranks_stand_a_tensor_group_apart() -> None:
 
 
 def test_groups_share_adapters_only_where_there_are_fewer_than_senders() -> None:
-    rich, poor = Machine(gpus_per_node=8, rails=8), Machine(gpus_per_node=8, rails=2)
+    rich, poor = NodeModel(gpus_per_node=8, rails=8), NodeModel(gpus_per_node=8, rails=2)
     layout = Layout(data=16, tensor=8)
     assert rich.sharing(layout, 16) == 1.0
     assert poor.sharing(layout, 16) == 4.0
@@ -58,7 +58,7 @@ def test_a_collective_without_formula_is_refused() -> None:
 
 def test_a_device_of_the_table_says_what_it_can_do_and_draws() -> None:
     known = device("h200")
-    machine = Machine(gpus_per_node=4).with_device(known)
+    machine = NodeModel(gpus_per_node=4).with_device(known)
     assert machine.gpus_per_node == 4
     assert machine.peak_flops == known.peak("bfloat16")
     assert (machine.memory_bytes, machine.power_w) == (known.memory_bytes, known.max_w)

@@ -1,18 +1,15 @@
-"""The step of a transformer: what each part of the layout does to it, and constants found again from runs."""
+"""The step of a transformer: what each part of the layout does to it."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import asdict, replace
 
 import pytest
 
-from fairmile.base.errors import UsageError
 from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.memory.sharding import Layout
-from fairmile.predict.scaling.comparison import compare_runs, split_runs, summarise
-from fairmile.predict.scaling.step import Machine, TwoLevelLinks
-from fairmile.predict.scaling.transformer import Constants, TransformerModel, TransformerRun, calibrate
+from fairmile.predict.scaling.step import NodeModel, TwoLevelLinks
+from fairmile.predict.scaling.transformer import Constants, TransformerModel
 
 GPT = Transformer(
     batch=1, layers=48, hidden=8192, heads=64, seq=2048, vocab=51200, attention="math", precision="pure_bf16"
@@ -115,7 +112,7 @@ def test_sharded_optimizers_update_their_share() -> None:
 
 def test_given_collectives_are_asked_instead_of_the_constants() -> None:
     links = TwoLevelLinks(inside_bytes_per_s=100e9, node_bytes_per_s=100e9)
-    model = TransformerModel(collectives=links, machine=Machine(gpus_per_node=4, rails=4))
+    model = TransformerModel(collectives=links, machine=NodeModel(gpus_per_node=4, rails=4))
     layout = Layout(data=8, tensor=4)
     step = model.step(GPT, layout)
     blocks = GPT.layers * GPT.layer_parameters + GPT.embedding_parameters + GPT.head_parameters
@@ -128,52 +125,6 @@ def test_waiting_grows_with_the_logarithm_of_the_ranks() -> None:
     waits = [model.step(GPT, Layout(data=data)).wait_s for data in (1, 10, 100)]
     assert waits[0] == 0
     assert waits[2] == pytest.approx(2 * waits[1])
-
-
-def _made_up_runs(constants: Constants, scatter: float) -> list[TransformerRun]:
-    model, drawn = TransformerModel(constants), random.Random(3)
-    runs = []
-    for number in range(60):
-        hidden = drawn.choice([2048, 4096, 8192])
-        shape = Transformer(
-            batch=1,
-            layers=drawn.choice([24, 48]),
-            hidden=hidden,
-            heads=32,
-            seq=2048,
-            vocab=51200,
-            attention="math",
-            precision="pure_bf16",
-        )
-        layout = Layout(
-            data=drawn.choice([2, 8, 16]),
-            tensor=drawn.choice([1, 2, 4, 8]),
-            pipeline=drawn.choice([1, 2, 4]),
-            micro_batch=drawn.choice([1, 2, 4, 8]),
-            micro_batches=drawn.choice([4, 8, 16]),
-            recompute="full",
-        )
-        time_s = model.step(shape, layout).step_time_s * (1 + drawn.uniform(-scatter, scatter))
-        runs.append(TransformerRun(shape, layout, time_s, str(number)))
-    return runs
-
-
-def test_twenty_runs_calibrate_a_machine_that_is_far_from_usual() -> None:
-    truth = Constants(
-        matrix_efficiency=0.6, memory_bytes_per_s=0.8e12, link_bytes_per_s=150e9, node_bytes_per_s=40e9, kernel_s=1e-5
-    )
-    runs = _made_up_runs(truth, scatter=0.03)
-    before = summarise(compare_runs(runs, Constants()))
-    after = [summarise(split_runs(runs, 20, seed)).mean for seed in range(3)]
-    assert before.mean > 0.25
-    assert sum(after) / len(after) < 0.05
-
-
-def test_calibration_needs_a_run() -> None:
-    with pytest.raises(UsageError, match="no run to calibrate"):
-        calibrate([])
-    with pytest.raises(UsageError, match="3 of 3 runs"):
-        split_runs(_made_up_runs(Constants(), 0.0)[:3], 3, 0)
 
 
 def test_a_device_of_more_bandwidth_has_constants_of_its_own() -> None:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("msgspec")
 
 from fairmile.base.errors import Integrity
-from fairmile.traces.events import EventTable, Kind
+from fairmile.traces.events import EventKind, EventTable
 from fairmile.traces.readers.chrome import read
 
 
@@ -70,12 +70,15 @@ def test_moments_counters_and_spans_of_many_ranks_are_told_apart(tmp_path: Path)
     table = trace(tmp_path, events)
     assert table.ranks == [0, 1] and table.validate() == []
     mine = table.select(table.of_rank(1))
-    kinds = {mine.name_of(row): Kind(int(mine.kind[row])) for row in range(len(mine))}
+    kinds = {mine.name_of(row): EventKind(int(mine.kind[row])) for row in range(len(mine))}
     assert kinds == {
-        "step 4": Kind.PHASE, "MPI_Allreduce": Kind.COLLECTIVE, "here": Kind.MARKER, "power": Kind.COUNTER,
-    }  # fmt: skip
-    assert mine.bytes[mine.of_kind(Kind.COLLECTIVE)].tolist() == [64]
-    assert mine.value[mine.of_kind(Kind.COUNTER)].tolist() == [71.5]
+        "step 4": EventKind.PHASE,
+        "MPI_Allreduce": EventKind.COLLECTIVE,
+        "here": EventKind.MARKER,
+        "power": EventKind.COUNTER,
+    }
+    assert mine.bytes[mine.of_kind(EventKind.COLLECTIVE)].tolist() == [64]
+    assert mine.value[mine.of_kind(EventKind.COUNTER)].tolist() == [71.5]
     assert set(mine.step.tolist()) == {4}
 
 
@@ -102,7 +105,7 @@ def test_asynchronous_events_pair_by_their_number(tmp_path: Path) -> None:
     ]
     table = trace(tmp_path, events)
     assert table.duration_ns.tolist() == [5000, 8000]
-    assert set(table.kind.tolist()) == {Kind.IO}
+    assert set(table.kind.tolist()) == {EventKind.IO}
     assert len(set(table.lane.tolist())) == 2
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import Integrity
-from fairmile.traces.events import Kind
+from fairmile.traces.events import EventKind
 from fairmile.traces.readers.flight import read
 
 
@@ -38,7 +38,7 @@ def test_a_dump_tells_number_size_state_and_time_of_each_collective(tmp_path: Pa
     file.write_bytes(pickle.dumps(DUMP) if packed else json.dumps(DUMP).encode())
     table = read(file)
     assert table.ranks == [1] and table.processes[0].world == 2 and table.missing_ranks == [0]
-    assert table.kind.tolist() == [Kind.COLLECTIVE, Kind.COLLECTIVE, Kind.P2P]
+    assert table.kind.tolist() == [EventKind.COLLECTIVE, EventKind.COLLECTIVE, EventKind.P2P]
     assert table.sequence.tolist() == [1, 2, 4]
     assert table.bytes.tolist() == [4000] * 3
     assert list(zip(table.start_ns.tolist(), table.end_ns.tolist(), strict=True))[:2] == [

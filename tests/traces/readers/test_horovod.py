@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("msgspec")
 
 from fairmile.traces.analyze import analyze
-from fairmile.traces.events import Kind
+from fairmile.traces.events import EventKind
 from fairmile.traces.reading import format_of, read_traces
 from fairmile.traces.replay import WhatIf, replay
 
@@ -36,7 +36,7 @@ def test_each_rank_has_the_collective_from_when_it_was_ready_to_the_common_end(t
     file.write_text(TIMELINE + end, encoding="utf-8")
     assert format_of(file) == "horovod"
     table = read_traces(file)
-    rows = np.flatnonzero(table.of_kind(Kind.COLLECTIVE))
+    rows = np.flatnonzero(table.of_kind(EventKind.COLLECTIVE))
     rows = rows[np.argsort(table.rank[rows])]
     assert table.rank[rows].tolist() == [0, 1, 2]
     assert table.start_ns[rows].tolist() == [100_000, 900_000, 150_000]
@@ -51,15 +51,15 @@ def test_phases_lie_in_the_lane_of_their_tensor(tmp_path: Path) -> None:
     file = tmp_path / "timeline.json"
     file.write_text(TIMELINE + "]", encoding="utf-8")
     table = read_traces(file)
-    rows = np.flatnonzero(table.of_kind(Kind.SYNC, Kind.MEMCPY, Kind.REGION))
+    rows = np.flatnonzero(table.of_kind(EventKind.SYNC, EventKind.MEMCPY, EventKind.REGION))
     found = {table.name_of(row): (table.kind[row], int(table.duration_ns[row])) for row in rows.tolist()}
     assert found == {
-        "NEGOTIATE_ALLREDUCE": (Kind.SYNC, 805_000),
-        "ALLREDUCE": (Kind.REGION, 90_000),
-        "MEMCPY_IN_FUSION_BUFFER": (Kind.MEMCPY, 8_000),
-        "NCCL_ALLREDUCE": (Kind.REGION, 69_000),
+        "NEGOTIATE_ALLREDUCE": (EventKind.SYNC, 805_000),
+        "ALLREDUCE": (EventKind.REGION, 90_000),
+        "MEMCPY_IN_FUSION_BUFFER": (EventKind.MEMCPY, 8_000),
+        "NCCL_ALLREDUCE": (EventKind.REGION, 69_000),
     }
-    assert table.lanes[table.lane[rows[table.kind[rows] == Kind.REGION][0]]].on_device  # a named range, no work
+    assert table.lanes[table.lane[rows[table.kind[rows] == EventKind.REGION][0]]].on_device  # a named range, no work
     assert {table.lanes[lane].label for lane in table.lane[rows].tolist()} == {"grad/dense"}
 
 
@@ -111,7 +111,7 @@ def test_a_timeline_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None
     file = tmp_path / "timeline.json"
     file.write_text(TIMELINE[: TIMELINE.index('"ts": 990')], encoding="utf-8")
     table = read_traces(file)
-    assert not table.of_kind(Kind.COLLECTIVE).any()
+    assert not table.of_kind(EventKind.COLLECTIVE).any()
     assert any("is cut off" in note for note in table.notes)
     assert any("2 phases begin and never end" in note for note in table.notes)
 

@@ -14,7 +14,7 @@ pytest.importorskip("msgspec")
 from trace_files import BASE_NS, kineto_events, write_kineto
 
 from fairmile.base.errors import Integrity
-from fairmile.traces.events import EventTable, Group, Kind
+from fairmile.traces.events import EventKind, EventTable, RankGroup
 from fairmile.traces.readers.kineto import read
 from fairmile.traces.reading import read_traces
 
@@ -34,25 +34,25 @@ def test_times_are_nanoseconds_since_the_epoch_with_nothing_lost(tmp_path: Path)
 
 def test_every_category_has_its_kind(tmp_path: Path) -> None:
     table = read(write_kineto(tmp_path, 0))
-    kinds = {table.name_of(row): Kind(int(table.kind[row])) for row in range(len(table))}
+    kinds = {table.name_of(row): EventKind(int(table.kind[row])) for row in range(len(table))}
     assert kinds == {
-        "ProfilerStep#0": Kind.PHASE,
-        "ProfilerStep#1": Kind.PHASE,
-        "enumerate(DataLoader)#x": Kind.IO,
-        "aten::mm": Kind.REGION,
-        "cudaLaunchKernel": Kind.LAUNCH,
-        "gemm": Kind.KERNEL,
-        "Memcpy HtoD": Kind.MEMCPY,
-        NCCL: Kind.COLLECTIVE,
-        "cudaDeviceSynchronize": Kind.SYNC,
-        "[memory]": Kind.MEMORY,
+        "ProfilerStep#0": EventKind.PHASE,
+        "ProfilerStep#1": EventKind.PHASE,
+        "enumerate(DataLoader)#x": EventKind.IO,
+        "aten::mm": EventKind.REGION,
+        "cudaLaunchKernel": EventKind.LAUNCH,
+        "gemm": EventKind.KERNEL,
+        "Memcpy HtoD": EventKind.MEMCPY,
+        NCCL: EventKind.COLLECTIVE,
+        "cudaDeviceSynchronize": EventKind.SYNC,
+        "[memory]": EventKind.MEMORY,
     }
 
 
 def test_an_nccl_kernel_carries_group_size_number_and_type_of_its_collective(tmp_path: Path) -> None:
     table = read(write_kineto(tmp_path, 0))
     row = row_of(table, NCCL)
-    assert table.groups[table.group[row]] == Group("0", (0, 1), "nccl", 2)
+    assert table.groups[table.group[row]] == RankGroup("0", (0, 1), "nccl", 2)
     assert (int(table.bytes[row]), int(table.sequence[row])) == (4000, 40)
     assert table.attributes["dtype"].get(row) == "Float"
 
@@ -72,12 +72,12 @@ def test_lanes_tell_streams_from_threads(tmp_path: Path) -> None:
     table = read(write_kineto(tmp_path, 1))
     lanes = {lane.label: (lane.on_device, lane.rank, lane.device) for lane in table.lanes}
     assert lanes == {"main": (False, 1, -1), "stream 7": (True, 1, 1), "stream 20": (True, 1, 1)}
-    assert table.busy_device().sum() == 6
+    assert table.on_device().sum() == 6
 
 
 def test_memory_events_hold_what_was_freed_and_what_is_left(tmp_path: Path) -> None:
     table = read(write_kineto(tmp_path, 0))
-    row = int(np.flatnonzero(table.of_kind(Kind.MEMORY))[0])
+    row = int(np.flatnonzero(table.of_kind(EventKind.MEMORY))[0])
     assert (int(table.bytes[row]), float(table.value[row])) == (-1024, 5000.0)
     assert np.isnan(table.value[row_of(table, "gemm")])
 
@@ -148,7 +148,7 @@ def test_messages_are_told_from_collectives(tmp_path: Path) -> None:
     about = {"Collective name": "send", "dtype": "BFloat16", "In msg nelems": 10, "Src Rank": 0, "Dst Rank": 1}
     kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_SendRecv()", "pid": 0, "tid": 20, "ts": 1, "dur": 2}
     table = read(write_kineto(tmp_path, 0, events=[{**kernel, "args": about}]))
-    assert table.kind.tolist() == [Kind.P2P]
+    assert table.kind.tolist() == [EventKind.P2P]
     assert table.bytes.tolist() == [20]
     assert table.attributes["peer"].get(0) == 1
 
@@ -227,7 +227,7 @@ def test_of_a_real_gloo_program_every_collective_is_matched_on_both_ranks(real: 
     assert table.validate() == [] and table.ranks == [0, 1] and table.missing() == []
     lists = []
     for rank in (0, 1):
-        rows = np.flatnonzero(table.of_rank(rank) & table.of_kind(Kind.COLLECTIVE))
+        rows = np.flatnonzero(table.of_rank(rank) & table.of_kind(EventKind.COLLECTIVE))
         rows = rows[np.argsort(table.sequence[rows])]
         assert table.sequence[rows].tolist() == list(range(8))
         lists.append([(table.name_of(row), int(table.bytes[row]), int(table.step[row])) for row in rows.tolist()])
@@ -235,13 +235,13 @@ def test_of_a_real_gloo_program_every_collective_is_matched_on_both_ranks(real: 
     assert lists[0] == lists[1] == [(*each, step) for step in (1, 2) for each in one_step]
     # Nobody leaves before the last one came.
     for number in range(8):
-        rows = np.flatnonzero(table.of_kind(Kind.COLLECTIVE) & (table.sequence == number))
+        rows = np.flatnonzero(table.of_kind(EventKind.COLLECTIVE) & (table.sequence == number))
         assert table.end_ns[rows].min() >= table.start_ns[rows].max() or table.name_of(int(rows[0])) != "gloo:barrier"
 
 
 def test_of_a_real_gloo_program_messages_know_their_peer(real: Path) -> None:
     table = read_traces(real / "rank*.json", format="kineto")
-    messages = np.flatnonzero(table.of_kind(Kind.P2P)).tolist()
+    messages = np.flatnonzero(table.of_kind(EventKind.P2P)).tolist()
     found = {(table.name_of(row), int(table.rank[row]), table.attributes["peer"].get(row)) for row in messages}
     assert found == {("gloo:send", 0, 1), ("gloo:recv", 1, 0)}
 
@@ -252,5 +252,5 @@ def test_real_dumps_of_the_flight_recorder_are_read_as_json_and_as_pickle(real: 
     assert by_json.ranks == by_pickle.ranks == [0, 1]
     assert by_json.sequence.tolist() == by_pickle.sequence.tolist()
     assert json.dumps(by_json.start_ns.tolist()) == json.dumps(by_pickle.start_ns.tolist())
-    names = [by_json.name_of(row) for row in np.flatnonzero(by_json.of_rank(0) & by_json.of_kind(Kind.COLLECTIVE))]
+    names = [by_json.name_of(row) for row in np.flatnonzero(by_json.of_rank(0) & by_json.of_kind(EventKind.COLLECTIVE))]
     assert names[:4] == ["gloo:all_reduce", "gloo:all_reduce", "gloo:all_gather", "gloo:barrier"]

@@ -9,7 +9,7 @@ import pytest
 
 from fairmile.base.errors import Integrity
 from fairmile.traces.analyze import analyze
-from fairmile.traces.events import Kind
+from fairmile.traces.events import EventKind
 from fairmile.traces.readers.meter import read
 from fairmile.traces.reading import read_traces
 
@@ -41,14 +41,14 @@ def test_spans_of_each_rank_stand_on_the_clock_of_the_wall_with_their_kind(tmp_p
     table = read(file)
     assert table.validate() == [] and table.ranks == [0, 1]
     mine = table.select(table.of_rank(0))
-    found = {(mine.name_of(row), Kind(int(mine.kind[row])), int(mine.step[row])) for row in range(len(mine))}
+    found = {(mine.name_of(row), EventKind(int(mine.kind[row])), int(mine.step[row])) for row in range(len(mine))}
     assert found == {
-        ("step", Kind.PHASE, 7), ("step", Kind.PHASE, 8), ("forward", Kind.REGION, 7),
-        ("all_reduce", Kind.COLLECTIVE, 7), ("load_data", Kind.IO, 8), ("checkpoint", Kind.MARKER, -1),
-        ("loss", Kind.COUNTER, 8),
+        ("step", EventKind.PHASE, 7), ("step", EventKind.PHASE, 8), ("forward", EventKind.REGION, 7),
+        ("all_reduce", EventKind.COLLECTIVE, 7), ("load_data", EventKind.IO, 8), ("checkpoint", EventKind.MARKER, -1),
+        ("loss", EventKind.COUNTER, 8),
     }  # fmt: skip
     assert int(mine.start_ns[mine.named("forward")][0]) == 10**18 + 10
-    row = int(np.flatnonzero(mine.of_kind(Kind.COLLECTIVE))[0])
+    row = int(np.flatnonzero(mine.of_kind(EventKind.COLLECTIVE))[0])
     assert int(mine.bytes[row]) == 64 and mine.attributes["dtype"].get(row) == "float"
     assert [lane.label for lane in table.lanes if lane.rank == 1] == ["thread 3"]
 
@@ -66,12 +66,12 @@ def test_exchanges_between_components_keep_key_version_bytes_and_waiting(tmp_pat
     table = read(file)
     assert sorted(table.components) == ["solver", "trainer"]
     solver = table.select(table.of_rank(0, "solver"))
-    assert solver.kind.tolist() == [Kind.EXCHANGE] * 2
+    assert solver.kind.tolist() == [EventKind.EXCHANGE] * 2
     assert solver.bytes.tolist() == [4096, 4096] and solver.sequence.tolist() == [1, 2]
     assert solver.attribute("key").tolist() == ["field", "field"]
     assert solver.attribute("wait_ns").tolist() == [None, 3]
     trainer = table.select(table.of_rank(0, "trainer"))
-    assert trainer.value[trainer.of_kind(Kind.COUNTER)].tolist() == [3.0, 4.5]
+    assert trainer.value[trainer.of_kind(EventKind.COUNTER)].tolist() == [3.0, 4.5]
     assert table.missing() == []
 
 
@@ -86,7 +86,7 @@ def test_processes_without_a_rank_stand_outside_when_others_have_one(tmp_path: P
         {"sample": [71.5], "at": 19, "watch": "9-1", "p": 9},
     )
     table = read(file)
-    row = int(np.flatnonzero(table.of_kind(Kind.COUNTER))[0])
+    row = int(np.flatnonzero(table.of_kind(EventKind.COUNTER))[0])
     assert table.name_of(row) == "gpu0.power (W)" and float(table.value[row]) == 71.5
     assert table.components[table.component[row]] == "outside"
     assert table.components[table.component[int(np.flatnonzero(table.named("forward"))[0])]] == ""
@@ -99,7 +99,7 @@ def test_epochs_are_no_steps_where_finer_ones_are_there(tmp_path: Path) -> None:
         {"spans": "epoch", "at": [0, 100], "p": 1},
         {"spans": "step", "at": [0, 50, 50, 50], "p": 1},
     )
-    assert sorted(read(both).step[read(both).of_kind(Kind.PHASE)].tolist()) == [0, 1]
+    assert sorted(read(both).step[read(both).of_kind(EventKind.PHASE)].tolist()) == [0, 1]
     alone = log(tmp_path / "b", writer(1, 0), {"spans": "epoch", "at": [0, 100, 100, 50], "p": 1})
     assert read(alone).step.tolist() == [0, 1]
 

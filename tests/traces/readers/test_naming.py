@@ -2,37 +2,37 @@ from __future__ import annotations
 
 import pytest
 
-from fairmile.traces.events import Kind
+from fairmile.traces.events import EventKind
 from fairmile.traces.readers.naming import bytes_of_type, kind_of_name, number_at_end, rank_in, step_of_name
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("MPI_Allreduce", Kind.COLLECTIVE),
-        ("MPI_Iallreduce", Kind.COLLECTIVE),
-        ("MPI_Reduce_scatter_block", Kind.COLLECTIVE),
-        ("MPI_Bcast", Kind.COLLECTIVE),
-        ("nccl:all_reduce", Kind.COLLECTIVE),
-        ("all_gather_into_tensor", Kind.COLLECTIVE),
-        ("barrier", Kind.COLLECTIVE),
-        ("c10d::broadcast_", Kind.COLLECTIVE),
-        ("functools.reduce", Kind.REGION),
-        ("tree_reduce", Kind.REGION),
-        ("scatter", Kind.REGION),
-        ("MPI_Send", Kind.P2P),
-        ("gloo:recv", Kind.P2P),
-        ("MPI_Waitall", Kind.SYNC),
-        ("MPI_File_write_all", Kind.IO),
-        ("load_batch", Kind.IO),
-        ("step", Kind.PHASE),
-        ("ProfilerStep#12", Kind.PHASE),
-        ("time step 7", Kind.PHASE),
-        ("stepwise", Kind.REGION),
-        ("forward", Kind.REGION),
+        ("MPI_Allreduce", EventKind.COLLECTIVE),
+        ("MPI_Iallreduce", EventKind.COLLECTIVE),
+        ("MPI_Reduce_scatter_block", EventKind.COLLECTIVE),
+        ("MPI_Bcast", EventKind.COLLECTIVE),
+        ("nccl:all_reduce", EventKind.COLLECTIVE),
+        ("all_gather_into_tensor", EventKind.COLLECTIVE),
+        ("barrier", EventKind.COLLECTIVE),
+        ("c10d::broadcast_", EventKind.COLLECTIVE),
+        ("functools.reduce", EventKind.REGION),
+        ("tree_reduce", EventKind.REGION),
+        ("scatter", EventKind.REGION),
+        ("MPI_Send", EventKind.P2P),
+        ("gloo:recv", EventKind.P2P),
+        ("MPI_Waitall", EventKind.SYNC),
+        ("MPI_File_write_all", EventKind.IO),
+        ("load_batch", EventKind.IO),
+        ("step", EventKind.PHASE),
+        ("ProfilerStep#12", EventKind.PHASE),
+        ("time step 7", EventKind.PHASE),
+        ("stepwise", EventKind.REGION),
+        ("forward", EventKind.REGION),
     ],
 )
-def test_a_name_tells_the_kind(name: str, kind: Kind) -> None:
+def test_a_name_tells_the_kind(name: str, kind: EventKind) -> None:
     assert kind_of_name(name) == kind
 
 

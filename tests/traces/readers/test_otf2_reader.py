@@ -10,7 +10,7 @@ pytest.importorskip("otf2")
 import otf2
 
 from fairmile.base.errors import Integrity
-from fairmile.traces.events import Kind
+from fairmile.traces.events import EventKind
 from fairmile.traces.reading import read_traces
 
 
@@ -62,19 +62,23 @@ def test_regions_collectives_messages_metrics_and_parameters_are_read(archive: P
     begin = int(table.start_ns.min())
     late = table.select(table.of_rank(1))
     found = {
-        late.name_of(row): (Kind(int(late.kind[row])), int(late.start_ns[row]) - begin, int(late.end_ns[row]) - begin)
+        late.name_of(row): (
+            EventKind(int(late.kind[row])),
+            int(late.start_ns[row]) - begin,
+            int(late.end_ns[row]) - begin,
+        )
         for row in range(len(late))
     }
     assert found == {
-        "solve": (Kind.PHASE, 0, 90_000),
-        "MPI_Allreduce": (Kind.COLLECTIVE, 40_000, 50_000),
-        "MPI_Recv": (Kind.P2P, 60_000, 70_000),
-        "power": (Kind.COUNTER, 55_000, 55_000),
+        "solve": (EventKind.PHASE, 0, 90_000),
+        "MPI_Allreduce": (EventKind.COLLECTIVE, 40_000, 50_000),
+        "MPI_Recv": (EventKind.P2P, 60_000, 70_000),
+        "power": (EventKind.COUNTER, 55_000, 55_000),
     }
     assert set(late.step.tolist()) == {5}
-    row = int(np.flatnonzero(late.of_kind(Kind.COLLECTIVE))[0])
+    row = int(np.flatnonzero(late.of_kind(EventKind.COLLECTIVE))[0])
     assert (int(late.bytes[row]), int(late.sequence[row])) == (800, 0)
-    row = int(np.flatnonzero(late.of_kind(Kind.P2P))[0])
+    row = int(np.flatnonzero(late.of_kind(EventKind.P2P))[0])
     assert (late.attributes["peer"].get(row), late.attributes["tag"].get(row), int(late.bytes[row])) == (0, 3, 128)
 
 

@@ -25,7 +25,7 @@ from fairmile.costs.collectives.formulas import (
     is_pipelined,
 )
 from fairmile.costs.collectives.links import Link
-from fairmile.costs.collectives.tables import Point, checked
+from fairmile.costs.collectives.tables import MeasuredPoint, checked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,14 +75,14 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Table:
+class InterpolatedTimes:
     """The times of one group as they are, with straight lines between them on logarithmic axes."""
 
     sizes: tuple[float, ...]
     times: tuple[float, ...]
 
     @classmethod
-    def of(cls, points: Sequence[Point]) -> Table:
+    def of(cls, points: Sequence[MeasuredPoint]) -> InterpolatedTimes:
         """Return the table of points with the same ranks; of several with one size, the median counts."""
         by_size: dict[float, list[float]] = {}
         for point in points:
@@ -105,7 +105,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Group:
+class FitGroup:
     """What became of the points of one number of ranks: relative errors, and what answers for them."""
 
     ranks: int
@@ -113,7 +113,7 @@ class Group:
     mean_error: float
     worst_error: float
     scale: float  # measured over the law's time, for long messages
-    table: Table
+    table: InterpolatedTimes
     by_table: bool
     own: Law | None = None  # of these ranks alone, where that is closer than the law of all
 
@@ -138,7 +138,7 @@ class CollectiveFit:
 
     collective: str
     law: Law
-    groups: Mapping[int, Group]
+    groups: Mapping[int, FitGroup]
     unseen_error: float | None
     algorithm: AlgorithmFit | None = None
     equals: tuple[str, ...] = ()  # other algorithms that these points cannot tell from it
@@ -207,15 +207,15 @@ class CollectiveFit:
         return first + (last - first) * share
 
 
-def fit_points(points: Sequence[Point], *, rings: Rings | None = None) -> dict[str, CollectiveFit]:
+def fit_points(points: Sequence[MeasuredPoint], *, rings: Rings | None = None) -> dict[str, CollectiveFit]:
     """Return the model of each collective that was measured."""
-    found: dict[str, list[Point]] = {}
+    found: dict[str, list[MeasuredPoint]] = {}
     for point in points:
         found.setdefault(collective_name(point.collective), []).append(point)
     return {name: fit_collective(name, each, rings=rings) for name, each in found.items()}
 
 
-def fit_collective(collective: str, points: Sequence[Point], *, rings: Rings | None = None) -> CollectiveFit:
+def fit_collective(collective: str, points: Sequence[MeasuredPoint], *, rings: Rings | None = None) -> CollectiveFit:
     """Fit the points of one collective; `rings` says how many rings the links of so many ranks form."""
     name = collective_name(collective)
     kept = [checked(point, name) for point in points if point.ranks > 1]
@@ -225,7 +225,7 @@ def fit_collective(collective: str, points: Sequence[Point], *, rings: Rings | N
         raise UsageError(f"{name} was measured with ranks between which the links form no ring")
     notes: list[str] = []
     law = _best_law(name, kept, rings)
-    by_ranks: dict[int, list[Point]] = {}
+    by_ranks: dict[int, list[MeasuredPoint]] = {}
     for point in kept:
         by_ranks.setdefault(point.ranks, []).append(point)
     groups = {ranks: _group(law, by_ranks[ranks]) for ranks in sorted(by_ranks)}
@@ -241,7 +241,7 @@ def fit_collective(collective: str, points: Sequence[Point], *, rings: Rings | N
     return CollectiveFit(name, law, groups, unseen, best, equals, tuple(notes))
 
 
-def rank_algorithms(collective: str, points: Sequence[Point]) -> tuple[AlgorithmFit, ...]:
+def rank_algorithms(collective: str, points: Sequence[MeasuredPoint]) -> tuple[AlgorithmFit, ...]:
     """Return the algorithms by how well their formulas explain the times, each with its own latency and bandwidth."""
     import numpy as np
 
@@ -279,7 +279,9 @@ def _terms(
     return 1.0, _STEPS[steps](ranks), size_bytes, through, unsaturated
 
 
-def _law_of(collective: str, points: Sequence[Point], rings: Rings | None, steps: str, n0: float) -> tuple[Law, float]:
+def _law_of(
+    collective: str, points: Sequence[MeasuredPoint], rings: Rings | None, steps: str, n0: float
+) -> tuple[Law, float]:
     """Return the law with this n0 and how badly it fits."""
     import numpy as np
 
@@ -316,7 +318,7 @@ def _independent(rows: Floats, columns: list[int]) -> list[int]:
     return sorted(kept)
 
 
-def _best_law(collective: str, points: Sequence[Point], rings: Rings | None) -> Law:
+def _best_law(collective: str, points: Sequence[MeasuredPoint], rings: Rings | None) -> Law:
     sizes = sorted({point.size_bytes for point in points if point.size_bytes > 0})
     enough = len(sizes) >= 4 and len(points) >= 8
     plain = [_law_of(collective, points, rings, steps, math.inf) for steps in _STEPS]
@@ -393,8 +395,8 @@ def _not_negative(matrix: Floats, wanted: Floats) -> Floats:
 # ---- groups, and what is left out
 
 
-def _group(law: Law, points: Sequence[Point]) -> Group:
-    ranks, table = points[0].ranks, Table.of(points)
+def _group(law: Law, points: Sequence[MeasuredPoint]) -> FitGroup:
+    ranks, table = points[0].ranks, InterpolatedTimes.of(points)
     longest = sorted(points, key=lambda point: point.size_bytes)[len(points) // 2 :]
     ratios = sorted(math.log(point.time_s / _positive(law.time_s(point.size_bytes, ranks))) for point in longest)
     scale = math.exp(ratios[len(ratios) // 2])
@@ -412,24 +414,26 @@ def _group(law: Law, points: Sequence[Point]) -> Group:
     by_table = bool(left_out) and _mean(list(left_out.values())) * _WIDER < _mean(of_law)
     if by_table:
         errors = [error * _WIDER for error in left_out.values()]
-    return Group(ranks, len(points), _mean(errors), max(errors), scale, table, by_table, None if by_table else own)
+    return FitGroup(ranks, len(points), _mean(errors), max(errors), scale, table, by_table, None if by_table else own)
 
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _left_out(table: Table) -> dict[float, float]:
+def _left_out(table: InterpolatedTimes) -> dict[float, float]:
     """Return size → relative error for each size of a table when the others are used in its place."""
     found = {}
     for at in range(1, len(table.sizes) - 1):
-        others = Table((*table.sizes[:at], *table.sizes[at + 1 :]), (*table.times[:at], *table.times[at + 1 :]))
+        others = InterpolatedTimes(
+            (*table.sizes[:at], *table.sizes[at + 1 :]), (*table.times[:at], *table.times[at + 1 :])
+        )
         found[table.sizes[at]] = abs(others.time_s(table.sizes[at]) / table.times[at] - 1)
     return found
 
 
 def _unseen_error(
-    collective: str, law: Law, by_ranks: Mapping[int, Sequence[Point]], rings: Rings | None
+    collective: str, law: Law, by_ranks: Mapping[int, Sequence[MeasuredPoint]], rings: Rings | None
 ) -> float | None:
     """Return the largest mean error of a number of ranks when the law is made without it; None if nothing tells."""
     errors = []

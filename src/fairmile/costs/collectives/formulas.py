@@ -19,7 +19,6 @@ from fairmile.costs.collectives.halo import face_bytes
 from fairmile.costs.collectives.links import Link, Topology
 
 Formula: TypeAlias = Callable[[float, int, Link], float]
-Segmented: TypeAlias = Callable[[float, int, Link, int], float]
 
 TWO_LEVEL = "two_level"
 _MOST_SEGMENTS = 4096

@@ -31,19 +31,6 @@ class Link:
             if not (math.isfinite(value) and value >= 0):
                 raise UsageError(f"{name} of a link is {value!r}, expected a number that is not negative")
 
-    @classmethod
-    def from_bandwidth(cls, latency_s: float, bytes_per_s: float, *, reduce_bytes_per_s: float = math.inf) -> Link:
-        """Return the link that has this latency and this bandwidth."""
-        return cls(latency_s, 1.0 / bytes_per_s, 1.0 / reduce_bytes_per_s)
-
-    @classmethod
-    def loggp(
-        cls, latency_s: float, overhead_s: float, gap_s: float, gap_s_per_byte: float, *, gamma_s_per_byte: float = 0.0
-    ) -> Link:
-        """Return the link with the parameters L, o, g and G of LogGP."""
-        alpha_s = latency_s + 2 * overhead_s
-        return cls(alpha_s, gap_s_per_byte, gamma_s_per_byte, gap_s=min(alpha_s, max(gap_s, overhead_s)))
-
     @property
     def bytes_per_s(self) -> float:
         return 1.0 / self.beta_s_per_byte if self.beta_s_per_byte else math.inf

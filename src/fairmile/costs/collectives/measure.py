@@ -23,7 +23,7 @@ from fairmile.costs.collectives.links import Link, Topology
 from fairmile.costs.collectives.program import chosen_collectives, chosen_sizes
 from fairmile.costs.collectives.ranks import BACKENDS
 from fairmile.costs.collectives.results import MeasuredDict, MeasuredPointDict, MeasurementPlan
-from fairmile.costs.collectives.tables import FORMAT, Point, parse_points
+from fairmile.costs.collectives.tables import FORMAT, MeasuredPoint, parse_points
 from fairmile.costs.collectives.times import CollectiveModel
 
 _LONGEST_S = 1800.0
@@ -31,7 +31,7 @@ _LINES = 12
 
 
 @dataclass(frozen=True)
-class Compared:
+class ModelComparison:
     """A measured time beside the model's; `algorithm` is the one whose formula explains the collective best."""
 
     collective: str
@@ -53,12 +53,12 @@ class Compared:
 
 
 @dataclass(frozen=True, repr=False)
-class Measured(Result):
+class MeasuredBackend(Result):
     """What was measured with one backend, with all numbers of ranks; `left_out` says what could not be, and why."""
 
     backend: str
     library: str
-    points: tuple[Point, ...]
+    points: tuple[MeasuredPoint, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[Mapping[str, Any], ...] = ()  # the points with their quartiles and repeats
 
@@ -66,7 +66,7 @@ class Measured(Result):
         """Return the model of each collective."""
         return fit_points(self.points)
 
-    def compared(self, fits: Mapping[str, CollectiveFit] | None = None) -> tuple[Compared, ...]:
+    def compared(self, fits: Mapping[str, CollectiveFit] | None = None) -> tuple[ModelComparison, ...]:
         """Return each point beside the model."""
         models = self.fits() if fits is None else fits
         return tuple(_compared(point, models[point.collective]) for point in self.points)
@@ -134,7 +134,7 @@ def measure_collectives(
     runner: Runner | None = None,
     timeout_s: float = _LONGEST_S,
     on_ranks: Callable[[int], None] = lambda _: None,
-) -> Measured:
+) -> MeasuredBackend:
     """Start so many ranks here, one number after the other, and return what they measured."""
     commands = plan_collectives(backend, ranks, sizes=sizes, collectives=collectives, seconds=seconds, python=python)
     if backend == "mpi" and shutil.which("mpirun") is None:
@@ -149,7 +149,7 @@ def measure_collectives(
     return merged(found)
 
 
-def read_measured(path: str | Path) -> Measured:
+def read_measured(path: str | Path) -> MeasuredBackend:
     """Read the file that the program, or `write_measured`, wrote."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -160,7 +160,7 @@ def read_measured(path: str | Path) -> Measured:
     left_out = document.get("left_out", [])
     if isinstance(left_out, list):
         left_out = {each["collective"]: each["reason"] for each in left_out}
-    return Measured(
+    return MeasuredBackend(
         str(document.get("backend", "")),
         str(document.get("library", "")),
         points,
@@ -169,12 +169,12 @@ def read_measured(path: str | Path) -> Measured:
     )
 
 
-def write_measured(path: str | Path, measured: Measured) -> None:
+def write_measured(path: str | Path, measured: MeasuredBackend) -> None:
     """Write what was measured, with the model beside it."""
     write_atomic(path, json.dumps(measured.to_dict(), indent=1) + "\n")
 
 
-def merged(parts: Sequence[Measured]) -> Measured:
+def merged(parts: Sequence[MeasuredBackend]) -> MeasuredBackend:
     """Return several measurements of one backend as one."""
     if not parts or not any(part.points for part in parts):
         reasons = {reason for part in parts for reason in part.left_out.values()}
@@ -182,7 +182,7 @@ def merged(parts: Sequence[Measured]) -> Measured:
     left_out: dict[str, str] = {}
     for part in parts:
         left_out.update(part.left_out)
-    return Measured(
+    return MeasuredBackend(
         parts[0].backend,
         parts[0].library,
         tuple(point for part in parts for point in part.points),
@@ -202,9 +202,9 @@ def topology_of(fits: Mapping[str, CollectiveFit]) -> Topology:
     raise UsageError("no measured collective says anything of the link between two ranks")
 
 
-def _compared(point: Point, fit: CollectiveFit) -> Compared:
+def _compared(point: MeasuredPoint, fit: CollectiveFit) -> ModelComparison:
     by_formula = fit.algorithm
-    return Compared(
+    return ModelComparison(
         point.collective,
         point.ranks,
         point.size_bytes,

@@ -27,7 +27,7 @@ from fairmile.base.errors import FairmileError, RunFailed, Unsupported, UsageErr
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_size
 from fairmile.costs.collectives.formulas import bus_factor, collective_name
-from fairmile.costs.collectives.ranks import BACKENDS, MEASURED, Call, Ranks, open_ranks
+from fairmile.costs.collectives.ranks import BACKENDS, MEASURED, CollectiveCall, Ranks, open_ranks
 from fairmile.costs.collectives.tables import FORMAT
 
 DEFAULT_SIZES = tuple(4**power for power in range(2, 13))  # 16 B to 16 MiB
@@ -76,9 +76,9 @@ def measure(
     return rows, left_out
 
 
-def _prepared(ranks: Ranks, name: str, sizes: Sequence[int]) -> list[Call]:
+def _prepared(ranks: Ranks, name: str, sizes: Sequence[int]) -> list[CollectiveCall]:
     """Return a call of each size that was seen to give the right result."""
-    calls: dict[int, Call] = {}
+    calls: dict[int, CollectiveCall] = {}
     for size in sizes:
         call = ranks.call(name, size)
         problem = next(filter(None, ranks.gather(call.check())), "")
@@ -88,7 +88,9 @@ def _prepared(ranks: Ranks, name: str, sizes: Sequence[int]) -> list[Call]:
     return list(calls.values())
 
 
-def _timed(ranks: Ranks, name: str, calls: Sequence[Call], nodes: int, seconds: float) -> list[CollectiveTiming]:
+def _timed(
+    ranks: Ranks, name: str, calls: Sequence[CollectiveCall], nodes: int, seconds: float
+) -> list[CollectiveTiming]:
     """Go over all sizes several times, so that what else the machine does for a while spoils no size alone."""
     plans = [_plan(ranks, name, call, seconds) for call in calls]
     samples: list[list[float]] = [[] for _ in calls]
@@ -99,7 +101,7 @@ def _timed(ranks: Ranks, name: str, calls: Sequence[Call], nodes: int, seconds: 
     return [_row(name, call, ranks, nodes, ranks.slowest(times)) for call, times in zip(calls, samples, strict=True)]
 
 
-def _plan(ranks: Ranks, name: str, call: Call, seconds: float) -> tuple[int, int]:
+def _plan(ranks: Ranks, name: str, call: CollectiveCall, seconds: float) -> tuple[int, int]:
     """Return how many calls make a sample, and how many samples one pass takes."""
     once = min(_sample(ranks, call, 1) for _ in range(_WARM_UP))
     [once] = ranks.slowest([max(once, 1e-7)])
@@ -108,7 +110,7 @@ def _plan(ranks: Ranks, name: str, call: Call, seconds: float) -> tuple[int, int
     return together, min(_MOST, max(_FEWEST, repeats))
 
 
-def _row(name: str, call: Call, ranks: Ranks, nodes: int, slowest: Sequence[float]) -> CollectiveTiming:
+def _row(name: str, call: CollectiveCall, ranks: Ranks, nodes: int, slowest: Sequence[float]) -> CollectiveTiming:
     times = sorted(each / call.count for each in slowest)
     count = len(times)
     return CollectiveTiming(
@@ -124,7 +126,7 @@ def _row(name: str, call: Call, ranks: Ranks, nodes: int, slowest: Sequence[floa
     )
 
 
-def _sample(ranks: Ranks, call: Call, calls: int) -> float:
+def _sample(ranks: Ranks, call: CollectiveCall, calls: int) -> float:
     ranks.barrier()
     ranks.done()
     began = time.perf_counter()

@@ -27,7 +27,7 @@ MEASURED = (
 
 
 @dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """One collective of one size: `run` does it once, `check` does it with known numbers and tells what is wrong."""
 
     size_bytes: int  # as it is sent, which can be less than asked for where ranks share it equally
@@ -43,7 +43,7 @@ class Ranks(Protocol):
     size: int
     library: str
 
-    def call(self, collective: str, size_bytes: int) -> Call:
+    def call(self, collective: str, size_bytes: int) -> CollectiveCall:
         """Return a call with its buffers made; Unsupported where the library has no such collective."""
         ...
 
@@ -141,13 +141,13 @@ class TorchRanks:
         group.init_process_group(backend, init_method=where, rank=rank, world_size=size)
         self.library = f"torch {torch.__version__} {backend}"
 
-    def call(self, collective: str, size_bytes: int) -> Call:
+    def call(self, collective: str, size_bytes: int) -> CollectiveCall:
         count = elements(collective, size_bytes, self.size)
         make = getattr(self, f"_{collective}", None)
         if make is None:
             raise Unsupported(f"torch's {self.backend} has no {collective}")
         run, check, sent = make(count)
-        return Call(sent * ELEMENT_BYTES, run, check, count=2 if collective == "point_to_point" else 1)
+        return CollectiveCall(sent * ELEMENT_BYTES, run, check, count=2 if collective == "point_to_point" else 1)
 
     def slowest(self, times_s: Sequence[float]) -> list[float]:
         held = self._torch.tensor(list(times_s), dtype=self._torch.float64, device=self.device)
@@ -305,13 +305,13 @@ class MpiRanks:
         self.rank, self.size = self._all.Get_rank(), self._all.Get_size()
         self.library = MPI.Get_library_version().split(",")[0].split("\n")[0].strip("\0 ")
 
-    def call(self, collective: str, size_bytes: int) -> Call:
+    def call(self, collective: str, size_bytes: int) -> CollectiveCall:
         count = elements(collective, size_bytes, self.size)
         make = getattr(self, f"_{collective}", None)
         if make is None:
             raise Unsupported(f"MPI has no {collective}")
         run, check, sent = make(count)
-        return Call(sent * ELEMENT_BYTES, run, check, count=2 if collective == "point_to_point" else 1)
+        return CollectiveCall(sent * ELEMENT_BYTES, run, check, count=2 if collective == "point_to_point" else 1)
 
     def slowest(self, times_s: Sequence[float]) -> list[float]:
         held = self._numpy.array(times_s, dtype="d")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.errors import FairmileError, UsageError
 from fairmile.base.strict_json import load_json
 from fairmile.costs.collectives.formulas import collective_name
 
@@ -32,7 +31,7 @@ _NCCL_RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasuredPoint:
     """One measured time: that of the slowest rank, the median over repeats where there were several."""
 
     collective: str
@@ -46,18 +45,9 @@ class Point:
         return asdict(self)
 
 
-def read_points(path: str | Path, *, ranks: int | None = None, collective: str = "") -> tuple[Point, ...]:
-    """Read the measured times of a file; `ranks` and `collective` say what its text does not."""
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise SystemFailure(f"{path} cannot be read: {error.strerror}") from error
-    return parse_points(text, ranks=ranks, collective=collective, file=str(path))
-
-
 def parse_points(
     text: str, *, ranks: int | None = None, collective: str = "", file: str = "the text"
-) -> tuple[Point, ...]:
+) -> tuple[MeasuredPoint, ...]:
     """Return the measured times of a text, whatever printed it."""
     if text.lstrip().startswith("{"):
         points = _own(text, file)
@@ -73,7 +63,7 @@ def parse_points(
     return tuple(points)
 
 
-def _own(text: str, file: str) -> list[Point]:
+def _own(text: str, file: str) -> list[MeasuredPoint]:
     document = load_json(text, file=file)
     rows = document.get("points")
     if document.get("format") != FORMAT or not isinstance(rows, list):
@@ -81,9 +71,9 @@ def _own(text: str, file: str) -> list[Point]:
     return [_point(row, f"{file}: points[{number}]") for number, row in enumerate(rows)]
 
 
-def _point(row: Any, where: str) -> Point:
+def _point(row: Any, where: str) -> MeasuredPoint:
     try:
-        point = Point(
+        point = MeasuredPoint(
             collective_name(row["collective"]),
             float(row["size_bytes"]),
             int(row["ranks"]),
@@ -97,15 +87,15 @@ def _point(row: Any, where: str) -> Point:
     return checked(point, where)
 
 
-def checked(point: Point, where: str) -> Point:
+def checked(point: MeasuredPoint, where: str) -> MeasuredPoint:
     """Return the point, or say what cannot be true of it."""
     if not (math.isfinite(point.time_s) and point.time_s > 0 and point.size_bytes >= 0 and point.ranks >= 1):
         raise UsageError(f"{where}: {point.size_bytes:g} bytes, {point.ranks} ranks and {point.time_s!r} s cannot be")
     return point
 
 
-def _osu(text: str, ranks: int | None, file: str) -> list[Point]:
-    points: list[Point] = []
+def _osu(text: str, ranks: int | None, file: str) -> list[MeasuredPoint]:
+    points: list[MeasuredPoint] = []
     name: str | None = None
     for line in text.splitlines():
         title = _OSU_TITLE.search(line)
@@ -122,17 +112,17 @@ def _osu(text: str, ranks: int | None, file: str) -> list[Point]:
         if count is None:
             raise UsageError(f"{file} does not say how many ranks took part", hint="name their number")
         if name == "barrier":
-            points.append(checked(Point(name, 0.0, count, numbers[0] * 1e-6), file))
+            points.append(checked(MeasuredPoint(name, 0.0, count, numbers[0] * 1e-6), file))
         elif len(numbers) >= 2:
             size = numbers[0] * (count if name in _PER_PEER else 1)
-            points.append(checked(Point(name, size, count, numbers[1] * 1e-6), file))
+            points.append(checked(MeasuredPoint(name, size, count, numbers[1] * 1e-6), file))
     return points
 
 
-def _nccl_tests(text: str, ranks: int | None, collective: str, file: str) -> list[Point]:
+def _nccl_tests(text: str, ranks: int | None, collective: str, file: str) -> list[MeasuredPoint]:
     header: Sequence[str] = ()
     seen: set[int] = set()
-    points: list[Point] = []
+    points: list[MeasuredPoint] = []
     named = _NCCL_NAME.search(text)
     name = collective or (named[1] if named else "")
     for line in text.splitlines():
@@ -153,7 +143,7 @@ def _nccl_tests(text: str, ranks: int | None, collective: str, file: str) -> lis
         time_us = _numbers([words[header.index("time")]])
         if time_us is not None and time_us[0] > 0:
             plain = "point_to_point" if name == "sendrecv" else collective_name(name)
-            points.append(Point(plain, float(words[0]), count, time_us[0] * 1e-6))
+            points.append(MeasuredPoint(plain, float(words[0]), count, time_us[0] * 1e-6))
     return points
 
 
@@ -162,8 +152,3 @@ def _numbers(words: Sequence[str]) -> list[float] | None:
         return [float(word) for word in words]
     except ValueError:
         return None
-
-
-def document_of(points: Sequence[Point], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written to a file: what was measured, with what, and every point."""
-    return {"format": FORMAT, **about, "points": [point.document() for point in points]}

@@ -10,8 +10,6 @@ from importlib.resources import files as resources
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base import yaml
-from fairmile.base.errors import NotFound
-from fairmile.base.words import did_you_mean
 from fairmile.costs.collectives.links import Kind, Link, Topology
 from fairmile.costs.collectives.nccl import Architecture
 
@@ -32,17 +30,6 @@ class Wiring:
     notes: tuple[str, ...] = ()
     architecture: Architecture | None = None  # of NVIDIA's accelerators, whose library has a model of its own
     has_accelerators: bool = False
-
-
-def named_link(name: str) -> Link:
-    """Return the link that is called so in the built-in table, such as `InfiniBand HDR` or `PCIe 4`."""
-    table = _table()
-    rows = [*table["links"], *table["networks"]]
-    for row in rows:
-        if row["name"].lower() == name.strip().lower():
-            return _link(row)
-    names = [row["name"] for row in rows]
-    raise NotFound(f"there is no link named {name!r}", hint=did_you_mean(name, names) or f"known: {', '.join(names)}")
 
 
 def wiring_of(partition: Partition) -> Wiring:

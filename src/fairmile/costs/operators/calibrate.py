@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fairmile.base.errors import FairmileError, RunFailed, Unsupported
+from fairmile.base.results import Result
 from fairmile.base.units import parse_duration
 from fairmile.costs.operators.calls import Call, bind
 from fairmile.costs.operators.grid import generic_candidates
@@ -31,7 +32,7 @@ from fairmile.costs.operators.signatures import (
     write_candidates,
     write_tensors,
 )
-from fairmile.costs.operators.table import About, OperatorTiming, append_rows, read_rows, write_table
+from fairmile.costs.operators.table import OperatorTiming, TableOrigin, append_rows, read_rows, write_table
 from fairmile.costs.operators.work import kind_of, work_of
 from fairmile.costs.steps import Op, read_trace
 
@@ -46,14 +47,29 @@ _CYCLES_PER_S = 2.0e9
 _MANY_S = 300e-6  # a call that takes the host longer starts many kernels, more than a device's queue may hold
 
 
-@dataclass(frozen=True)
-class Calibrated:
+class CalibratedDict(TypedDict):
+    """`Calibrated` as JSON holds it."""
+
+    rows: int
+    measured: int
+    failed: int
+    left: int
+
+
+@dataclass(frozen=True, repr=False)
+class Calibrated(Result):
     """What a calibration came to: rows in the table now, of them measured in this call, failed, and not reached."""
 
     rows: int
     measured: int
     failed: int
     left: int
+
+    def to_dict(self) -> CalibratedDict:
+        return {"rows": self.rows, "measured": self.measured, "failed": self.failed, "left": self.left}
+
+    def summary(self) -> str:
+        return f"{self.rows:,} operators, {self.measured:,} new, {self.failed:,} failed, {self.left:,} not reached"
 
 
 def calibrate(
@@ -134,13 +150,13 @@ def _torch() -> Any:
     return torch
 
 
-def _about(device: str) -> About:
+def _about(device: str) -> TableOrigin:
     torch = _torch()
     today = time.strftime("%Y-%m-%d", time.gmtime())
     if device == "cpu":
-        return About("cpu", "", torch.__version__, today)
+        return TableOrigin("cpu", "", torch.__version__, today)
     at = torch.cuda.get_device_name(torch.device(device))
-    return About(at, _driver(), torch.__version__, today)
+    return TableOrigin(at, _driver(), torch.__version__, today)
 
 
 def _driver() -> str:

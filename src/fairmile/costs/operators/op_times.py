@@ -25,7 +25,7 @@ from fairmile.costs.operators.features import (
     strain,
 )
 from fairmile.costs.operators.signatures import read_signature, signature
-from fairmile.costs.operators.table import About, OperatorTiming, read_rows
+from fairmile.costs.operators.table import OperatorTiming, TableOrigin, read_rows
 from fairmile.costs.operators.work import Work, kind_of_name, work_of
 from fairmile.costs.steps import Op
 
@@ -97,7 +97,7 @@ class OpTimes:
     """A device's table of measured operators, asked for any operator."""
 
     def __init__(
-        self, rows: Iterable[OperatorTiming], measured_on: Device, about: About, cold_share: float = _COLD_SHARE
+        self, rows: Iterable[OperatorTiming], measured_on: Device, about: TableOrigin, cold_share: float = _COLD_SHARE
     ) -> None:
         self.rows = [each for each in rows if not each.problem]
         self.measured_on = measured_on

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from fairmile.base.errors import Integrity
 from fairmile.base.files import write_atomic
+from fairmile.base.results import Result, Results
 from fairmile.base.strict_json import load_json
 
 _FORMAT = 1
@@ -28,13 +30,49 @@ class MeasuredStep:
     run: str = ""
 
 
-@dataclass(frozen=True)
-class Correction:
+class CorrectionDict(TypedDict):
+    """`Correction` as JSON holds it."""
+
+    device: str
+    factors: dict[str, float]
+    runs: list[str]
+
+
+@dataclass(frozen=True, repr=False)
+class Correction(Result):
     """Factors on the table's times by kind of operator, and the runs that they come from."""
 
     device: str
     factors: Mapping[str, float] = field(default_factory=dict)
     runs: Sequence[str] = ()
+
+    def to_dict(self) -> CorrectionDict:
+        return {"device": self.device, "factors": dict(self.factors), "runs": list(self.runs)}
+
+    def summary(self) -> str:
+        factors = ", ".join(f"{kind} {factor:.2f}" for kind, factor in self.factors.items())
+        return f"{self.device}: {factors or 'no factors'}, from {len(self.runs):,} run{'s' * (len(self.runs) != 1)}"
+
+
+class CorrectionsDict(TypedDict):
+    """`Corrections` as JSON holds them."""
+
+    corrections: list[CorrectionDict]
+    dry_run: bool
+
+
+class Corrections(Results[Correction]):
+    """The corrections of all devices that runs tell of; with `dry_run` nothing was kept."""
+
+    def __init__(self, corrections: Iterable[Correction] = (), *, dry_run: bool = False) -> None:
+        super().__init__(corrections)
+        self.dry_run = dry_run
+
+    def to_dict(self) -> CorrectionsDict:
+        return {"corrections": [each.to_dict() for each in self], "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        return ", ".join(each.device for each in self) or "none"
 
 
 def refined(before: Correction, runs: Sequence[MeasuredStep]) -> Correction:

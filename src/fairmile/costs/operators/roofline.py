@@ -10,7 +10,7 @@ from fairmile.costs.devices import Device
 from fairmile.costs.operators.features import compute_dtype, layout_bytes
 from fairmile.costs.operators.signatures import signature, step_ops
 from fairmile.costs.operators.work import Work, is_in_place, work_of
-from fairmile.costs.steps import Kind, Op, Trace
+from fairmile.costs.steps import Op, StepEvent, StepTrace
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Roofline:
     roof_s: float
 
 
-def roofline(trace: Trace, on: Device) -> Roofline:
+def roofline(trace: StepTrace, on: Device) -> Roofline:
     """Return the last step of a trace under the roof of a device, the longest lines first."""
     ops = step_ops(trace)
     tf32 = trace.precision == "tf32"
@@ -76,7 +76,7 @@ def bound_of(op: Op, work: Work, on: Device, *, tf32: bool = False) -> str:
     return "compute" if compute > memory else "memory"
 
 
-def least_bytes(trace: Trace) -> int:
+def least_bytes(trace: StepTrace) -> int:
     """Return the bytes that the last step cannot avoid to move, whatever is fused with whatever."""
     started = _storages_before_last_step(trace)
     ops = step_ops(trace)
@@ -114,15 +114,15 @@ def _line(op: Op, text: str, count: int, on: Device, tf32: bool) -> RoofLine:
     return RoofLine(op.name, work.kind, text, count, work.flops, work.bytes, intensity, roof, bound)
 
 
-def _storages_before_last_step(trace: Trace) -> set[int]:
+def _storages_before_last_step(trace: StepTrace) -> set[int]:
     live: set[int] = set()
     before: set[int] = set()
     for kind, number, _ in trace.events:
-        if kind == Kind.STEP:
+        if kind == StepEvent.STEP:
             before = set(live)
-        elif kind == Kind.ALLOC:
+        elif kind == StepEvent.ALLOC:
             live.add(number)
-        elif kind == Kind.FREE:
+        elif kind == StepEvent.FREE:
             live.discard(number)
     return before
 

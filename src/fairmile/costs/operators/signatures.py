@@ -17,7 +17,7 @@ from typing import Any
 
 from fairmile.base.errors import Integrity, NotFound
 from fairmile.base.files import write_atomic
-from fairmile.costs.steps import Kind, Op, TensorSpec, Trace
+from fairmile.costs.steps import Op, StepEvent, StepTrace, TensorSpec
 
 _SHORT = {
     "float32": "f32",
@@ -111,22 +111,22 @@ def _specs(text: str) -> tuple[TensorSpec, ...]:
     return (replace(spec, storage=-1) if host else spec,) * int(count or 1)
 
 
-def step_ops(trace: Trace) -> list[Op]:
+def step_ops(trace: StepTrace) -> list[Op]:
     """Return the operators of a trace's last step, in order; all of them where no step is marked."""
     first = 0
     seen = False
     order: list[int] = []
     for kind, number, _ in trace.events:
-        if kind == Kind.STEP:
+        if kind == StepEvent.STEP:
             first, seen = len(order), True
-        elif kind == Kind.BEGIN:
+        elif kind == StepEvent.BEGIN:
             order.append(number)
     if not seen:
         return [op for op in trace.ops if op.phase != "build"]
     return [trace.ops[each] for each in order[first:]]
 
 
-def candidates_of(trace: Trace, origin: str) -> list[Candidate]:
+def candidates_of(trace: StepTrace, origin: str) -> list[Candidate]:
     """Return each different call of a trace's last step once."""
     seen: dict[str, Candidate] = {}
     for op in step_ops(trace):

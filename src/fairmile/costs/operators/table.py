@@ -33,7 +33,7 @@ class OperatorTiming:
 
 
 @dataclass(frozen=True)
-class About:
+class TableOrigin:
     """What a table was measured on; the host's times belong to that host alone."""
 
     device: str
@@ -58,7 +58,7 @@ def append_rows(path: Path, rows: Sequence[OperatorTiming]) -> None:
         raise write_failure(str(path), error) from error
 
 
-def write_table(path: Path, rows: Iterable[OperatorTiming], about: About) -> None:
+def write_table(path: Path, rows: Iterable[OperatorTiming], about: TableOrigin) -> None:
     """Write a whole table; compressed where the name ends in .gz."""
     text = io.StringIO()
     text.write(f"# {about.device}; driver {about.driver}; torch {about.torch}; {about.date}\n")
@@ -69,7 +69,7 @@ def write_table(path: Path, rows: Iterable[OperatorTiming], about: About) -> Non
     write_atomic(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
-def read_rows(path: Path) -> tuple[About, list[OperatorTiming]]:
+def read_rows(path: Path) -> tuple[TableOrigin, list[OperatorTiming]]:
     """Return a table's rows and what it was measured on; Integrity names the line that is no row."""
     try:
         data = path.read_bytes()
@@ -80,12 +80,12 @@ def read_rows(path: Path) -> tuple[About, list[OperatorTiming]]:
         raise Integrity(f"{path} is damaged: {error}", hint="calibrate the device again") from error
     except OSError as error:
         raise SystemFailure(f"{path} cannot be read: {error.strerror}") from error
-    about = About("", "", "", "")
+    about = TableOrigin("", "", "", "")
     if text.startswith("# "):
         first, _, text = text.partition("\n")
         said = [part.strip() for part in first[2:].split(";")]
         if len(said) == 4:
-            about = About(
+            about = TableOrigin(
                 said[0], said[1].removeprefix("driver").strip(), said[2].removeprefix("torch ").strip(), said[3]
             )
     lines = csv.reader(io.StringIO(text))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairmile.base.files import write_atomic
 from fairmile.predict.fake_device.request import REFUSED, Refused, TraceRequest, answers
-from fairmile.predict.fake_device.session import Session
+from fairmile.predict.fake_device.session import TraceSession
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         asked, answer = map(Path, argv)
         document = json.loads(asked.read_bytes())
-        session = Session()
+        session = TraceSession()
     except Refused as refused:
         sys.stdout.write("\n" + _said(refused) + "\n")
         return REFUSED

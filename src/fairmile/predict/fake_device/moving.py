@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fairmile.predict.fake_device.kernels import NAME
-from fairmile.predict.fake_device.operators import Recorder
+from fairmile.predict.fake_device.operators import OperatorRecorder
 
 
 def rehome(parameter: torch.nn.Parameter) -> None:
@@ -18,7 +18,7 @@ def rehome(parameter: torch.nn.Parameter) -> None:
     swap(parameter, there)
 
 
-def bring(module: torch.nn.Module, recorder: Recorder, path: str = "") -> None:
+def bring(module: torch.nn.Module, recorder: OperatorRecorder, path: str = "") -> None:
     """Move what is left of a model, and note its allocations; a module's children come before itself."""
     for name, child in module.named_children():
         bring(child, recorder, f"{path}.{name}" if path else name)
@@ -35,7 +35,7 @@ def bring(module: torch.nn.Module, recorder: Recorder, path: str = "") -> None:
         _flatten(module, recorder, path)
 
 
-def _flatten(module: torch.nn.RNNBase, recorder: Recorder, path: str) -> None:
+def _flatten(module: torch.nn.RNNBase, recorder: OperatorRecorder, path: str) -> None:
     """Put all weights of a recurrent layer into one buffer, as cuDNN wants them."""
     weights = [weight for weight in module._parameters.values() if weight is not None]
     if len({weight.dtype for weight in weights}) != 1:

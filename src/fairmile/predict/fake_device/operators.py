@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fairmile.costs.steps import Kind
+from fairmile.costs.steps import StepEvent
 from fairmile.predict.fake_device import kernels
 
 aten = torch.ops.aten
@@ -24,7 +24,7 @@ _EMPTY: Any = getattr(getattr(torch._C, "_acc", None), "create_empty_tensor", No
 _STRIDED = aten.as_strided.default
 _NODE = torch._C._current_autograd_node
 _GENERATOR = torch._C.Generator
-_BEGIN, _END, _ALLOC, _FREE, _STEP = (int(kind) for kind in Kind)
+_BEGIN, _END, _ALLOC, _FREE, _STEP = (int(kind) for kind in StepEvent)
 _NEW, _SAME, _VIEW, _VALUE, _LIST = range(5)
 
 
@@ -59,7 +59,7 @@ class _Signature:
         self.keywords: list[Any] = []
 
 
-class Recorder:
+class OperatorRecorder:
     """Operators on the device give tensors without data, and are noted; those of the host run as ever.
 
     It answers as the device's kernels, below everything that torch does for any device: so autograd, composite
@@ -597,7 +597,7 @@ _DATA_DEPENDENT = frozenset(getattr(aten, name) for name in _DATA_NAMES.split() 
 _BETWEEN = frozenset((aten.copy_.default, aten._to_copy.default, aten.set_.source_Tensor))
 _INDEXED = frozenset((aten.index.Tensor, aten._index_put_impl_.default, aten.index_put_.default))
 
-_current: list[Recorder] = []
+_current: list[OperatorRecorder] = []
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _counted: list[tuple[int, int]] = []
 _alone: tuple[int, int] | None = None
@@ -668,9 +668,9 @@ def _answer(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @contextmanager
-def recording() -> Iterator[Recorder]:
+def recording() -> Iterator[OperatorRecorder]:
     """Within the block a new recorder answers for the device."""
-    recorder = Recorder()
+    recorder = OperatorRecorder()
     _current.append(recorder)
     try:
         yield recorder
@@ -736,7 +736,7 @@ def _argument(value: Any, count: list[int]) -> Any:
 
 
 @contextmanager
-def hooked(recorder: Recorder, model: torch.nn.Module) -> Iterator[None]:
+def hooked(recorder: OperatorRecorder, model: torch.nn.Module) -> Iterator[None]:
     """Within the block the recorder knows whose forward runs."""
     paths = {id(module): name for name, module in model.named_modules()}
     calls = torch.nn.modules.module

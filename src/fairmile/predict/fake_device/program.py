@@ -21,7 +21,7 @@ import torch
 from fairmile.base.errors import UsageError
 from fairmile.predict.fake_device import device, moving
 from fairmile.predict.fake_device.kernels import NAME
-from fairmile.predict.fake_device.operators import Mixed, Recorder, Unpredictable, hooked
+from fairmile.predict.fake_device.operators import Mixed, OperatorRecorder, Unpredictable, hooked
 from fairmile.predict.fake_device.request import PRECISIONS, Refused, TraceRequest, Unfollowed
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,7 +29,7 @@ _RESTS = (" Exception raised from ", ", but expected one of:")  # what torch add
 _MOST_TAKEN = 3  # times that tensors of the host are taken over: a loss may make new ones at each call
 
 
-class Program:
+class TracedProgram:
     """What a user's function returned, ready to run."""
 
     def __init__(self, built: Any, request: TraceRequest) -> None:
@@ -60,13 +60,13 @@ def _part(built: Any, name: str, where: str, *, optional: bool = False) -> Any:
     return value
 
 
-def build(request: TraceRequest, recorder: Recorder, place: device.DefaultDevice) -> Program:
+def build(request: TraceRequest, recorder: OperatorRecorder, place: device.DefaultDevice) -> TracedProgram:
     """Call the user's function and bring its model onto the device, nothing of which takes memory."""
     _seed()
     function = _load(request)
     place.building = True
     with device.without_initialisation(), _parameters_moved(), _told(request, "cannot build the model"):
-        program = Program(function(**request.arguments), request)
+        program = TracedProgram(function(**request.arguments), request)
     place.building = False
     model = program.model
     with _told(request, "cannot bring the model to the device"):
@@ -184,7 +184,7 @@ def _channels_last(model: torch.nn.Module) -> None:
     model.to(memory_format=form)  # type: ignore[call-overload]
 
 
-def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
+def run(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder) -> int:
     """Run the steps and return how many; what fails after a forward that worked leaves a note and a lower bound."""
     with _told(request, "cannot make its optimizer"):
         optimizer = _optimizer(program, request)
@@ -219,7 +219,7 @@ def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
     return steps
 
 
-def _end_step(program: Program, request: TraceRequest, recorder: Recorder, optimizer: Any) -> None:
+def _end_step(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder, optimizer: Any) -> None:
     """End a step that cannot be followed so far: parameters get gradients, the optimizer gets its state."""
     gc.collect()  # what the forward left that could not go on
     if not program.training:
@@ -231,7 +231,7 @@ def _end_step(program: Program, request: TraceRequest, recorder: Recorder, optim
     _update(request, recorder, optimizer, None)
 
 
-def _take_over(program: Program, recorder: Recorder) -> bool:
+def _take_over(program: TracedProgram, recorder: OperatorRecorder) -> bool:
     """Move the tensors that the loss holds to the device, where they were meant to be made; say if there are any.
 
     They stay the same objects.
@@ -277,7 +277,9 @@ def _is_filled(cell: CellType) -> bool:
         return False
 
 
-def _step(program: Program, request: TraceRequest, recorder: Recorder, optimizer: Any, scaler: Any) -> bool:
+def _step(
+    program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder, optimizer: Any, scaler: Any
+) -> bool:
     if program.training:
         return _train(program, request, recorder, optimizer, scaler)
     with torch.no_grad(), _cast(program.precision):
@@ -285,7 +287,7 @@ def _step(program: Program, request: TraceRequest, recorder: Recorder, optimizer
     return True
 
 
-def _optimizer(program: Program, request: TraceRequest) -> Any:
+def _optimizer(program: TracedProgram, request: TraceRequest) -> Any:
     if not program.training or program.make_optimizer is None:
         return None
     optimizer = program.make_optimizer(program.model.parameters())
@@ -306,7 +308,7 @@ def _cast(precision: str) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if dtype is None else torch.autocast("cuda", dtype)
 
 
-def _loss(program: Program, request: TraceRequest, recorder: Recorder) -> Any:
+def _loss(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder) -> Any:
     recorder.forward_begins()
     with _told(request, "cannot run the forward"):
         loss = program.loss(program.model)
@@ -324,7 +326,9 @@ def _loss(program: Program, request: TraceRequest, recorder: Recorder) -> Any:
     return loss
 
 
-def _train(program: Program, request: TraceRequest, recorder: Recorder, optimizer: Any, scaler: Any) -> bool:
+def _train(
+    program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder, optimizer: Any, scaler: Any
+) -> bool:
     recorder.phase = "optimizer"
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
@@ -347,7 +351,7 @@ def _train(program: Program, request: TraceRequest, recorder: Recorder, optimize
     return _update(request, recorder, optimizer, scaler)
 
 
-def _update(request: TraceRequest, recorder: Recorder, optimizer: Any, scaler: Any) -> bool:
+def _update(request: TraceRequest, recorder: OperatorRecorder, optimizer: Any, scaler: Any) -> bool:
     """Run the optimizer's step; where that cannot be followed, say so and that the trace is not whole."""
     recorder.phase = "optimizer"
     try:
@@ -360,7 +364,7 @@ def _update(request: TraceRequest, recorder: Recorder, optimizer: Any, scaler: A
     return True
 
 
-def _step_optimizer(recorder: Recorder, optimizer: Any, scaler: Any) -> None:
+def _step_optimizer(recorder: OperatorRecorder, optimizer: Any, scaler: Any) -> None:
     if optimizer is None:
         return
     if scaler is None:

@@ -12,7 +12,7 @@ from typing import Any
 from fairmile.base.commands import Here
 from fairmile.base.errors import SystemFailure, Unsupported, UsageError
 from fairmile.base.files import write_atomic
-from fairmile.costs.steps import Trace, read_trace
+from fairmile.costs.steps import StepTrace, read_trace
 
 REFUSED = 3
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -64,7 +64,7 @@ class TraceRequest:
 
 def trace_target(
     request: TraceRequest, *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
-) -> Trace:
+) -> StepTrace:
     """Trace what `request` names in a process of its own, which leaves its files in `folder`."""
     found = trace_targets([request], python=python, timeout_s=timeout_s, folder=folder)[0]
     if isinstance(found, UsageError):
@@ -74,7 +74,7 @@ def trace_target(
 
 def trace_targets(
     requests: Sequence[TraceRequest], *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
-) -> list[Trace | UsageError]:
+) -> list[StepTrace | UsageError]:
     """Trace several requests in one process, in order; where one cannot be traced its error stands in its place."""
     asked, answer = folder / "request.json", folder / "trace.json"
     write_atomic(asked, _document(requests))
@@ -105,7 +105,7 @@ def _document(requests: Sequence[TraceRequest]) -> bytes:
         ) from error
 
 
-def _answer(path: Path) -> Trace | UsageError:
+def _answer(path: Path) -> StepTrace | UsageError:
     with path.open("rb") as stream:
         refused = stream.read(10).startswith(b'{"error"')
     return _refusal(path.read_text()) if refused else read_trace(path)

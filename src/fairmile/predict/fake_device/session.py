@@ -10,11 +10,11 @@ import torch
 
 from fairmile.costs.steps import FORMAT
 from fairmile.predict.fake_device import device, kernels, program
-from fairmile.predict.fake_device.operators import Recorder, calibrate, recording
+from fairmile.predict.fake_device.operators import OperatorRecorder, calibrate, recording
 from fairmile.predict.fake_device.request import TraceRequest
 
 
-class Session:
+class TraceSession:
     """The device of this process, on which requests are traced one after another."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Session:
             return document(recorder, built, steps)
 
 
-def document(recorder: Recorder, built: program.Program, steps: int) -> bytes:
+def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: int) -> bytes:
     """Return what was recorded in the form that `perf.steps.read_trace` reads."""
     forms: dict[Any, str] = {}
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from fairmile.base.units import format_size
 from fairmile.costs.devices import Device
-from fairmile.costs.steps import Trace
+from fairmile.costs.steps import StepTrace
 from fairmile.predict.memory.allocator import Allocator, DeviceFull
 from fairmile.predict.memory.contexts import context_bytes, libraries, unmeasured_note
 from fairmile.predict.memory.options import AllocatorOptions
-from fairmile.predict.memory.schedule import WORKSPACE, Request, Schedule, schedule
+from fairmile.predict.memory.schedule import WORKSPACE, BlockRequest, Schedule, schedule
 from fairmile.predict.memory.workspaces import Workspaces
 
 _PLURALS = {
@@ -25,6 +26,15 @@ _PLURALS = {
 _POINTS = 400  # of a timeline
 
 
+class MomentDict(TypedDict):
+    """`Moment` as JSON holds it."""
+
+    step: int
+    phase: str
+    op: str
+    module: str
+
+
 @dataclass(frozen=True)
 class Moment:
     """When something happened: in which step, and what ran."""
@@ -35,9 +45,8 @@ class Moment:
     module: str
 
 
-@dataclass(frozen=True)
-class Point:
-    """Memory after an operator; `place` runs from 0 to 1 over the step."""
+class MemoryPointDict(TypedDict):
+    """`MemoryPoint` as JSON holds it."""
 
     step: int
     place: float
@@ -47,11 +56,55 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Span:
-    """The least and the most that is to be expected."""
+class MemoryPoint:
+    """Memory after an operator; `place` runs from 0 to 1 over the step."""
+
+    step: int
+    place: float
+    phase: str
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class SizeIntervalDict(TypedDict):
+    """`SizeInterval` as JSON holds it."""
+
+    low: int
+    high: int | None  # None: not known, since all figures are lower bounds
+
+
+@dataclass(frozen=True)
+class SizeInterval:
+    """A prediction interval."""
 
     low: int
     high: int
+
+
+class MemoryAccountDict(TypedDict):
+    """`MemoryAccount` as JSON holds it."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_used_bytes: int
+    allocated_span: SizeIntervalDict
+    reserved_span: SizeIntervalDict
+    device_span: SizeIntervalDict
+    context_bytes: int
+    breakdown: dict[str, int]
+    by_module: dict[str, int]
+    peak: MomentDict
+    timeline: list[MemoryPointDict]
+    device: str
+    device_bytes: int
+    fits: bool
+    out_of_memory: str | None
+    retries: int
+    verified: bool
+    notes: list[str]
+    retries_per_step: int
+    wanted_bytes: int
+    stopped: str
 
 
 @dataclass(frozen=True)
@@ -64,14 +117,14 @@ class MemoryAccount:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     device_used_bytes: int
-    allocated_span: Span
-    reserved_span: Span
-    device_span: Span
+    allocated_span: SizeInterval
+    reserved_span: SizeInterval
+    device_span: SizeInterval
     context_bytes: int
     breakdown: Mapping[str, int]
     by_module: Mapping[str, int]
     peak: Moment
-    timeline: Sequence[Point]
+    timeline: Sequence[MemoryPoint]
     device: str
     device_bytes: int
     fits: bool
@@ -98,7 +151,7 @@ class MemoryAccount:
 
 
 def account(
-    trace: Trace,
+    trace: StepTrace,
     device: Device,
     options: AllocatorOptions | None = None,
     *,
@@ -186,7 +239,7 @@ class _Player:
             self._part(last, self.plan.parts[last])
         # The names that the schedule knows are those of its own last step.
 
-    def _part(self, number: int, part: Sequence[Request]) -> list[tuple[int, int]]:
+    def _part(self, number: int, part: Sequence[BlockRequest]) -> list[tuple[int, int]]:
         allocator, course = self.allocator, []
         peak, before = allocator.peak_allocated_bytes, allocator.retries
         for index, request in enumerate(part):
@@ -233,7 +286,7 @@ def _breakdown(plan: Schedule, player: _Player, part: int, index: int) -> tuple[
     return sums, dict(sorted(modules.items(), key=lambda each: -each[1]))
 
 
-def _moment(trace: Trace, plan: Schedule, part: int, index: int) -> Moment:
+def _moment(trace: StepTrace, plan: Schedule, part: int, index: int) -> Moment:
     if part >= len(plan.parts) or index >= len(plan.parts[part]):
         return Moment(part - 1, "build", "", "")
     op = plan.parts[part][index].op
@@ -243,7 +296,7 @@ def _moment(trace: Trace, plan: Schedule, part: int, index: int) -> Moment:
     return Moment(part - 1, call.phase, call.name, call.module)
 
 
-def _timeline(trace: Trace, plan: Schedule, player: _Player) -> tuple[Point, ...]:
+def _timeline(trace: StepTrace, plan: Schedule, player: _Player) -> tuple[MemoryPoint, ...]:
     """The highest point of each stretch of the traced steps."""
     points = []
     steps = len(player.course) - 1
@@ -256,12 +309,12 @@ def _timeline(trace: Trace, plan: Schedule, player: _Player) -> tuple[Point, ...
             best = max(range(len(part)), key=lambda each: part[each][0])
             op = plan.parts[number][start + best].op
             phase = trace.ops[op].phase if op >= 0 else ""
-            points.append(Point(number - 1, (start + best) / len(course), phase, *part[best]))
+            points.append(MemoryPoint(number - 1, (start + best) / len(course), phase, *part[best]))
     return tuple(points)
 
 
-def _span(value: int, share: float) -> Span:
-    return Span(int(value * (1 - share)), int(value * (1 + share)))
+def _span(value: int, share: float) -> SizeInterval:
+    return SizeInterval(int(value * (1 - share)), int(value * (1 + share)))
 
 
 def _errors(plan: Schedule, verified: bool) -> dict[str, float]:

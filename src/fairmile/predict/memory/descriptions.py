@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from fairmile.base.errors import InvalidDocument, NotFound, Problem
-from fairmile.base.yaml import load_located
+from fairmile.base.errors import InvalidDocument, Problem
 
 # tf32 changes how fp32 is multiplied, not its bytes; bf16 and fp16 are autocast, pure_bf16 has a master copy
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "pure_bf16"]
@@ -208,16 +206,6 @@ Description: TypeAlias = Annotated[Transformer | Cnn | Rnn | Gnn, Field(discrimi
 _KINDS = ("transformer", "cnn", "rnn", "gnn")
 _TYPES: Mapping[str, type[Described]] = {"transformer": Transformer, "cnn": Cnn, "rnn": Rnn, "gnn": Gnn}
 _DESCRIPTIONS: TypeAdapter[Transformer | Cnn | Rnn | Gnn] = TypeAdapter(Description)
-
-
-def read_description(path: Path) -> Transformer | Cnn | Rnn | Gnn:
-    """Return the description that a YAML or JSON file holds; problems name its lines."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"cannot read the description {path}: {error}") from error
-    located = load_located(text, file=str(path))
-    return parse_description(located.data, file=str(path), line_of=located.line)
 
 
 def parse_description(

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fairmile.costs.operators.work import item_bytes
-from fairmile.costs.steps import Kind, Storage, TensorSpec, Trace
+from fairmile.costs.steps import StepEvent, StepTrace, Storage, TensorSpec
 from fairmile.predict.memory.sharding import ModelFootprint, Tied
 
 
 def footprint_of(
-    trace: Trace,
+    trace: StepTrace,
     *,
     batch: int,
     peak_bytes: int,
@@ -55,7 +55,7 @@ def footprint_of(
     )
 
 
-def _tied(trace: Trace, units: set[str]) -> list[Tied]:
+def _tied(trace: StepTrace, units: set[str]) -> list[Tied]:
     """Return the parameters that blocks use in the forward pass though another one owns them."""
     used: dict[tuple[str, str], set[int]] = {}
     for op in trace.ops:
@@ -74,7 +74,7 @@ def _tied(trace: Trace, units: set[str]) -> list[Tied]:
     ]
 
 
-def _is_copy_of_parameter(trace: Trace, storage: Storage) -> bool:
+def _is_copy_of_parameter(trace: StepTrace, storage: Storage) -> bool:
     """Tell whether autocast made it from a parameter: such copies are as large whatever the batch."""
     if storage.op < 0:
         return False
@@ -83,7 +83,7 @@ def _is_copy_of_parameter(trace: Trace, storage: Storage) -> bool:
     return op.name.startswith("aten._to_copy") and made_from == ["parameter"]
 
 
-def batch_of(trace: Trace) -> int:
+def batch_of(trace: StepTrace) -> int:
     """Return how many samples a batch has: the first length that most of the inputs have as they are made.
 
     Where none is made, those that came from the host count as they are first used.
@@ -93,7 +93,7 @@ def batch_of(trace: Trace) -> int:
     return lengths.most_common(1)[0][0] if lengths else 1
 
 
-def _first_lengths(trace: Trace, specs: Iterable[TensorSpec]) -> Counter[int]:
+def _first_lengths(trace: StepTrace, specs: Iterable[TensorSpec]) -> Counter[int]:
     """Count the first lengths of inputs."""
     lengths: Counter[int] = Counter()
     seen: set[int] = set()
@@ -113,47 +113,47 @@ def unit_of(module: str) -> str:
     return ".".join(parts[: numbered + 1])
 
 
-def _last_step(trace: Trace) -> int:
-    return max((at for at, event in enumerate(trace.events) if event[0] == Kind.STEP), default=0)
+def _last_step(trace: StepTrace) -> int:
+    return max((at for at, event in enumerate(trace.events) if event[0] == StepEvent.STEP), default=0)
 
 
-def _kept_for_backward(trace: Trace) -> set[int]:
+def _kept_for_backward(trace: StepTrace) -> set[int]:
     """Return the storages that live when backward of the last step begins; of inference all of the fullest moment."""
     alive: set[int] = set()
     begins = _last_step(trace)
     best, most = alive.copy(), -1
     for at, (kind, number, _) in enumerate(trace.events):
-        if kind == Kind.ALLOC:
+        if kind == StepEvent.ALLOC:
             alive.add(number)
-        elif kind == Kind.FREE:
+        elif kind == StepEvent.FREE:
             alive.discard(number)
         if at < begins:
             continue
-        if kind == Kind.BEGIN and trace.ops[number].phase == "backward":
+        if kind == StepEvent.BEGIN and trace.ops[number].phase == "backward":
             return set(alive)
-        if not trace.training and kind == Kind.ALLOC:
+        if not trace.training and kind == StepEvent.ALLOC:
             size = sum(trace.storages[each].size_bytes for each in alive)
             if size > most:
                 best, most = set(alive), size
     return best or alive
 
 
-def _largest_at_once(trace: Trace, category: str) -> int:
+def _largest_at_once(trace: StepTrace, category: str) -> int:
     now = most = 0
     for kind, number, _ in trace.events:
-        if kind in (Kind.ALLOC, Kind.FREE) and trace.storages[number].category == category:
-            now += trace.storages[number].size_bytes * (1 if kind == Kind.ALLOC else -1)
+        if kind in (StepEvent.ALLOC, StepEvent.FREE) and trace.storages[number].category == category:
+            now += trace.storages[number].size_bytes * (1 if kind == StepEvent.ALLOC else -1)
             most = max(most, now)
     return most
 
 
-def _order(trace: Trace, units: set[str]) -> list[str]:
+def _order(trace: StepTrace, units: set[str]) -> list[str]:
     """Return blocks in the order in which the forward pass comes to them."""
     seen = dict.fromkeys(unit_of(op.module) for op in trace.ops if op.phase == "forward")
     return [*(unit for unit in seen if unit in units), *sorted(units - set(seen))] or [""]
 
 
-def _boundary(trace: Trace, batch: int) -> int:
+def _boundary(trace: StepTrace, batch: int) -> int:
     """Return the usual size of what one block hands to the next: of the first inputs with all samples the commonest."""
     first: dict[str, int] = {}
     for op in trace.ops:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from fairmile.base.errors import RunFailed, UsageError
+from fairmile.base.plain import plain
+from fairmile.base.results import Result, fields_html
 from fairmile.base.units import format_size
-from fairmile.costs.steps import Trace
-from fairmile.predict.memory.account import MemoryAccount
+from fairmile.costs.steps import StepTrace
+from fairmile.predict.memory.account import MemoryAccount, MemoryAccountDict
 from fairmile.predict.memory.other_batches import OtherBatches
 
 MOST = 1 << 20
@@ -16,14 +19,36 @@ _LINES = 3  # accounts that are drawn lines through before the end is sought ste
 _FARTHER = 16
 
 
-@dataclass(frozen=True)
-class LargestBatch:
+class LargestBatchDict(TypedDict):
+    """`LargestBatch` as JSON holds it."""
+
+    batch: int
+    account: MemoryAccountDict
+    too_large: MemoryAccountDict | None
+    tried: list[int]
+
+
+@dataclass(frozen=True, repr=False)
+class LargestBatch(Result):
     """The batch that fits, its account, and the account of the next, which does not; None where none is too large."""
 
     batch: int
     account: MemoryAccount
     too_large: MemoryAccount | None
     tried: tuple[int, ...]  # batches that were looked at, in order
+
+    def to_dict(self) -> LargestBatchDict:
+        fields: LargestBatchDict = plain(self)
+        return fields
+
+    def summary(self) -> str:
+        used, size = format_size(self.account.device_used_bytes), format_size(self.account.device_bytes)
+        return f"{self.batch:,} samples fit {self.account.device}, {used} of {size}"
+
+    def _repr_html_(self) -> str:
+        parts = {name: format_size(size) for name, size in self.account.breakdown.items() if size}
+        device = f"{format_size(self.account.device_used_bytes)} of {format_size(self.account.device_bytes)}"
+        return fields_html({"largest batch": f"{self.batch:,}", "device": device, **parts})
 
 
 def largest_batch(
@@ -34,8 +59,8 @@ def largest_batch(
 
 
 def largest_traced_batch(
-    traces_of: Callable[[Sequence[int]], Sequence[Trace]],
-    account_of: Callable[[Trace], MemoryAccount],
+    traces_of: Callable[[Sequence[int]], Sequence[StepTrace]],
+    account_of: Callable[[StepTrace], MemoryAccount],
     *,
     start: int = 1,
     multiple: int = 1,
@@ -46,7 +71,7 @@ def largest_traced_batch(
     Two of them foretell the end, and then only that batch and the next are traced; where the end lies elsewhere the
     search goes on from there. That batch and the next were traced in any case when this returns.
     """
-    traces: dict[int, Trace] = {}
+    traces: dict[int, StepTrace] = {}
 
     def accounts(batches: Sequence[int]) -> list[MemoryAccount]:
         found = traces_of(batches)

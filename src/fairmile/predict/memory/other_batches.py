@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fairmile.costs.steps import Op, Storage, TensorSpec, Trace
+from fairmile.costs.steps import Op, StepTrace, Storage, TensorSpec
 
 
 class OtherBatches:
     """Foretells the trace of a step at other batches; `is_known` tells whether both traces do the same at all."""
 
-    def __init__(self, batches: tuple[int, int], traces: tuple[Trace, Trace]) -> None:
+    def __init__(self, batches: tuple[int, int], traces: tuple[StepTrace, StepTrace]) -> None:
         self._batches, self._traces = batches, traces
 
     @property
@@ -26,7 +26,7 @@ class OtherBatches:
             == [(each.category, each.op) for each in second.storages]
         )
 
-    def at(self, batch: int) -> Trace:
+    def at(self, batch: int) -> StepTrace:
         """Return the step at a batch, every size on the line through both traces."""
         first, second = self._traces
         share = (batch - self._batches[0]) / (self._batches[1] - self._batches[0])

@@ -6,14 +6,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from fairmile.base.errors import Integrity
-from fairmile.costs.steps import Kind, Op, TensorSpec, Trace
-from fairmile.predict.memory.workspaces import PRODUCTS, Group, Workspaces
+from fairmile.costs.steps import Op, StepEvent, StepTrace, TensorSpec
+from fairmile.predict.memory.workspaces import PRODUCTS, BlockGroup, Workspaces
 
 WORKSPACE = "workspace"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BlockRequest:
     """A block wanted, or one given back where `size_bytes` is -1; `op` is the operator that runs, -1 outside any."""
 
     key: int
@@ -28,7 +28,7 @@ class Schedule:
     `renamed` joins what the last step leaves to what it found: (key it made, key it gave back), for its repetition.
     """
 
-    parts: list[list[Request]] = field(default_factory=list)  # building, then step by step
+    parts: list[list[BlockRequest]] = field(default_factory=list)  # building, then step by step
     categories: dict[int, str] = field(default_factory=dict)
     modules: dict[int, str] = field(default_factory=dict)
     renamed: list[tuple[int, int]] = field(default_factory=list)
@@ -38,20 +38,20 @@ class Schedule:
     repeatable: bool = False
 
 
-def schedule(trace: Trace, workspaces: Workspaces) -> Schedule:
+def schedule(trace: StepTrace, workspaces: Workspaces) -> Schedule:
     """Return the requests of a trace on a device whose libraries behave as `workspaces` says."""
     return _Scheduler(trace, workspaces).run()
 
 
 class _Scheduler:
-    def __init__(self, trace: Trace, workspaces: Workspaces) -> None:
+    def __init__(self, trace: StepTrace, workspaces: Workspaces) -> None:
         self._trace = trace
         self._workspaces = workspaces
         self._result = Schedule(parts=[[]])
         self._next = len(trace.storages)
         self._running: list[int] = []
         self._made = 0
-        self._groups: list[Group] = []
+        self._groups: list[BlockGroup] = []
         self._held: list[int] = []
         self._epilogues: set[str] = set()
         self._copies: dict[int, TensorSpec] = {}
@@ -61,23 +61,23 @@ class _Scheduler:
         storages = self._trace.storages
         live: set[int] = set()
         for kind, number, _ in self._trace.events:
-            if kind == Kind.ALLOC:
+            if kind == StepEvent.ALLOC:
                 storage = storages[number]
                 live.add(number)
                 self._ask(number, self._kept.get(number, storage.size_bytes), storage.category, storage.module)
                 if self._groups and storage.op == (self._running[-1] if self._running else -1):
                     self._made += 1
                     self._take()
-            elif kind == Kind.FREE:
+            elif kind == StepEvent.FREE:
                 if number not in live:
                     raise Integrity(
                         f"the trace gives back block {number}, which is not there", hint="trace the step again"
                     )
                 live.remove(number)
                 self._give(number)
-            elif kind == Kind.BEGIN:
+            elif kind == StepEvent.BEGIN:
                 self._begin(number)
-            elif kind == Kind.END:
+            elif kind == StepEvent.END:
                 self._end()
             else:
                 self._result.parts.append([])
@@ -125,7 +125,7 @@ class _Scheduler:
                 for key in reversed(keys):
                     self._give(key)
 
-    def _handles(self, op: Op) -> list[Group]:
+    def _handles(self, op: Op) -> list[BlockGroup]:
         """The first product of a thread makes a handle with a workspace, the first with a bias one more."""
         name = op.name.removeprefix("aten.").split(".")[0]
         thread = "backward" if op.phase == "backward" else "forward"
@@ -141,7 +141,7 @@ class _Scheduler:
         elif name.startswith("convolution") or "cudnn" in name:
             self._result.networks.add(thread)
             self._result.has_neighbours |= "attention" not in name
-        return [Group(1, tuple(sizes), until="never")] if sizes else []
+        return [BlockGroup(1, tuple(sizes), until="never")] if sizes else []
 
     def _ask(self, key: int | None, size: int, category: str, module: str) -> int:
         if key is None:
@@ -149,11 +149,11 @@ class _Scheduler:
             self._next += 1
         self._result.categories[key] = category
         self._result.modules[key] = module
-        self._result.parts[-1].append(Request(key, size, self._running[-1] if self._running else -1))
+        self._result.parts[-1].append(BlockRequest(key, size, self._running[-1] if self._running else -1))
         return key
 
     def _give(self, key: int) -> None:
-        self._result.parts[-1].append(Request(key, -1, self._running[-1] if self._running else -1))
+        self._result.parts[-1].append(BlockRequest(key, -1, self._running[-1] if self._running else -1))
 
     def _join(self) -> None:
         """Match what the last step leaves behind with what it gave back of earlier steps, by size and order."""

@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 from fairmile.base.errors import UsageError
 
 Recompute = Literal["none", "selective", "full"]
-Place = Literal["device", "host", "nvme"]
+StateLocation = Literal["device", "host", "nvme"]
 
+RANK_PARTS = (
+    *("parameters", "gradients", "optimizer", "activations", "temporary"),
+    *("buffers", "workspace", "slack", "context"),
+)
 DDP_BUCKET_BYTES = 25 * 2**20
 PREFETCHED_UNITS = 2  # the unit at work and the next one, gathered while it works
 TENSOR_REPLICATED_SHARE = 10 / 34  # of a transformer layer's activations, without sequence parallelism
@@ -83,6 +87,22 @@ class ModelFootprint:
         return self.parameters or round(self.total_parameters_bytes / 4)
 
 
+class LayoutDict(TypedDict):
+    """`Layout` as JSON holds it."""
+
+    data: int
+    tensor: int
+    pipeline: int
+    zero: int
+    micro_batch: int
+    micro_batches: int
+    recompute: Recompute
+    sequence_parallel: bool
+    interleave: int
+    optimizer_on: StateLocation
+    parameters_on: StateLocation
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a model is spread: degrees of data, tensor and pipeline parallelism, ZeRO stage, micro-batches, offload."""
@@ -96,8 +116,8 @@ class Layout:
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     interleave: int = 1  # virtual stages of a rank
-    optimizer_on: Place = "device"
-    parameters_on: Place = "device"
+    optimizer_on: StateLocation = "device"
+    parameters_on: StateLocation = "device"
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline", "micro_batch", "micro_batches", "interleave"):
@@ -122,6 +142,23 @@ class Layout:
         return self.data * self.micro_batch * self.micro_batches
 
 
+class RankMemoryDict(TypedDict):
+    """`RankMemory` as JSON holds it."""
+
+    parameters_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    temporary_bytes: float
+    buffers_bytes: float
+    workspace_bytes: float
+    context_bytes: float
+    host_bytes: float
+    nvme_bytes: float
+    offload_s: float
+    slack_bytes: float
+
+
 @dataclass(frozen=True)
 class RankMemory:
     """What the fullest rank holds at its peak, and what it keeps outside the device."""
@@ -138,6 +175,11 @@ class RankMemory:
     nvme_bytes: float = 0.0
     offload_s: float = 0.0  # time a step needs to move what is kept outside, not overlapped
     slack_bytes: float = 0.0  # what the allocator reserves beyond what it gives out
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """The parts that add up to `device_bytes`."""
+        return {name: getattr(self, f"{name}_bytes") for name in RANK_PARTS}
 
     @property
     def allocated_bytes(self) -> float:

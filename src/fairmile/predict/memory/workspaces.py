@@ -40,7 +40,7 @@ _NORM_BACKWARD_BYTES = {"float32": 1 / 12, "float16": 1 / 12, "other": 2}
 
 
 @dataclass(frozen=True)
-class Group:
+class BlockGroup:
     """Blocks taken together once the operator made `after` of its own; given back at once unless `until` says later."""
 
     after: int
@@ -77,9 +77,9 @@ class Workspaces:
         self.rules = library_rules(architecture)
         self._processors = Multiprocessors(multiprocessors, self.rules.processor_threads)
         self._convolutions = ConvolutionTable(self.rules.convolutions)
-        self._known: dict[Any, tuple[Group, ...]] = {}
+        self._known: dict[Any, tuple[BlockGroup, ...]] = {}
 
-    def of(self, op: Op) -> tuple[Group, ...]:
+    def of(self, op: Op) -> tuple[BlockGroup, ...]:
         """Return what a call takes while it runs, in the order in which it is taken."""
         rule = _RULES.get(op.name.removeprefix("aten.").split(".")[0])
         if rule is None:
@@ -96,7 +96,7 @@ class Workspaces:
             return {}
         return {op.outputs[3].storage: reserve_bytes(_recurrent(op, 6))}
 
-    def _convolution(self, op: Op) -> list[Group]:
+    def _convolution(self, op: Op) -> list[BlockGroup]:
         tensors = _tensors(op)
         x, weight = tensors[0], tensors[1]
         stride, transposed, groups = op.arguments[3], bool(op.arguments[6]), int(op.arguments[8])
@@ -105,9 +105,9 @@ class Workspaces:
         if not output:
             return []
         call = _call("dgrad" if transposed else "fwd", weight, last, x.shape, output, stride, groups, transposed)
-        return [Group(1, (self._convolutions.workspace_bytes(call),))]
+        return [BlockGroup(1, (self._convolutions.workspace_bytes(call),))]
 
-    def _convolution_backward(self, op: Op) -> list[Group]:
+    def _convolution_backward(self, op: Op) -> list[BlockGroup]:
         gradient, x, weight = _tensors(op)[:3]
         stride, transposed, groups, wanted = (
             op.arguments[4],
@@ -116,7 +116,7 @@ class Workspaces:
             op.arguments[10],
         )
         last = _is_channels_last(x) or _is_channels_last(weight)
-        result: list[Group] = []
+        result: list[BlockGroup] = []
         made = 0
 
         def work(direction: str) -> int:
@@ -126,17 +126,17 @@ class Workspaces:
 
         if wanted[0]:
             made += 1
-            result.append(Group(made, (work("fwd" if transposed else "dgrad"),)))
+            result.append(BlockGroup(made, (work("fwd" if transposed else "dgrad"),)))
         if wanted[1]:
             made += 1
-            result.append(Group(made, (work("wgrad"),)))
+            result.append(BlockGroup(made, (work("wgrad"),)))
         if wanted[2]:
             made += 1
             dims = [0, *range(2, len(gradient.shape))]
-            result.append(Group(made, reduction_bytes(gradient.shape, gradient.strides, dims, self._processors)))
+            result.append(BlockGroup(made, reduction_bytes(gradient.shape, gradient.strides, dims, self._processors)))
         return result
 
-    def _reduction(self, op: Op) -> list[Group]:
+    def _reduction(self, op: Op) -> list[BlockGroup]:
         x = _tensors(op)[0]
         dims = (
             op.arguments[1] if len(op.arguments) > 1 and not isinstance(op.arguments[1], (dict, bool, float)) else None
@@ -147,63 +147,63 @@ class Workspaces:
         whole = x.dtype in ("bool", "int64", "int32")
         cast = x.elements * 8 if x.dtype == "bool" else 0
         sizes = reduction_bytes(x.shape, x.strides, chosen, self._processors, 8 if whole else 4)
-        return [Group(1, (cast, *sizes) if cast else sizes)]
+        return [BlockGroup(1, (cast, *sizes) if cast else sizes)]
 
-    def _layer_norm_backward(self, op: Op) -> list[Group]:
+    def _layer_norm_backward(self, op: Op) -> list[BlockGroup]:
         x = _tensors(op)[1]
         width = prod(op.arguments[2]) if isinstance(op.arguments[2], (list, tuple)) else x.shape[-1]
         rows = x.elements // max(width, 1)
-        groups: list[Group] = []
+        groups: list[BlockGroup] = []
         gradient = _tensors(op)[0]
         if not _is_contiguous(gradient):  # its copy, which the trace notes for its time, is there as long as the sums
-            groups.append(Group(3, (_bytes(gradient),), until="end"))
+            groups.append(BlockGroup(3, (_bytes(gradient),), until="end"))
         if rows > 65536 and width // 32 < self._processors.count // 2:
             # Tall and narrow: partial sums of blocks of 32 rows, added up afterwards.
             partial = -(-rows // 32)
-            groups.append(Group(3, (partial * width * 4, partial * width * 4), until="end"))
-            groups += [Group(3, reduction_bytes((partial, width), (width, 1), [0], self._processors))] * 2
+            groups.append(BlockGroup(3, (partial * width * 4, partial * width * 4), until="end"))
+            groups += [BlockGroup(3, reduction_bytes((partial, width), (width, 1), [0], self._processors))] * 2
         return groups
 
-    def _batch_norm(self, op: Op) -> list[Group]:
+    def _batch_norm(self, op: Op) -> list[BlockGroup]:
         x, training = _tensors(op)[0], op.arguments[5]
-        return [Group(3, _channel_sums_bytes(x, _NORM_BYTES))] if training is True else []
+        return [BlockGroup(3, _channel_sums_bytes(x, _NORM_BYTES))] if training is True else []
 
-    def _batch_norm_backward(self, op: Op) -> list[Group]:
+    def _batch_norm_backward(self, op: Op) -> list[BlockGroup]:
         x, training = _tensors(op)[1], op.arguments[7]
-        return [Group(3, _channel_sums_bytes(x, _NORM_BACKWARD_BYTES))] if training is True else []
+        return [BlockGroup(3, _channel_sums_bytes(x, _NORM_BACKWARD_BYTES))] if training is True else []
 
-    def _safe_softmax(self, op: Op) -> list[Group]:
+    def _safe_softmax(self, op: Op) -> list[BlockGroup]:
         x = _tensors(op)[0]
-        return [Group(1, (x.elements, x.elements // max(1, x.shape[-1])))]
+        return [BlockGroup(1, (x.elements, x.elements // max(1, x.shape[-1])))]
 
-    def _softmax_backward(self, op: Op) -> list[Group]:
-        return [Group(1, (_bytes(_tensors(op)[0]),))]
+    def _softmax_backward(self, op: Op) -> list[BlockGroup]:
+        return [BlockGroup(1, (_bytes(_tensors(op)[0]),))]
 
-    def _fused_attention_backward(self, op: Op) -> list[Group]:
+    def _fused_attention_backward(self, op: Op) -> list[BlockGroup]:
         """Gradient of the queries in float32, and a row sum for each; cuDNN and flash alike."""
         query = _tensors(op)[1]
-        return [Group(3, (query.elements * 4 + query.elements // query.shape[-1] * 4 + 256,))]
+        return [BlockGroup(3, (query.elements * 4 + query.elements // query.shape[-1] * 4 + 256,))]
 
-    def _flash_attention_backward(self, op: Op) -> list[Group]:
+    def _flash_attention_backward(self, op: Op) -> list[BlockGroup]:
         query = _tensors(op)[1]
         batch, heads, length, width = query.shape
         padded = -(-length // 128) * 128
         wide = -(-width // 32) * 32
         row = batch * heads * padded * 4
-        return [Group(1, (_bytes(query), _bytes(query), row, row * wide))]
+        return [BlockGroup(1, (_bytes(query), _bytes(query), row, row * wide))]
 
-    def _efficient_attention_backward(self, op: Op) -> list[Group]:
+    def _efficient_attention_backward(self, op: Op) -> list[BlockGroup]:
         gradient, query = _tensors(op)[:2]
         batch, heads, length, width = query.shape
         row = batch * heads * length * 4
         tiles = -(-length // 128)
-        work = Group(3, (row, batch * heads * (tiles * 128 * width * 4 + tiles * 32)))
+        work = BlockGroup(3, (row, batch * heads * (tiles * 128 * width * 4 + tiles * 32)))
         if gradient.dtype != "float32":
             return [work]
         # In float32 the gradient times the output is written out before it is added up.
-        return [Group(3, (_bytes(gradient), row, row)), work]
+        return [BlockGroup(3, (_bytes(gradient), row, row)), work]
 
-    def _embedding_backward(self, op: Op) -> list[Group]:
+    def _embedding_backward(self, op: Op) -> list[BlockGroup]:
         gradient, index = _tensors(op)[:2]
         count, rows, width = index.elements, int(op.arguments[2]), gradient.shape[-1]
         if count <= 3072:
@@ -211,12 +211,12 @@ class Workspaces:
         partial = count // 10 + min(count, rows)
         eight = count * 8
         return [
-            Group(0, (eight, eight), until="end"),
-            Group(0, (eight, _sort_bytes(count, 16))),
-            Group(1, (eight, eight, partial * 8, partial * width * 4)),
+            BlockGroup(0, (eight, eight), until="end"),
+            BlockGroup(0, (eight, _sort_bytes(count, 16))),
+            BlockGroup(1, (eight, eight, partial * 8, partial * width * 4)),
         ]
 
-    def _index_put(self, op: Op) -> list[Group]:
+    def _index_put(self, op: Op) -> list[BlockGroup]:
         tensors = _tensors(op)
         accumulates = len(op.arguments) > 3 and op.arguments[3] is True
         index = next((each for each in tensors[1:] if each.dtype in ("int64", "int32")), None)
@@ -226,27 +226,27 @@ class Workspaces:
         eight = index.elements * 8
         copy = (0,) if _is_contiguous(values) else (_bytes(values),)
         made = 0 if op.name.removeprefix("aten.").startswith("_index_put_impl_") else 1
-        return [Group(made, (eight, *copy, eight, eight, eight, _sort_bytes(index.elements, 16)))]
+        return [BlockGroup(made, (eight, *copy, eight, eight, eight, _sort_bytes(index.elements, 16)))]
 
-    def _sort(self, op: Op) -> list[Group]:
+    def _sort(self, op: Op) -> list[BlockGroup]:
         x = _tensors(op)[0]
         if not x.shape or x.elements // x.shape[-1] > 1 or x.elements <= 4096:
-            return [Group(2, (x.elements * 8,))] if len(x.shape) < 2 else []
-        return [Group(2, (x.elements * 8, _sort_bytes(x.elements, 8 + _ELEMENT.get(x.dtype, 4))))]
+            return [BlockGroup(2, (x.elements * 8,))] if len(x.shape) < 2 else []
+        return [BlockGroup(2, (x.elements * 8, _sort_bytes(x.elements, 8 + _ELEMENT.get(x.dtype, 4))))]
 
-    def _product(self, op: Op) -> list[Group]:
+    def _product(self, op: Op) -> list[BlockGroup]:
         """Operands that no layout of a matrix product covers are copied."""
         sizes = tuple(_bytes(each) for each in _tensors(op)[-2:] if not _is_matrix(each))
-        return [Group(0, sizes, until="end")] if sizes else []
+        return [BlockGroup(0, sizes, until="end")] if sizes else []
 
-    def _loss(self, op: Op) -> list[Group]:
+    def _loss(self, op: Op) -> list[BlockGroup]:
         x = _tensors(op)[0]
-        return [Group(1, (_bytes(x),))] if op.outputs and not op.outputs[0].shape else []
+        return [BlockGroup(1, (_bytes(x),))] if op.outputs and not op.outputs[0].shape else []
 
-    def _copy_of_input(self, op: Op) -> list[Group]:
-        return [Group(1, (_bytes(_tensors(op)[0]),))]
+    def _copy_of_input(self, op: Op) -> list[BlockGroup]:
+        return [BlockGroup(1, (_bytes(_tensors(op)[0]),))]
 
-    def _transform(self, op: Op) -> list[Group]:
+    def _transform(self, op: Op) -> list[BlockGroup]:
         """A transform to real numbers works on a copy, one whose batch is no single run of memory reads a copy."""
         x, dims = _tensors(op)[0], op.arguments[1]
         sizes: tuple[int, ...] = ()
@@ -255,36 +255,36 @@ class Workspaces:
             sizes, strides = (_bytes(x),), _contiguous_strides(x.shape)
         if not _is_one_run(x.shape, strides, [each % len(x.shape) for each in dims]):
             sizes = (*sizes, _bytes(x))
-        return [Group(1, sizes)]
+        return [BlockGroup(1, sizes)]
 
-    def _roll(self, op: Op) -> list[Group]:
+    def _roll(self, op: Op) -> list[BlockGroup]:
         dims = op.arguments[2] if len(op.arguments) > 2 else ()
         return self._copy_of_input(op) if isinstance(dims, (list, tuple)) and len(dims) > 1 else []
 
-    def _rnn(self, op: Op) -> list[Group]:
+    def _rnn(self, op: Op) -> list[BlockGroup]:
         call = _recurrent(op, 6)
         made = 3 if call.kind == "lstm" else 2
-        turned = Group(0, (_bytes(op.inputs[0]),), until="end")
-        work = Group(made, (recurrent_workspace_bytes(call),), until="end")
+        turned = BlockGroup(0, (_bytes(op.inputs[0]),), until="end")
+        work = BlockGroup(made, (recurrent_workspace_bytes(call),), until="end")
         return [turned, work] if _is_batch_first(op, 6) else [work]
 
-    def _rnn_backward(self, op: Op) -> list[Group]:
+    def _rnn_backward(self, op: Op) -> list[BlockGroup]:
         """Gradients of the data, then of the weights; what has the batch first is turned for each."""
         call = _recurrent(op, 10)
         size = recurrent_workspace_bytes(call)
         cells = call.layers * call.directions * call.state_bytes // call.steps
         hidden = cells * call.width // call.hidden
         final = (hidden, cells) if call.kind == "lstm" else (hidden,)
-        result = [Group(0, final, until="end")]  # the final states have gradients of zero
+        result = [BlockGroup(0, final, until="end")]  # the final states have gradients of zero
         made = 1 + len(final)
         if not _is_batch_first(op, 10):
-            return [*result, Group(made, (size,)), Group(1 << 20, (size,))]
+            return [*result, BlockGroup(made, (size,)), BlockGroup(1 << 20, (size,))]
         data = _bytes(op.inputs[0])
         turned = call.directions * call.state_bytes * call.width // call.hidden
-        return [*result, Group(made, (turned, data, size)), Group(1 << 20, (data, size))]
+        return [*result, BlockGroup(made, (turned, data, size)), BlockGroup(1 << 20, (data, size))]
 
 
-_RULES: dict[str, Callable[[Workspaces, Op], Sequence[Group]]] = {
+_RULES: dict[str, Callable[[Workspaces, Op], Sequence[BlockGroup]]] = {
     "convolution": Workspaces._convolution,
     "convolution_backward": Workspaces._convolution_backward,
     "sum": Workspaces._reduction,

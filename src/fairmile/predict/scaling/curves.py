@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_size
+from fairmile.base.plain import plain
+from fairmile.base.results import Result, Results
+from fairmile.base.units import format_duration, format_size
 from fairmile.costs.collectives.links import Topology
 from fairmile.costs.collectives.times import CollectiveModel
 from fairmile.costs.devices import device as known_device
 from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.descriptions import Transformer
-from fairmile.predict.memory.sharding import ModelFootprint
-from fairmile.predict.scaling.data_parallel import DataParallelModel, Effects, Input, StepTimeLike
-from fairmile.predict.scaling.plans import Choices, Plan, Planner, TracedPlanner, TransformerPlanner
-from fairmile.predict.scaling.step import Collectives, Machine, Remembered, device_of_partition, machine_of
+from fairmile.predict.memory.sharding import LayoutDict, ModelFootprint, RankMemoryDict
+from fairmile.predict.scaling.data_parallel import DataParallelModel, Effects, InputRate, StepTimeLike
+from fairmile.predict.scaling.plans import Choices, LayoutPlan, Planner, TracedPlanner, TransformerPlanner
+from fairmile.predict.scaling.step import (
+    Collectives,
+    NodeModel,
+    Remembered,
+    StepPartsDict,
+    device_of_partition,
+    machine_of,
+)
 from fairmile.predict.scaling.transformer import Constants, TransformerModel
 
 if TYPE_CHECKING:
@@ -32,14 +41,53 @@ SPREAD = 0.16  # nine of ten published runs lie so near to what is predicted (sp
 TRANSFORMER_STRAGGLING = 0.01  # large steps even out what small ones show
 
 
-@dataclass(frozen=True)
-class ScalingRow:
+class ScalingRowDict(TypedDict):
+    """`ScalingRow` as JSON holds it; what belongs to a plan is None where there is none."""
+
+    gpus: int
+    nodes: int
+    global_batch: int
+    reason: str
+    step_time_s: float | None
+    samples_per_s: float | None
+    efficiency: float | None
+    gpu_hours: float | None
+    wall_s: float | None
+    energy_j: float | None
+    energy_per_sample_j: float | None
+    cost: float | None
+    low_s: float | None
+    high_s: float | None
+    communication_s: float | None
+    communication_share: float | None
+    memory_bytes: int | None
+    host_bytes: int | None
+    parts_s: StepPartsDict | None
+    plan: LayoutDict | None
+    memory: RankMemoryDict | None
+
+
+class ScalingPredictionDict(TypedDict):
+    """`ScalingPrediction` as JSON holds it."""
+
+    target: str
+    on: str
+    mode: Mode
+    worth_up_to: int | None
+    threshold: float
+    device_memory_bytes: float | None
+    notes: list[str]
+    rows: list[ScalingRowDict]
+
+
+@dataclass(frozen=True, repr=False)
+class ScalingRow(Result):
     """One number of GPUs; where nothing fits, `plan` is None and `reason` says why."""
 
     gpus: int
     nodes: int
     global_batch: int
-    plan: Plan | None = None
+    plan: LayoutPlan | None = None
     reason: str = ""
     spread: float = SPREAD
     efficiency: float | None = None  # throughput of one GPU, against that on the fewest GPUs of the curve
@@ -64,30 +112,47 @@ class ScalingRow:
     def samples_per_s(self) -> float | None:
         return self.global_batch / self.plan.step_time_s if self.plan else None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for tables and plots."""
+    @property
+    def communication_share(self) -> float | None:
+        """Share of the step that is exposed communication."""
+        return self.plan.time.communication_s / self.plan.step_time_s if self.plan else None
+
+    def to_dict(self) -> ScalingRowDict:
         plan = self.plan
-        figures: dict[str, Any] = {"gpus": self.gpus, "nodes": self.nodes, "global_batch": self.global_batch}
-        figures["reason"] = self.reason
-        names = ("efficiency", "gpu_hours", "wall_s", "energy_j", "energy_per_sample_j", "cost")
-        figures |= {name: getattr(self, name) for name in ("step_time_s", "samples_per_s", *names)}
         low_s, high_s = self.interval_s or (None, None)
-        figures |= {
+        return {
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "global_batch": self.global_batch,
+            "reason": self.reason,
+            "step_time_s": self.step_time_s,
+            "samples_per_s": self.samples_per_s,
+            "efficiency": self.efficiency,
+            "gpu_hours": self.gpu_hours,
+            "wall_s": self.wall_s,
+            "energy_j": self.energy_j,
+            "energy_per_sample_j": self.energy_per_sample_j,
+            "cost": self.cost,
             "low_s": low_s,
             "high_s": high_s,
             "communication_s": plan.time.communication_s if plan else None,
-            "communication_share": plan.time.communication_s / plan.step_time_s if plan else None,
+            "communication_share": self.communication_share,
             "memory_bytes": round(plan.memory.device_bytes) if plan else None,
             "host_bytes": round(plan.memory.host_bytes) if plan else None,
-            "parts_s": asdict(plan.time) if plan else None,
-            "plan": asdict(plan.layout) if plan else None,
-            "memory": asdict(plan.memory) if plan else None,
+            "parts_s": plain(plan.time) if plan else None,
+            "plan": plain(plan.layout) if plan else None,
+            "memory": plain(plan.memory) if plan else None,
         }
-        return figures
+
+    def summary(self) -> str:
+        if self.plan is None:
+            return f"{self.gpus:,} GPUs: {self.reason}"
+        step = format_duration(self.plan.step_time_s)
+        return f"{self.gpus:,} GPUs: {step} a step, efficiency {_percent(self.efficiency)}"
 
 
-@dataclass(frozen=True)
-class ScalingPrediction:
+@dataclass(frozen=True, repr=False)
+class ScalingPrediction(Result):
     """A scaling curve, and the largest number of GPUs up to which efficiency stays at `threshold` or above."""
 
     mode: Mode
@@ -96,17 +161,43 @@ class ScalingPrediction:
     threshold: float = WORTH_EFFICIENCY
     notes: Sequence[str] = field(default_factory=tuple)
     memory_bytes: float | None = None  # of one device
+    target: str = ""
+    on: str = ""  # the system, or one of its partitions
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for `--json`, tables and plots."""
+    def to_dict(self) -> ScalingPredictionDict:
         return {
+            "target": self.target,
+            "on": self.on,
             "mode": self.mode,
             "worth_up_to": self.worth_up_to,
             "threshold": self.threshold,
             "device_memory_bytes": self.memory_bytes,
             "notes": list(self.notes),
-            "rows": [row.as_dict() for row in self.rows],
+            "rows": [row.to_dict() for row in self.rows],
         }
+
+    def summary(self) -> str:
+        worth = "no plan fits" if self.worth_up_to is None else f"efficient up to {self.worth_up_to:,} GPUs"
+        return f"{self.mode} scaling of {self.target} on {self.on}, {worth}"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            {
+                "GPUs": f"{row.gpus:,}",
+                "batch": f"{row.global_batch:,}",
+                "step": format_duration(row.step_time_s) if row.step_time_s else row.reason,
+                "samples/s": f"{row.samples_per_s:,.1f}" if row.samples_per_s else "",
+                "efficiency": _percent(row.efficiency),
+                "communication": _percent(row.communication_share),
+                "memory": format_size(round(row.plan.memory.device_bytes)) if row.plan else "",
+            }
+            for row in self.rows
+        )
+        return Results(rows)._repr_html_()
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
 
 
 @dataclass(frozen=True)
@@ -147,7 +238,7 @@ def parse_gpus(text: str) -> list[int]:
 
 def scaling_curve(
     planner: Planner,
-    machine: Machine,
+    machine: NodeModel,
     gpus: Sequence[int],
     *,
     mode: Mode = "strong",
@@ -175,11 +266,11 @@ def scaling_curve(
             base = base or rate
             row = _counted(replace(row, spread=spread), rate / base, goal)
         rows.append(row)
-    told = (*_explained(rows), *notes)
-    return ScalingPrediction(mode, rows, _worth(rows, threshold), threshold, told, machine.memory_bytes)
+    notes = (*_explained(rows), *notes)
+    return ScalingPrediction(mode, rows, _worth(rows, threshold), threshold, notes, machine.memory_bytes)
 
 
-def _row(planner: Planner, machine: Machine, count: int, global_batch: int) -> ScalingRow:
+def _row(planner: Planner, machine: NodeModel, count: int, global_batch: int) -> ScalingRow:
     found = planner.search(count, global_batch)
     reason = ""
     if found.best is None:
@@ -228,7 +319,7 @@ def _worth(rows: Sequence[ScalingRow], threshold: float) -> int | None:
 def predict_scaling(
     footprint: ModelFootprint,
     one_gpu: StepTimeLike | Sequence[StepTimeLike],
-    where: Partition | Topology | Machine,
+    where: Partition | Topology | NodeModel,
     gpus: Sequence[int],
     *,
     mode: Mode = "strong",
@@ -238,7 +329,7 @@ def predict_scaling(
     choices: Choices | None = None,
     goal: Goal | None = None,
     device: Device | None = None,
-    arriving: Input | None = None,
+    arriving: InputRate | None = None,
 ) -> ScalingPrediction:
     """Predict how a traced model scales.
 
@@ -247,7 +338,7 @@ def predict_scaling(
     device can do and draws, `arriving` how fast samples come in.
     """
     machine, collectives, notes = _place(where, collectives, device, gpus)
-    model = DataParallelModel(footprint, one_gpu, collectives, machine, effects or Effects(), arriving or Input())
+    model = DataParallelModel(footprint, one_gpu, collectives, machine, effects or Effects(), arriving or InputRate())
     steps = list(one_gpu) if isinstance(one_gpu, Sequence) else [one_gpu]
     usual = max(step.batch for step in steps)
     if mode == "strong":
@@ -260,7 +351,7 @@ def predict_scaling(
 
 def predict_transformer_scaling(
     described: Transformer,
-    where: Partition | Topology | Machine,
+    where: Partition | Topology | NodeModel,
     gpus: Sequence[int],
     *,
     mode: Mode = "strong",
@@ -280,13 +371,13 @@ def predict_transformer_scaling(
     if not described.training:
         raise UsageError("only training is spread over GPUs by a description", hint="leave out inference")
     machine, collectives, notes = _place(where, collectives, device, gpus)
-    if device is None and not isinstance(where, (Machine, Topology)):
+    if device is None and not isinstance(where, (NodeModel, Topology)):
         device = device_of_partition(where)
     if constants is None and device is not None:
         constants = Constants.of_device(device.bandwidth_bytes_per_s)
     if device is not None and "bf16" in described.precision and "bfloat16" not in device.peak_flops_per_s:
         notes = (*notes, f"{device.name} has no units for bf16: taken to be as fast as with fp16")
-    if described.compute_bytes == 4 and not isinstance(where, Machine):
+    if described.compute_bytes == 4 and not isinstance(where, NodeModel):
         peak = (device or known_device("a100")).peak("float32", tf32=described.precision == "tf32")
         machine = replace(machine, peak_flops=peak)
     if choices is None and described.recompute == "full":
@@ -301,17 +392,17 @@ def predict_transformer_scaling(
 
 
 def _place(
-    where: Partition | Topology | Machine,
+    where: Partition | Topology | NodeModel,
     collectives: Collectives | None,
     device: Device | None,
     gpus: Sequence[int],
-) -> tuple[Machine, Collectives, Sequence[str]]:
-    if isinstance(where, Machine):
+) -> tuple[NodeModel, Collectives, Sequence[str]]:
+    if isinstance(where, NodeModel):
         if collectives is None:
             raise UsageError("a machine without a partition needs a model of its collectives")
         return where if device is None else where.with_device(device), collectives, ()
     if isinstance(where, Topology):
-        machine = Machine(gpus_per_node=where.ranks_per_node, rails=where.rails)
+        machine = NodeModel(gpus_per_node=where.ranks_per_node, rails=where.rails)
         machine = machine if device is None else machine.with_device(device)
         return machine, collectives or CollectiveModel.from_fit({}, where), ()
     device = device or device_of_partition(where)
@@ -324,7 +415,7 @@ def _place(
     return machine, collectives, notes
 
 
-def _too_many(partition: Partition, machine: Machine, gpus: int) -> list[str]:
+def _too_many(partition: Partition, machine: NodeModel, gpus: int) -> list[str]:
     """Say where more GPUs are asked for than there are, or than one job gets."""
     nodes = machine.nodes(gpus)
     if partition.nodes is not None and nodes > partition.nodes:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from fairmile.base.errors import UsageError
 from fairmile.predict.memory.sharding import DDP_BUCKET_BYTES, Layout, ModelFootprint, rank_memory, split_stages
-from fairmile.predict.scaling.step import Collectives, Machine, Remembered, StepTime
+from fairmile.predict.scaling.step import Collectives, NodeModel, Remembered, StepParts
 
 
 class StepTimeLike(Protocol):
@@ -56,7 +56,7 @@ class OneGpuStep:
 
 
 @dataclass(frozen=True)
-class Input:
+class InputRate:
     """How fast samples arrive: what the loaders of one node prepare, and what the storage gives to all nodes."""
 
     node_samples_per_s: float = math.inf
@@ -65,7 +65,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Effects:
-    """What is no arithmetic: constants learned from published runs (`fairmile.predict.scaling.epochs`)."""
+    """What is no arithmetic: constants learned from published runs (speed/scaling_accuracy/epochs.py)."""
 
     straggling: float = 0.043  # of the step, per e-fold of the ranks
     half_batch: float = 1.6  # samples that would take as long as the fixed part of a step does
@@ -83,9 +83,9 @@ class DataParallelModel:
     footprint: ModelFootprint
     one_gpu: StepTimeLike | Sequence[StepTimeLike]
     collectives: Collectives
-    machine: Machine
+    machine: NodeModel
     effects: Effects = field(default_factory=Effects)
-    input: Input = field(default_factory=Input)
+    input: InputRate = field(default_factory=InputRate)
 
     def __post_init__(self) -> None:
         steps = list(self.one_gpu) if isinstance(self.one_gpu, Sequence) else [self.one_gpu]
@@ -123,7 +123,7 @@ class DataParallelModel:
             moved_s = min(update_s, moved / self.machine.bandwidth_bytes_per_s)
         return update_s - moved_s + moved_s / layout.data
 
-    def step(self, layout: Layout) -> StepTime:
+    def step(self, layout: Layout) -> StepParts:
         """Return where the time of one step of a layout goes; tensor parallelism needs the model of transformers."""
         if layout.tensor > 1:
             raise UsageError(
@@ -144,7 +144,7 @@ class DataParallelModel:
         compute_s += self.effects.contention * overlapped_s
         hops_s = self._hops_s(layout)
         busy_s = compute_s + bubble_s
-        step = StepTime(
+        step = StepParts(
             compute_s=compute_s,
             bubble_s=bubble_s,
             hops_s=hops_s,

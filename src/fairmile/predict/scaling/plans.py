@@ -12,7 +12,7 @@ from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.memory.sharding import Layout, ModelFootprint, RankMemory, Recompute, rank_memory
 from fairmile.predict.scaling.data_parallel import DataParallelModel
-from fairmile.predict.scaling.step import StepTime
+from fairmile.predict.scaling.step import StepParts
 from fairmile.predict.scaling.transformer import TransformerModel
 
 _AS_FAST = 1.003  # times that differ by less are the same
@@ -20,11 +20,11 @@ _RECOMPUTE_ORDER: Sequence[Recompute] = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayoutPlan:
     """A layout with its time and what its fullest rank holds."""
 
     layout: Layout
-    time: StepTime
+    time: StepParts
     memory: RankMemory
 
     @property
@@ -39,12 +39,12 @@ class BestPlans:
     Where none fits, `least_bytes` is what the smallest would need.
     """
 
-    plans: Sequence[Plan]
+    plans: Sequence[LayoutPlan]
     tried: int
     least_bytes: float
 
     @property
-    def best(self) -> Plan | None:
+    def best(self) -> LayoutPlan | None:
         return self.plans[0] if self.plans else None
 
 
@@ -154,14 +154,14 @@ def _batched(base: Layout, samples: int, choices: Choices) -> Iterator[Layout]:
 
 
 def choose(
-    timed: Sequence[tuple[StepTime, Layout]], footprint: ModelFootprint, memory_bytes: float | None, keep: int
+    timed: Sequence[tuple[StepParts, Layout]], footprint: ModelFootprint, memory_bytes: float | None, keep: int
 ) -> BestPlans:
     """Return the fastest layouts whose fullest rank fits; memory is worked out for the fast ones first.
 
     A rank fits where there is room for all that its allocator reserves: giving unused segments back takes time that
     the plan does not have.
     """
-    plans: list[Plan] = []
+    plans: list[LayoutPlan] = []
     least = float("inf")
     for time, layout in sorted(timed, key=lambda each: each[0].step_time_s):
         if len(plans) >= keep and time.step_time_s > _AS_FAST * plans[0].step_time_s:
@@ -173,7 +173,7 @@ def choose(
         memory = rank_memory(footprint, layout)
         least = min(least, memory.device_bytes)
         if memory_bytes is None or memory.device_bytes <= memory_bytes:
-            plans.append(Plan(layout, time, memory))
+            plans.append(LayoutPlan(layout, time, memory))
     if plans:
         as_fast = [plan for plan in plans if plan.step_time_s <= _AS_FAST * plans[0].step_time_s]
         best = min(as_fast, key=_complexity)
@@ -181,7 +181,7 @@ def choose(
     return BestPlans(plans[:keep], len(timed), least)
 
 
-def _complexity(plan: Plan) -> tuple[int, ...]:
+def _complexity(plan: LayoutPlan) -> tuple[int, ...]:
     """Return what orders plans from the simplest on: first those that split no layer and no state."""
     how = plan.layout
     outside = sum(place != "device" for place in (how.optimizer_on, how.parameters_on))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.costs.collectives.times import CollectiveModel
@@ -40,7 +40,7 @@ class Remembered:
 
 
 @dataclass(frozen=True)
-class Machine:
+class NodeModel:
     """The device, and the node that it stands in; memory and power are None where they are not known."""
 
     peak_flops: float = 312e12
@@ -50,7 +50,7 @@ class Machine:
     power_w: float | None = None  # of one device at work, with its share of the node
     bandwidth_bytes_per_s: float | None = None  # of its memory
 
-    def with_device(self, known: Device) -> Machine:
+    def with_device(self, known: Device) -> NodeModel:
         """Return the same node with what a device of the table can do."""
         return replace(
             self,
@@ -79,7 +79,7 @@ class Machine:
         return max(1.0, groups * min(self.rails, together) / self.rails)
 
 
-A100 = Machine()
+A100 = NodeModel()
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,23 @@ class TwoLevelLinks:
         return self.call_s + ways * (inside_s + between_s)
 
 
+class StepPartsDict(TypedDict):
+    """`StepParts` as JSON holds it."""
+
+    compute_s: float
+    tensor_s: float
+    bubble_s: float
+    hops_s: float
+    data_s: float
+    optimizer_s: float
+    wait_s: float
+    offload_s: float
+    input_s: float
+    overhead_s: float
+
+
 @dataclass(frozen=True)
-class StepTime:
+class StepParts:
     """Where one step's time goes on the slowest rank; the parts add up to it."""
 
     compute_s: float
@@ -155,7 +170,7 @@ def device_of_partition(partition: Partition) -> Device | None:
     return None
 
 
-def machine_of(partition: Partition, known: Device | None = None) -> Machine:
+def machine_of(partition: Partition, known: Device | None = None) -> NodeModel:
     """Return the machine that a partition describes, with what is known of its device; UsageError without GPUs."""
     if partition.gpu is None:
         raise UsageError(
@@ -163,7 +178,7 @@ def machine_of(partition: Partition, known: Device | None = None) -> Machine:
         )
     topology = CollectiveModel.from_partition(partition).topology
     said = partition.gpu.memory_gib
-    machine = Machine(gpus_per_node=partition.gpu.count, rails=topology.rails)
+    machine = NodeModel(gpus_per_node=partition.gpu.count, rails=topology.rails)
     machine = machine if known is None else machine.with_device(known)
     if said is None:
         return machine

@@ -1,21 +1,18 @@
 """The step time of a transformer over data, tensor and pipeline parallel ranks, by a few physical constants.
 
 Matrices take their FLOPs at an efficiency that saturates with each of their three sizes; everything else takes its
-bytes; a host that cannot launch fast enough sets a floor. Seventeen constants, each with a usual value and how far
-machines lie from it, are fitted to runs: twenty are enough.
+bytes; a host that cannot launch fast enough sets a floor. Seventeen constants have usual values, which
+speed/scaling_accuracy fits to published runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from fairmile.base.errors import UsageError
 from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.memory.sharding import Layout
-from fairmile.predict.scaling.fitting import fit_constants
-from fairmile.predict.scaling.step import A100, Collectives, Machine, StepTime
+from fairmile.predict.scaling.step import A100, Collectives, NodeModel, StepParts
 
 _FLOOR_SHARPNESS = 6.0  # how sharply the host's floor takes over from the device
 _STREAM_PASSES = 14.0  # times a block's input-sized tensors are read or written forwards: norms, residuals, dropout
@@ -55,38 +52,6 @@ class Constants:
         return cls(memory_bytes_per_s=_MEMORY_EFFICIENCY * memory_bytes_per_s)
 
 
-# How far machines lie from the usual values, as standard deviations of logarithms.
-_SPREADS = Constants(
-    matrix_efficiency=0.08,
-    rows_half=0.5,
-    columns_half=0.2,
-    inner_half=0.2,
-    attention_efficiency=0.075,
-    memory_bytes_per_s=0.15,
-    kernel_s=0.35,
-    layer_launch_s=0.5,
-    collective_launch_s=0.5,
-    collective_s=0.5,
-    link_bytes_per_s=0.15,
-    node_bytes_per_s=0.4,
-    hop_s=0.5,
-    hop_bytes_per_s=0.5,
-    optimizer_bytes=0.25,
-    step_s=0.5,
-    fill_share=0.075,
-)
-
-
-@dataclass(frozen=True)
-class TransformerRun:
-    """A measured step."""
-
-    model: Transformer
-    layout: Layout
-    step_time_s: float
-    name: str = ""
-
-
 class TransformerModel:
     """Predicts the step of any transformer in any layout on one kind of machine.
 
@@ -98,7 +63,7 @@ class TransformerModel:
     def __init__(
         self,
         constants: Constants | None = None,
-        machine: Machine = A100,
+        machine: NodeModel = A100,
         *,
         collectives: Collectives | None = None,
         overlap: float = 0.0,
@@ -110,7 +75,7 @@ class TransformerModel:
         self.overlap = overlap
         self.straggling = straggling
 
-    def step(self, model: Transformer, layout: Layout) -> StepTime:
+    def step(self, model: Transformer, layout: Layout) -> StepParts:
         """Return where the time of one step goes."""
         c, p, m = self.constants, layout.pipeline, layout.micro_batches
         forward_s, backward_s, again_s = self._layer(model, layout)
@@ -131,7 +96,7 @@ class TransformerModel:
         # The last stage also has the head; the pipeline runs at its pace and is filled by the others.
         bubble_s = (p - 1) * (stage_s + hop_s) * c.fill_share / layout.interleave
         work_s = m * (compute_s * hidden * per_stage + head_s)
-        return StepTime(
+        return StepParts(
             compute_s=work_s,
             tensor_s=m * (tensor_s * hidden * per_stage + head_tensor_s),
             bubble_s=bubble_s,
@@ -239,25 +204,3 @@ class TransformerModel:
 def _soft_max(one: float, other: float) -> float:
     ratio = min(one, other) / max(one, other)
     return float(max(one, other) * (1 + ratio**_FLOOR_SHARPNESS) ** (1 / _FLOOR_SHARPNESS))
-
-
-def calibrate(
-    runs: Sequence[TransformerRun], machine: Machine = A100, *, usual: Constants | None = None, overlap: float = 0.0
-) -> Constants:
-    """Return the constants that fit measured runs; the fewer there are, the more the usual values count."""
-    if not runs:
-        raise UsageError("there is no run to calibrate with", hint="give at least one, better twenty")
-    names = [each.name for each in fields(Constants)]
-    start = usual or Constants()
-
-    def predict_s(values: Sequence[float]) -> list[float]:
-        model = TransformerModel(Constants(**dict(zip(names, values, strict=True))), machine, overlap=overlap)
-        return [model.step(run.model, run.layout).step_time_s for run in runs]
-
-    found = fit_constants(
-        [getattr(start, name) for name in names],
-        [getattr(_SPREADS, name) for name in names],
-        predict_s,
-        [run.step_time_s for run in runs],
-    )
-    return Constants(**dict(zip(names, found, strict=True)))

@@ -46,7 +46,7 @@ class _Loader:
 
 
 def _record(torch: ModuleType) -> None:
-    spec = spec_from_file_location("_fairmile_recorder", os.path.join(_HERE, "profile.py"))
+    spec = spec_from_file_location("_fairmile_recorder", os.path.join(_HERE, "fairmile_profiler.py"))
     assert spec is not None and spec.loader is not None
     recorder = module_from_spec(spec)
     sys.modules[spec.name] = recorder

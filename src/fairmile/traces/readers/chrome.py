@@ -15,27 +15,27 @@ import msgspec
 import numpy as np
 
 from fairmile.base.errors import Integrity
-from fairmile.traces.events import Array, EventTable, Kind, Lane, Process, Rows
+from fairmile.traces.events import Array, EventKind, EventTable, Lane, Process, Rows
 from fairmile.traces.readers.naming import MOST_US, kind_of_name, rank_in, step_of_name, whole
 from fairmile.traces.readers.scan import Events, typed_decoder
 
 _CATEGORIES = {
-    "kernel": Kind.KERNEL,
-    "gpu_memcpy": Kind.MEMCPY,
-    "gpu_memset": Kind.MEMSET,
-    "collective": Kind.COLLECTIVE,
-    "p2p": Kind.P2P,
-    "exchange": Kind.EXCHANGE,
-    "io": Kind.IO,
-    "launch": Kind.LAUNCH,
-    "sync": Kind.SYNC,
-    "phase": Kind.PHASE,
-    "region": Kind.REGION,
-    "memcpy": Kind.MEMCPY,
-    "memset": Kind.MEMSET,
+    "kernel": EventKind.KERNEL,
+    "gpu_memcpy": EventKind.MEMCPY,
+    "gpu_memset": EventKind.MEMSET,
+    "collective": EventKind.COLLECTIVE,
+    "p2p": EventKind.P2P,
+    "exchange": EventKind.EXCHANGE,
+    "io": EventKind.IO,
+    "launch": EventKind.LAUNCH,
+    "sync": EventKind.SYNC,
+    "phase": EventKind.PHASE,
+    "region": EventKind.REGION,
+    "memcpy": EventKind.MEMCPY,
+    "memset": EventKind.MEMSET,
 }
-_ON_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-_FLAT = (Kind.COUNTER, Kind.MARKER)
+_ON_DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
+_FLAT = (EventKind.COUNTER, EventKind.MARKER)
 _DEEPEST = 64  # how far back the slice is looked for that an arrow begins or ends in
 
 
@@ -157,7 +157,7 @@ class _Reading:
     def _rank(self, pid: Any) -> int:
         return self._ranks.get(pid, self._own_rank)
 
-    def _lane(self, event: ChromeEvent, kind: Kind) -> Lane:
+    def _lane(self, event: ChromeEvent, kind: EventKind) -> Lane:
         label = self._labels.get((event.pid, event.tid)) or f"thread {event.tid if event.tid is not None else 0}"
         if not self._ranks and self._labels.get(event.pid):
             label = f"{self._labels[event.pid]}, {label}"
@@ -181,12 +181,14 @@ class _Reading:
         elif event.ph in "eF" and event.ph:
             self._end((event.cat, event.id, event.name), start)
         elif event.ph in "iIRn" and event.ph:
-            self._rows.add(Kind.MARKER, event.name, start, start, self._lane(event, Kind.MARKER))
+            self._rows.add(EventKind.MARKER, event.name, start, start, self._lane(event, EventKind.MARKER))
         elif event.ph == "C":
             for key, value in event.args.items():
                 if isinstance(value, (int, float)):
                     name = event.name if key in ("value", event.name) else f"{event.name} {key}"
-                    self._rows.add(Kind.COUNTER, name, start, start, self._lane(event, Kind.COUNTER), value=value)
+                    self._rows.add(
+                        EventKind.COUNTER, name, start, start, self._lane(event, EventKind.COUNTER), value=value
+                    )
         elif event.ph in "stf" and event.ph:
             self._flows.append(event)
 
@@ -196,12 +198,12 @@ class _Reading:
         if asynchronous:
             lane = Lane(lane.rank, f"{event.cat or 'asynchronous'} {event.id}", lane.on_device)
         step = step_of_name(event.name)
-        if kind == Kind.PHASE and step < 0:
+        if kind == EventKind.PHASE and step < 0:
             step = whole(event.args.get("n", event.args.get("step")), -1)
         told = event.args
         return self._rows.add(
             kind, event.name, start, end, lane,
-            step=step if kind == Kind.PHASE else -1,
+            step=step if kind == EventKind.PHASE else -1,
             bytes=whole(told.get("bytes", told.get("size_bytes"))),
             correlation=whole(told.get("correlation")),
             sequence=whole(told.get("sequence")),
@@ -226,7 +228,7 @@ class _Reading:
         slices = {lane: (rows, table.start_ns[rows]) for lane, rows in inside.items()}
         ends: dict[Any, list[int]] = {}
         for flow in self._flows:
-            lane = self._lane(flow, Kind.REGION)
+            lane = self._lane(flow, EventKind.REGION)
             number = lanes.get((lane.rank, lane.label), -1)
             row = _slice_at(table, *slices[number], round(flow.ts * 1000)) if number >= 0 else -1
             if row >= 0:

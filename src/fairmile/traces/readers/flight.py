@@ -16,7 +16,7 @@ from typing import Any
 
 from fairmile.base.errors import Integrity
 from fairmile.base.units import format_size
-from fairmile.traces.events import MOST_RANKS, EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import MOST_RANKS, EventKind, EventTable, Lane, Process, RankGroup, Rows
 from fairmile.traces.readers.naming import (
     MOST,
     bytes_of_type,
@@ -83,22 +83,22 @@ def _load(file: Path) -> dict[str, Any]:
     return found
 
 
-def _groups(dump: dict[str, Any]) -> dict[str, Group]:
+def _groups(dump: dict[str, Any]) -> dict[str, RankGroup]:
     told = dump.get("pg_config")
     found = {}
     for key, each in told.items() if isinstance(told, dict) else ():
         ranks = listed_ranks(each.get("ranks", "")) if isinstance(each, dict) else ()
         name = str(each.get("name") or key) if isinstance(each, dict) else str(key)
-        found[name] = Group(name, ranks, size=len(ranks) or -1)
+        found[name] = RankGroup(name, ranks, size=len(ranks) or -1)
     return found
 
 
-def _add(rows: Rows, entry: dict[str, Any], rank: int, groups: dict[str, Group]) -> bool:
+def _add(rows: Rows, entry: dict[str, Any], rank: int, groups: dict[str, RankGroup]) -> bool:
     """Add one entry; tell whether it has no length."""
     named = entry.get("process_group")
     name = str(named[0]) if isinstance(named, list | tuple) and named else str(named or "")
     # A dump of one group may leave its name out of the configuration.
-    group = groups.get(name) or (next(iter(groups.values())) if len(groups) == 1 else Group(name))
+    group = groups.get(name) or (next(iter(groups.values())) if len(groups) == 1 else RankGroup(name))
     call = str(entry.get("profiling_name", "collective"))
     is_message = bool(entry.get("is_p2p"))
     created = within(entry.get("time_created_ns"), 0, MOST, 0)
@@ -116,7 +116,7 @@ def _add(rows: Rows, entry: dict[str, Any], rank: int, groups: dict[str, Group])
         about["peer"] = int(peers[2]) if int(peers[1]) == rank else int(peers[1])
     number = "p2p_seq_id" if is_message else "collective_seq_id"
     rows.add(
-        Kind.P2P if is_message else Kind.COLLECTIVE, call, start, max(end, start), Lane(rank, "collectives"),
+        EventKind.P2P if is_message else EventKind.COLLECTIVE, call, start, max(end, start), Lane(rank, "collectives"),
         group=group, sequence=whole(entry.get(number, entry.get("seq_id"))), bytes=_bytes(entry), with_=about,
     )  # fmt: skip
     return end <= start

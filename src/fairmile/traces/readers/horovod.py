@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairmile.base.errors import Integrity
-from fairmile.traces.events import MOST_RANKS, EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import MOST_RANKS, EventKind, EventTable, Lane, Process, RankGroup, Rows
 from fairmile.traces.readers.chrome import ChromeEvent, is_timed, mended
 from fairmile.traces.readers.naming import bytes_of_type, elements, listed_ranks, rank_in
 from fairmile.traces.readers.scan import Events, typed_decoder
@@ -86,15 +86,17 @@ class _Reading:
         elif event.ph == "E":
             self._end(tensor, at, event)
         elif event.ph in ("i", "I"):
-            self._rows.add(Kind.MARKER, event.name, at, at, Lane(self._rank, "cycles"))
+            self._rows.add(EventKind.MARKER, event.name, at, at, Lane(self._rank, "cycles"))
 
     def _end(self, tensor: _Tensor, at: int, event: ChromeEvent) -> None:
         if not tensor.open:
             self._unopened += 1
             return
         name, start = tensor.open.pop()
-        kind = Kind.MEMCPY if name.startswith(_COPIES) else Kind.SYNC if _WAITS.match(name) else Kind.REGION
-        self._rows.add(kind, name, start, at, Lane(self._rank, tensor.name, on_device=kind == Kind.REGION))
+        kind = (
+            EventKind.MEMCPY if name.startswith(_COPIES) else EventKind.SYNC if _WAITS.match(name) else EventKind.REGION
+        )
+        self._rows.add(kind, name, start, at, Lane(self._rank, tensor.name, on_device=kind == EventKind.REGION))
         is_whole = not tensor.open and not name.startswith(_NEGOTIATES)
         if not is_whole:
             tensor.phases.append((name, start, at))
@@ -112,12 +114,12 @@ class _Reading:
             raise Integrity(f"{self._file} holds no phase of a Horovod timeline", hint="; ".join(notes) or None)
         ranks = sorted({rank for call in self._calls for rank in call.ready_ns} | {self._rank})
         world = ranks[-1] + 1
-        group = Group("horovod", tuple(range(world)), "horovod", world)
+        group = RankGroup("horovod", tuple(range(world)), "horovod", world)
         for sequence, call in enumerate(sorted(self._calls, key=lambda call: call.end_ns)):
             about = {"arrivals": dict(call.ready_ns), "key": call.tensor, "moves": call.moves_ns}
             for rank, at in call.ready_ns.items():
                 self._rows.add(
-                    Kind.COLLECTIVE, call.operation, at, max(call.end_ns, at), Lane(rank, "collectives"),
+                    EventKind.COLLECTIVE, call.operation, at, max(call.end_ns, at), Lane(rank, "collectives"),
                     group=group, sequence=sequence, bytes=call.bytes, with_=about,
                 )  # fmt: skip
         if self._unopened:

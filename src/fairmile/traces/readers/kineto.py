@@ -23,7 +23,17 @@ import numpy as np
 from fairmile.base.errors import Integrity
 from fairmile.base.units import format_duration
 from fairmile.traces.achieved import is_counted
-from fairmile.traces.events import MOST_RANKS, Array, Attribute, EventTable, Group, Kind, Lane, Process, objects
+from fairmile.traces.events import (
+    MOST_RANKS,
+    Array,
+    Attribute,
+    EventKind,
+    EventTable,
+    Lane,
+    Process,
+    RankGroup,
+    objects,
+)
 from fairmile.traces.readers.naming import (
     MOST,
     MOST_US,
@@ -39,11 +49,11 @@ from fairmile.traces.readers.scan import Events, typed_decoder
 _DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync", "collective_comm"))
 _LEFT_OUT = frozenset(("Trace", "overhead"))
 _KINDS = {
-    "kernel": Kind.KERNEL,
-    "gpu_memcpy": Kind.MEMCPY,
-    "gpu_memset": Kind.MEMSET,
-    "collective_comm": Kind.COLLECTIVE,
-    "cuda_sync": Kind.SYNC,
+    "kernel": EventKind.KERNEL,
+    "gpu_memcpy": EventKind.MEMCPY,
+    "gpu_memset": EventKind.MEMSET,
+    "collective_comm": EventKind.COLLECTIVE,
+    "cuda_sync": EventKind.SYNC,
 }
 _RUNTIME = re.compile(r"(cuda|hip|xpu|mtia|privateuse1|hpu)_(runtime|driver)")
 _LAUNCHES = re.compile(r"(?i)launch|memcpy|memset")
@@ -255,7 +265,7 @@ class _Trace:
         steps = np.array([within(each[1], 0, _MOST_32) if each else -1 for each in told], np.int32)
         columns |= {"name": name, "kind": kind, "lane": lane.astype(np.int32), "bytes": self._column("bytes")[order]}
         columns["rank"] = np.full(len(order), about.rank, np.int32)
-        columns["step"] = np.where(kind == Kind.PHASE, steps[name], np.int32(-1))
+        columns["step"] = np.where(kind == EventKind.PHASE, steps[name], np.int32(-1))
         columns["correlation"] = self._column("correlation")[order]
         columns["correlation"][columns["correlation"] <= 0] = -1
         columns["value"] = self._column("value")[order]
@@ -319,7 +329,7 @@ class _Trace:
 
     def _main_pid(self, pid: Array, kind: Array) -> int:
         """Return the process that ran most operators."""
-        rows = pid[(kind == Kind.REGION) | (kind == Kind.PHASE)]
+        rows = pid[(kind == EventKind.REGION) | (kind == EventKind.PHASE)]
         return whole(list(self._pids)[int(np.bincount(rows).argmax())]) if len(rows) else -1
 
     def _kinds(self, name: Array, cat: Array) -> Array:
@@ -361,7 +371,7 @@ class _Trace:
                 table.bytes[row] = within(elements * each_bytes, 0, MOST)
             dtypes[row], calls[row] = args.dtype, args.collective
             is_message = args.collective.lower().strip("_") in ("send", "recv", "isend", "irecv")
-            table.kind[row] = Kind.P2P if is_message else Kind.COLLECTIVE
+            table.kind[row] = EventKind.P2P if is_message else EventKind.COLLECTIVE
             if is_message:
                 peers[row] = args.target if "send" in args.collective.lower() else args.source
         self._add_hosted(table, about, dtypes, peers)
@@ -404,9 +414,9 @@ class _Trace:
             order[row], inputs = by_call[call][seen[call]] if is_whole else (place, [])
             seen[call] += 1
             told = [whole(each) for each in inputs if isinstance(each, str) and each.lstrip("-").isdigit()]
-            if table.kind[row] == Kind.P2P and told:
+            if table.kind[row] == EventKind.P2P and told:
                 peers[row] = told[0]
-        collectives = [row for row in ran if table.kind[row] == Kind.COLLECTIVE]
+        collectives = [row for row in ran if table.kind[row] == EventKind.COLLECTIVE]
         for number, row in enumerate(sorted(collectives, key=order.__getitem__)):
             table.sequence[row] = number
 
@@ -423,17 +433,17 @@ class _Head:
         self._clocks = _dicts(ours.get("clocks"))
         self.base_ns = within(head.get("baseTimeNanoseconds"), 0, MOST, 0)
         self.backend = str(spread.get("backend", ""))
-        self.groups: list[Group] = []
+        self.groups: list[RankGroup] = []
         self._numbers: dict[tuple[str, Any], int] = {}
-        self._known: dict[str, Group] = {}
+        self._known: dict[str, RankGroup] = {}
         for each in _dicts(spread.get("pg_config")):
             ranks = tuple(rank for rank in each.get("ranks") or () if isinstance(rank, int))
             size = whole(each.get("pg_size"), len(ranks))
-            group = Group(str(each.get("pg_name", "")), ranks, _backend(each, self.backend), size)
+            group = RankGroup(str(each.get("pg_name", "")), ranks, _backend(each, self.backend), size)
             self._known[group.name] = group
             self.groups.append(group)
         if not self.groups and self.world > 0:
-            self.groups.append(Group("0", tuple(range(self.world)), self.backend, self.world))
+            self.groups.append(RankGroup("0", tuple(range(self.world)), self.backend, self.world))
             self._known["0"] = self.groups[0]
         devices = [str(each.get("name", "")) for each in _dicts(head.get("deviceProperties"))]
         since_epoch = "baseTimeNanoseconds" in head
@@ -459,39 +469,41 @@ class _Head:
             found = self._known.get(args.group)
             if found is None:
                 ranks = listed_ranks(args.group_ranks, args.group_size)
-                found = Group(args.group, ranks, self.backend, args.group_size)
+                found = RankGroup(args.group, ranks, self.backend, args.group_size)
                 self.groups.append(found)
             self._numbers[key] = self.groups.index(found)
         return self._numbers[key]
 
 
-def _kind(cat: str, name: str, calls_only: bool) -> Kind:
+def _kind(cat: str, name: str, calls_only: bool) -> EventKind:
     if cat == "kernel" and name.startswith("nccl"):
-        return Kind.P2P if "SendRecv" in name else Kind.COLLECTIVE
+        return EventKind.P2P if "SendRecv" in name else EventKind.COLLECTIVE
     if cat in _KINDS:
         return _KINDS[cat]
     if cat == "cpu_op":
-        return Kind.COLLECTIVE if calls_only and name.startswith("c10d::") else Kind.REGION
+        return EventKind.COLLECTIVE if calls_only and name.startswith("c10d::") else EventKind.REGION
     if _RUNTIME.match(cat):
-        return Kind.SYNC if _WAITS.search(name) else Kind.LAUNCH if _LAUNCHES.search(name) else Kind.REGION
+        return (
+            EventKind.SYNC if _WAITS.search(name) else EventKind.LAUNCH if _LAUNCHES.search(name) else EventKind.REGION
+        )
     if name == "[memory]":
-        return Kind.MEMORY
+        return EventKind.MEMORY
     if cat == "user_annotation":
         return _kind_of_annotation(name)
     if cat in ("cpu_instant_event", ""):
-        return Kind.MARKER
-    return Kind.REGION
+        return EventKind.MARKER
+    return EventKind.REGION
 
 
-def _kind_of_annotation(name: str) -> Kind:
+def _kind_of_annotation(name: str) -> EventKind:
     if _STEP.match(name):
-        return Kind.PHASE
+        return EventKind.PHASE
     if name.startswith(_BACKENDS):
         call = name.partition(":")[2]
-        return Kind.P2P if call.lstrip("i").startswith(("send", "recv")) else Kind.COLLECTIVE
+        return EventKind.P2P if call.lstrip("i").startswith(("send", "recv")) else EventKind.COLLECTIVE
     if name.startswith("nccl:"):
-        return Kind.LAUNCH
-    return Kind.IO if _INPUT.search(name) else Kind.REGION
+        return EventKind.LAUNCH
+    return EventKind.IO if _INPUT.search(name) else EventKind.REGION
 
 
 def _role(name: str) -> _Role:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairmile.base.errors import Integrity
 from fairmile.meter.lines import Log, Spans, Writer, read_log
-from fairmile.traces.events import Array, Attribute, EventTable, Kind, Lane, Process, concat, objects
+from fairmile.traces.events import Array, Attribute, EventKind, EventTable, Lane, Process, concat, objects
 from fairmile.traces.readers.naming import MOST, kind_of_name, step_of_name, whole, within
 
 OUTSIDE = "outside"  # the component of processes that have no rank while others have one
@@ -84,7 +84,7 @@ def _spans(spans: Spans, lanes: _Lanes) -> EventTable:
     lane = lanes.lane(spans.writer, spans.thread)
     start = np.frombuffer(spans.starts_ns, np.int64).copy()
     count = len(start)
-    kind = Kind.EXCHANGE if spans.exchange is not None else kind_of_name(spans.name)
+    kind = EventKind.EXCHANGE if spans.exchange is not None else kind_of_name(spans.name)
     columns: dict[str, Any] = {
         "start_ns": start,
         "end_ns": start + np.maximum(np.frombuffer(spans.durations_ns, np.int64), 0),
@@ -105,7 +105,7 @@ def _spans(spans: Spans, lanes: _Lanes) -> EventTable:
     elif any(spans.attributes):
         columns["bytes"] = np.array([within((each or {}).get("bytes"), 0, MOST) for each in spans.attributes])
         table_attributes = _attributes(spans.attributes)
-    if kind == Kind.PHASE:
+    if kind == EventKind.PHASE:
         columns["step"] = _steps(spans)
     table = EventTable.of(columns, names=[spans.name], lanes=[lane], components=[lane.component])
     table.attributes = table_attributes
@@ -132,14 +132,14 @@ def _attributes(told: Sequence[Mapping[str, Any] | None]) -> dict[str, Attribute
 def _marks(log: Log, lanes: _Lanes) -> EventTable:
     times = np.array([each.at_ns for each in log.events], np.int64)
     return _moments(
-        Kind.MARKER, times, [each.name for each in log.events], [lanes.lane(each.writer, 0) for each in log.events]
+        EventKind.MARKER, times, [each.name for each in log.events], [lanes.lane(each.writer, 0) for each in log.events]
     )
 
 
 def _counters(log: Log, lanes: _Lanes) -> EventTable:
     parts = [
         _moments(
-            Kind.COUNTER,
+            EventKind.COUNTER,
             np.array([each.at_ns for each in log.metrics], np.int64),
             [each.name for each in log.metrics],
             [lanes.lane(each.writer, 0) for each in log.metrics],
@@ -149,19 +149,19 @@ def _counters(log: Log, lanes: _Lanes) -> EventTable:
     for counted in log.counters:
         times, values = np.frombuffer(counted.at_ns, np.int64).copy(), np.frombuffer(counted.values).copy()
         parts.append(
-            _moments(Kind.COUNTER, times, [counted.name], [lanes.lane(counted.writer, counted.thread)], values)
+            _moments(EventKind.COUNTER, times, [counted.name], [lanes.lane(counted.writer, counted.thread)], values)
         )
     for samples in log.samples:
         times = np.frombuffer(samples.at_ns, np.int64).copy()
         for channel, column in zip(samples.channels, samples.columns, strict=True):
             values = np.array([np.nan if value is None else value for value in column], np.float64)
             name = f"{channel.name} ({channel.unit})" if channel.unit else channel.name
-            parts.append(_moments(Kind.COUNTER, times, [name], [lanes.lane(samples.writer)], values))
+            parts.append(_moments(EventKind.COUNTER, times, [name], [lanes.lane(samples.writer)], values))
     return concat(parts)
 
 
 def _moments(
-    kind: Kind, times: Array, names: Sequence[str], lanes: Sequence[Lane], values: Array | None = None
+    kind: EventKind, times: Array, names: Sequence[str], lanes: Sequence[Lane], values: Array | None = None
 ) -> EventTable:
     """Return a table of moments; one name and one lane stand for all."""
     if not len(times):
@@ -191,8 +191,8 @@ def _numbered(entries: Iterable[Any], count: int) -> tuple[Array, list[Any]]:
 
 def _demote_epochs(table: EventTable) -> None:
     """Make epochs plain regions where finer iterations are there: a number must mean one thing."""
-    phases = table.of_kind(Kind.PHASE)
+    phases = table.of_kind(EventKind.PHASE)
     epochs = phases & np.array([name.lower().startswith("epoch") for name in table.names] or [False], bool)[table.name]
     if epochs.any() and (phases & ~epochs).any():
-        table.kind[epochs] = Kind.REGION
+        table.kind[epochs] = EventKind.REGION
         table.step[epochs] = -1

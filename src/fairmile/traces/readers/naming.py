@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fairmile.traces.events import MOST_RANKS, Kind
+from fairmile.traces.events import MOST_RANKS, EventKind
 
 MOST = 1 << 62  # of bytes and nanoseconds: two of them can be added in 64 bits
 MOST_US = 4e15  # of a time in microseconds, which is 127 years
@@ -38,17 +38,17 @@ _SIZES = {
 }  # fmt: skip
 
 
-def kind_of_name(name: str) -> Kind:
+def kind_of_name(name: str) -> EventKind:
     """Return what a span of this name is, a REGION where the name tells nothing."""
     if _STEP.match(name) or _STEPS.match(name):
-        return Kind.PHASE
+        return EventKind.PHASE
     if _MESSAGE.match(name):
-        return Kind.P2P
+        return EventKind.P2P
     if _COLLECTIVE.search(name) or _ROOTED.match(name):
-        return Kind.COLLECTIVE
+        return EventKind.COLLECTIVE
     if _WAIT.match(name):
-        return Kind.SYNC
-    return Kind.IO if _INPUT.search(name) or _MPI_IO.match(name) else Kind.REGION
+        return EventKind.SYNC
+    return EventKind.IO if _INPUT.search(name) or _MPI_IO.match(name) else EventKind.REGION
 
 
 def step_of_name(name: str) -> int:

@@ -14,7 +14,7 @@ from otf2.error import Error
 from otf2.reader import _otf2
 
 from fairmile.base.errors import Integrity
-from fairmile.traces.events import EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import EventKind, EventTable, Lane, Process, RankGroup, Rows
 from fairmile.traces.readers.naming import kind_of_name, rank_in, step_of_name
 
 _UNDEFINED = 0xFFFFFFFF
@@ -59,10 +59,10 @@ class _Reading:
         self._ranks: dict[Any, int] = {}
         self._stacks: dict[Any, list[tuple[int, int]]] = {}
         self._about: dict[int, dict[str, Any]] = {}
-        self._groups: dict[Any, Group] = {}
-        self._kinds: dict[int, Kind] = {}
+        self._groups: dict[Any, RankGroup] = {}
+        self._kinds: dict[int, EventKind] = {}
         self._columns: dict[int, dict[str, int]] = {}
-        self._row_groups: dict[int, Group] = {}
+        self._row_groups: dict[int, RankGroup] = {}
         self._last = 0
         self._unopened = 0
         for location in trace.definitions.locations:
@@ -88,8 +88,8 @@ class _Reading:
         if sort == "Enter":
             kind = kind_of_name(event.region.name)
             row = self._rows.add(kind, event.region.name, at, at, lane)
-            self._kinds[row] = Kind.REGION if kind in (Kind.COLLECTIVE, Kind.P2P) else kind
-            if kind == Kind.PHASE:
+            self._kinds[row] = EventKind.REGION if kind in (EventKind.COLLECTIVE, EventKind.P2P) else kind
+            if kind == EventKind.PHASE:
                 self._columns[row] = {"step": step_of_name(event.region.name)}
             stack.append((row, at))
         elif sort == "Leave":
@@ -105,13 +105,13 @@ class _Reading:
     def _take_detail(self, sort: str, event: Any, row: int, lane: Lane) -> None:
         """Note what an event says of the region it lies in."""
         if sort == "MpiCollectiveEnd":
-            self._kinds[row] = Kind.COLLECTIVE
+            self._kinds[row] = EventKind.COLLECTIVE
             self._row_groups[row] = self._group(event.communicator)
             self._columns[row] = {"bytes": max(int(event.size_sent), int(event.size_received))}
             if event.root < _UNDEFINED - 16:
                 self._about.setdefault(row, {})["root"] = self._global(event.communicator, int(event.root))
         elif sort in ("MpiSend", "MpiIsend", "MpiRecv", "MpiIrecv"):
-            self._kinds[row] = Kind.P2P
+            self._kinds[row] = EventKind.P2P
             other = event.receiver if sort.endswith("end") else event.sender
             self._row_groups[row] = self._group(event.communicator)
             self._columns[row] = {"bytes": int(event.msg_length)}
@@ -121,24 +121,24 @@ class _Reading:
             name = event.parameter.name
             self._about.setdefault(row, {})[name] = event.string if sort.endswith("String") else event.value
             if _STEP_PARAMETERS.match(name) and not sort.endswith("String"):
-                self._kinds[row] = Kind.PHASE
+                self._kinds[row] = EventKind.PHASE
                 self._columns[row] = {"step": int(event.value)}
 
     def _add_metric(self, event: Any, at: int, lane: Lane) -> None:
         class_of = getattr(event.metric, "metric_class", event.metric)
         for member, value in zip(class_of.members, event.values, strict=False):
-            self._rows.add(Kind.COUNTER, member.name, at, at, lane, value=float(value))
+            self._rows.add(EventKind.COUNTER, member.name, at, at, lane, value=float(value))
 
     def _members(self, communicator: Any) -> tuple[int, ...]:
         group = getattr(communicator, "group", None)
         members = getattr(group, "members", ()) if group is not None else ()
         return tuple(self._ranks[each.group] for each in members if getattr(each, "group", None) in self._ranks)
 
-    def _group(self, communicator: Any) -> Group:
+    def _group(self, communicator: Any) -> RankGroup:
         if communicator not in self._groups:
             members = self._members(communicator)
             ranks = members or tuple(sorted(self._ranks.values()))
-            self._groups[communicator] = Group(communicator.name or "world", ranks, "mpi", len(ranks))
+            self._groups[communicator] = RankGroup(communicator.name or "world", ranks, "mpi", len(ranks))
         return self._groups[communicator]
 
     def _global(self, communicator: Any, rank: int) -> int:

@@ -50,7 +50,7 @@ class Fault(ValueError):
 
 
 class Events(Generic[E]):
-    """The events of one file in pieces; `head` is known after the first, `notes` and `lost_bytes` after the last.
+    """The events of one file in pieces; `head` is known after the first, `notes` after the last.
 
     `decode` turns the text of a JSON array into records; `one` turns a value that is not as it should be into one, or
     into None.
@@ -61,18 +61,13 @@ class Events(Generic[E]):
         self.head: dict[str, Any] = {}
         self.notes: list[str] = []
         self._lost_at = -1
-        self._passed_bytes = self._cut_bytes = 0
+        self._passed_bytes = 0
         self._odd = 0
         self._decode = decode
         self._one = one
         self._ended = False
         self._is_object = False
         self._enough = 0  # how much text must be there before it is worth another try
-
-    @property
-    def lost_bytes(self) -> int:
-        """Return how much of the text could not be read so far."""
-        return self._passed_bytes + self._cut_bytes
 
     def __iter__(self) -> Iterator[list[E]]:
         text, at = b"", 0  # what is not decoded yet, and where in the file it begins
@@ -255,7 +250,6 @@ class Events(Generic[E]):
         return found
 
     def _tell_cut_off(self, at: int, lost_bytes: int) -> None:
-        self._cut_bytes += lost_bytes
         lost = f"the last {lost_bytes} bytes are lost"
         self.notes.append(f"{self.file.name} is cut off: behind byte {at} there is no whole event, {lost}")
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scaling_accuracy.calibration import TransformerRun
+
 from fairmile.base.errors import InvalidDocument, NotFound, Problem
 from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.memory.sharding import Layout, Recompute
-from fairmile.predict.scaling.transformer import TransformerRun
 
 _VTRAIN = {
     "gpus": "# GPUs",

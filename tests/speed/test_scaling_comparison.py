@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from fairmile.base.errors import UsageError
-from fairmile.predict.scaling.comparison import (
+from scaling_accuracy.comparison import (
     Compared,
     compare_epochs,
     compare_megatron_memory,
@@ -18,11 +16,13 @@ from fairmile.predict.scaling.comparison import (
     split_runs,
     summarise,
 )
-from fairmile.predict.scaling.epochs import find_pairs
-from fairmile.predict.scaling.published import read_megatron, read_mlperf_hpc, read_vtrain
+from scaling_accuracy.epochs import find_pairs
+from scaling_accuracy.published import read_megatron, read_mlperf_hpc, read_vtrain
+
+from fairmile.base.errors import UsageError
 
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
-SCRIPT = Path(__file__).parents[3] / "speed" / "accuracy_scaling.py"
+SCRIPT = Path(__file__).parents[2] / "speed" / "accuracy_scaling.py"
 
 
 def _table(name: str) -> Path:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scaling_accuracy.published import read_megatron, read_mlperf_hpc, read_vtrain
 
 from fairmile.base.errors import InvalidDocument, NotFound
-from fairmile.predict.scaling.published import read_megatron, read_mlperf_hpc, read_vtrain
 
 VTRAIN = (
     "# source: somewhere\n"

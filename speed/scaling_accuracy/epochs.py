@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from scaling_accuracy.fitting import fit_constants
+from scaling_accuracy.published import Submission
+
 from fairmile.base.errors import UsageError
 from fairmile.predict.memory.sharding import DDP_BUCKET_BYTES
 from fairmile.predict.scaling.data_parallel import Effects
-from fairmile.predict.scaling.fitting import fit_constants
-from fairmile.predict.scaling.published import Submission
 from fairmile.predict.scaling.step import TwoLevelLinks
 
 # Parameters of the benchmarks' reference models, in millions, reduced in fp32.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from scaling_accuracy.fitting import fit_constants
 
 from fairmile.base.errors import UsageError
-from fairmile.predict.scaling.fitting import fit_constants
 
 SIZES = [1e6 * 2**power for power in range(12)]
 

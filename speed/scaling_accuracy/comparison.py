@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from scaling_accuracy.calibration import TransformerRun, calibrate
+from scaling_accuracy.epochs import Pair, learn_effects, predict_epoch_s
+from scaling_accuracy.published import MegatronRow
+
 from fairmile.base.errors import UsageError
 from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.sharding import rank_memory
-from fairmile.predict.scaling.epochs import Pair, learn_effects, predict_epoch_s
-from fairmile.predict.scaling.published import MegatronRow
-from fairmile.predict.scaling.step import A100, Machine
-from fairmile.predict.scaling.transformer import Constants, TransformerModel, TransformerRun, calibrate
+from fairmile.predict.scaling.step import A100, NodeModel
+from fairmile.predict.scaling.transformer import Constants, TransformerModel
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,15 @@ def summarise(rows: Sequence[Compared]) -> Summary:
     return Summary(len(errors), fmean(errors), median(errors), p90, errors[-1])
 
 
-def compare_runs(runs: Sequence[TransformerRun], constants: Constants, machine: Machine = A100) -> list[Compared]:
+def compare_runs(runs: Sequence[TransformerRun], constants: Constants, machine: NodeModel = A100) -> list[Compared]:
     """Return measured runs beside their prediction by given constants."""
     model = TransformerModel(constants, machine)
     return [Compared(run.name, model.step(run.model, run.layout).step_time_s, run.step_time_s) for run in runs]
 
 
-def split_runs(runs: Sequence[TransformerRun], calibration: int, seed: int, machine: Machine = A100) -> list[Compared]:
+def split_runs(
+    runs: Sequence[TransformerRun], calibration: int, seed: int, machine: NodeModel = A100
+) -> list[Compared]:
     """Calibrate on runs drawn at random, and return all others beside their prediction."""
     if not 0 < calibration < len(runs):
         raise UsageError(f"{calibration} of {len(runs)} runs cannot calibrate and leave others to predict")

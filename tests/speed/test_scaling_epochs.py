@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from scaling_accuracy.epochs import Pair, find_pairs, learn_effects, predict_epoch_s
+from scaling_accuracy.published import Submission
 
 from fairmile.base.errors import UsageError
 from fairmile.predict.scaling.data_parallel import Effects
-from fairmile.predict.scaling.epochs import Pair, find_pairs, learn_effects, predict_epoch_s
-from fairmile.predict.scaling.published import Submission
 
 BASE = Submission(
     round="v1.0",
