@@ -98,7 +98,7 @@ MEANINGS = [
     ("fetch", "bare", "path", "bare"),
     ("fetch", "levels", "path", "levels"),
     ("fetch", "dataset/mnist", "asset", "builtin/dataset/mnist@1.0"),
-    ("fetch", "mnist", "asset", "builtin/dataset/mnist@1.0"),
+    ("fetch", "mnist", "asset", "builtin/benchmark/mnist@1.0"),
     ("fetch", "./mnist", "path", "mnist"),
     ("fetch", "https://example.org/a.csv", "address", "https://example.org/a.csv"),
     ("fetch", "zenodo:123", "address", "zenodo:123"),
