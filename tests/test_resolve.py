@@ -133,7 +133,7 @@ REFUSALS = [
     ("run", "levels", "levels is no card file, no SABATH model and no run file: `fairmile run` expects", ""),
     ("run", "./rum.yaml", "there is no file rum.yaml", "did you mean run.yaml?"),
     ("run", "rum.yaml", "there is no file rum.yaml", "did you mean run.yaml?"),
-    ("run", "./cosmoflow", "there is no file cosmoflow", "`fairmile run` expects a card"),
+    ("run", "./cosmoflow", "there is no file cosmoflow", "expected a card"),
     ("run", "cosmoflo", "'cosmoflo' is no file here, no benchmark and no asset of the catalog",
      "did you mean the benchmark cosmoflow or the asset cosmoflow?"),
     ("run", "tidee", "'tidee' is no file here, no benchmark and no asset of the catalog", "did you mean the file tide"),

@@ -281,7 +281,7 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
         raise UsageError(f"{word.text} is {what}: {command}{_listed(expected, 'or')}", hint=advice)
     if word.is_path:
         near = closest(word.path.name, _neighbours(word.path), 1)
-        hint = f"did you mean {word.path.with_name(near[0])}?" if near else f"{command}{_listed(expected, 'or')}"
+        hint = f"did you mean {word.path.with_name(near[0])}?" if near else f"expected {_listed(expected, 'or')}"
         raise NotFound(f"there is no file {word.path}", hint=hint)
     tried: dict[str, list[str]] = {f"file{_HERE}": closest(word.text, _neighbours(word.path), 1)}
     for name, kind in kinds.items():
