@@ -98,6 +98,8 @@ MEANINGS = [
     ("fetch", "bare", "path", "bare"),
     ("fetch", "levels", "path", "levels"),
     ("fetch", "dataset/mnist", "asset", "builtin/dataset/mnist@1.0"),
+    ("fetch", "mnist", "asset", "builtin/benchmark/mnist@1.0"),
+    ("fetch", "./mnist", "path", "mnist"),
     ("fetch", "https://example.org/a.csv", "address", "https://example.org/a.csv"),
     ("fetch", "zenodo:123", "address", "zenodo:123"),
     ("", "run.yaml", "run-file", "run.yaml"),
@@ -131,11 +133,12 @@ REFUSALS = [
     ("run", "levels", "levels is no card file, no SABATH model and no run file: `fairmile run` expects", ""),
     ("run", "./rum.yaml", "there is no file rum.yaml", "did you mean run.yaml?"),
     ("run", "rum.yaml", "there is no file rum.yaml", "did you mean run.yaml?"),
-    ("run", "./cosmoflow", "there is no file cosmoflow", "`fairmile run` expects a card"),
+    ("run", "./cosmoflow", "there is no file cosmoflow", "expected a card"),
     ("run", "cosmoflo", "'cosmoflo' is no file here, no benchmark and no asset of the catalog",
      "did you mean the benchmark cosmoflow or the asset cosmoflow?"),
     ("run", "tidee", "'tidee' is no file here, no benchmark and no asset of the catalog", "did you mean the file tide"),
-    ("run", "https://example.org/x", "'https://example.org/x' is no file here, no benchmark and no asset", ""),
+    ("run", "https://example.org/x", "'https://example.org/x' is no file here, no benchmark and no asset",
+     "`fairmile fetch https://example.org/x` brings what lies there"),
     ("run", "mnist", "'mnist' may be the folder mnist or the benchmark builtin/benchmark/mnist@1.0",
      "write ./mnist or builtin/benchmark/mnist@1.0"),
     ("run", " ", "an empty name names nothing", "give a name"),
@@ -157,7 +160,6 @@ REFUSALS = [
     ("show", "a//b", "'a//b' is not a name of an asset", "expected [catalog/][kind/]name[@version]"),
     ("fetch", "cosmoflo", "'cosmoflo' is no file here, no asset of the catalog and no address", "cosmoflow"),
     ("fetch", "./nosuch", "there is no file nosuch", ""),
-    ("fetch", "mnist", "'mnist' may be the path mnist or the asset builtin/", "write ./mnist or builtin/"),
     ("boil", "x", "nothing is resolved for 'boil'", "verbs: "),
 ]  # fmt: skip
 
@@ -266,7 +268,7 @@ def test_every_registered_resolver_can_be_loaded(kind: str) -> None:
 
 def test_a_target_is_short_in_a_notebook_and_data_in_json(workspace: Workspace) -> None:
     target = workspace.resolve("train.py:build", for_="predict")
-    assert repr(target) == f"<Target python-file: {Path('train.py').absolute()}>"
+    assert repr(target) == f"<Target: python-file {Path('train.py').absolute()}>"
     assert json.loads(json.dumps(target.to_dict())) == {
         "word": "train.py:build",
         "kind": "python-file",

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.registry import Plugin, Registry
+from fairmile.base.results import Result
 from fairmile.base.words import closest
 from fairmile.base.yaml import Located, load_located
 from fairmile.transfer.fetchers import scheme_of
@@ -95,8 +96,8 @@ class Word:
         return {}
 
 
-@dataclass(frozen=True)
-class Target:
+@dataclass(frozen=True, repr=False)
+class Target(Result):
     """What a word means: a kind of thing and where it is, and on first use what it holds.
 
     `content` is of a card file, a folder, a benchmark or an asset its Card, of a run or a sweep its record, of a
@@ -112,7 +113,7 @@ class Target:
     function: str = ""  # in a Python file
     row: Any = None  # of the index of the catalog
     others: tuple[Any, ...] = ()  # rows that the name could also mean
-    load: Callable[[], Any] = field(default=lambda: None, repr=False, compare=False)
+    load: Callable[[], Any] = field(default=lambda: None, compare=False)
 
     @cached_property
     def content(self) -> Any:
@@ -123,11 +124,12 @@ class Target:
         """Where it was read from: a path, a handle, an address or an id."""
         return str(self.path) if self.path is not None else self.handle or self.address or self.id
 
-    def __repr__(self) -> str:
-        return f"<Target {self.kind}: {self.origin}>"
+    def summary(self) -> str:
+        """Return the kind and where it is."""
+        return f"{self.kind} {self.origin}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as data."""
+        """Return the word, the kind and where it is."""
         where = {"path": str(self.path) if self.path is not None else "", "handle": self.handle}
         where |= {"address": self.address, "id": self.id, "function": self.function}
         return {"word": self.word, "kind": self.kind, **{name: text for name, text in where.items() if text}}
@@ -279,7 +281,7 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
         raise UsageError(f"{word.text} is {what}: {command}{_listed(expected, 'or')}", hint=advice)
     if word.is_path:
         near = closest(word.path.name, _neighbours(word.path), 1)
-        hint = f"did you mean {word.path.with_name(near[0])}?" if near else f"{command}{_listed(expected, 'or')}"
+        hint = f"did you mean {word.path.with_name(near[0])}?" if near else f"expected {_listed(expected, 'or')}"
         raise NotFound(f"there is no file {word.path}", hint=hint)
     tried: dict[str, list[str]] = {f"file{_HERE}": closest(word.text, _neighbours(word.path), 1)}
     for name, kind in kinds.items():
@@ -292,6 +294,8 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
         for name in _some(names)
     ]
     hint = f"did you mean {_listed(near, 'or')}?" if near else f"`fairmile search {word.text}` looks for assets"
+    if word.is_address:
+        hint = f"`fairmile fetch {word.text}` brings what lies there"
     raise NotFound(f"{word.text!r} is no {_listed(tried, 'and no')}", hint=hint)
 
 

@@ -550,3 +550,13 @@ def test_what_lies_in_the_folder_is_what_the_record_says(
     materialize(inputs, workspace.assets, tmp_path / "w")
     for name in ("dataset.more", "dataset.parts"):
         assert merkle_root(list(scan_tree(tmp_path / "w" / inputs[name]["place"]))) == inputs[name]["sha256"]
+
+
+def test_points_of_a_sweep_would_all_run_the_command_of_the_first(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "tiny.json").write_text(json.dumps({"name": "Tiny", "run": {"tiny_data": ["echo {config.lr}"]}}))
+    (tmp_path / "tiny_data.json").write_text(json.dumps({"name": "tiny_data", "fragments": [file_of("x")]}))
+    workspace.catalog.add(tmp_path / "tiny_data.json")
+    workspace.catalog.add(tmp_path / "tiny.json", format="sabath")
+    definition, _ = workspace.sweeps.read_any("model/tiny", params={"lr": [1, 2]})
+    with pytest.raises(UsageError, match="model/tiny makes its command of its parameters"):
+        workspace.sweeps.plan(definition)

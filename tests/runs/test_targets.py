@@ -62,6 +62,14 @@ def test_a_command_behind_the_name_takes_the_place_of_the_cards(workspace: Works
     assert card_target(workspace.catalog, card, "", {"argv": ("true",)}, file).spec.argv == ("true",)
 
 
+def test_a_path_in_the_place_of_a_data_set_is_told_as_one(workspace: Workspace) -> None:
+    file = lay("card.json")
+    Path("levels.csv").write_text("2.5\n")
+    with pytest.raises(UsageError, match=r"levels\.csv is a path, and no data set of the catalog") as caught:
+        card_target(workspace.catalog, read_card(file), "levels.csv", {}, file)
+    assert caught.value.hint == "--data data=levels.csv gives a file or a folder"
+
+
 def test_a_card_with_a_mistake_is_told_with_file_and_line(workspace: Workspace) -> None:
     lay("card.yaml", **{"@type": "Teapot"})
     with pytest.raises(InvalidDocument) as caught:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairmile.base.errors import InvalidDocument, NotFound, UsageError
-from fairmile.sweeps.files import read_definition, read_document, source_document
+from fairmile.sweeps.files import read_document, source_document
 from fairmile.sweeps.model import Definition, Objective
 
 SMALLEST = """\
@@ -22,6 +22,11 @@ axes:
 """
 
 Read = Callable[..., Definition]
+
+
+def read_definition(files: Sequence[Path], *, environ: Mapping[str, str], **rest: Any) -> Definition:
+    """Return what files and a command line say of a sweep."""
+    return read_document(source_document(files, **rest), environ=environ)
 
 
 @pytest.fixture

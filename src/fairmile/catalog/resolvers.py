@@ -56,9 +56,15 @@ class _Folder(Resolver):
 
 
 class _Path(Resolver):
-    """Any file or folder of this machine, as bytes."""
+    """Any file or folder of this machine, as bytes.
+
+    A bare word that names an asset stays its name: records name inputs so, and what was fetched may lie in a folder
+    of the same name.
+    """
 
     def find(self, word: Word, nouns: Nouns) -> Target | None:
+        if not word.is_path and nouns.catalog is not None and _rows(word, nouns.catalog()):
+            return None
         return Target(word.text, "path", path=word.path, address=word.path.absolute().as_uri())
 
 

@@ -1,4 +1,8 @@
-"""The Python calls of predecessors, under their own names: HPCFAIR's over Fairmile's catalog, cloudmesh's timers."""
+"""What predecessors wrote and called: files of SABATH and cloudmesh, and Python calls under their own names.
+
+Resolvers and readers are registered by name, in `fairmile.resolve`, `fairmile.sweeps.files` and
+`fairmile.meter.figures`; nothing of the core imports them.
+"""
 
 from __future__ import annotations
 

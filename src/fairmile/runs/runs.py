@@ -114,6 +114,7 @@ class RunPlan(Result):
     script: str = ""  # of the job, where a system's scheduler carries it
     sources: tuple[str, ...] = ()
     materials: tuple[Material, ...] = ()  # what goes to places of the folder it runs in
+    is_complete: bool = False  # its parameters are part of its command already
     original: Run | None = None  # what is done again
     review: Review | None = None  # of a record from elsewhere: what somebody must have agreed to
     crate: Path | None = None  # what the record is imported from before it is done again
@@ -261,6 +262,7 @@ class Runs(Ledger):
             notes.append(f"it may not fit: {why}")
         return RunPlan(
             spec, tuple(steps), tuple(notes), prediction, script, runnable.sources, runnable.materials,
+            runnable.is_complete,
             unpredicted="" if prediction else unpredicted,
         )  # fmt: skip
 

@@ -146,6 +146,10 @@ def card_target(
     elif not sources:
         fields |= {"folder": str(file.absolute().parent), "code": (str(file.absolute()),)}
     if data:
+        if Word(data).is_path:
+            raise UsageError(
+                f"{data} is a path, and no data set of the catalog", hint=f"--data data={data} gives a file or a folder"
+            )
         fields["dataset"] = str(catalog.get(data).handle)
         fields["inputs"] = {"data": {"asset": fields["dataset"]}}
     bodies: list[Mapping[str, Any]] = [card.body]

@@ -135,21 +135,6 @@ DEFINITION_FILE = _DefinitionFile()
 SWEEP_ID = _SweepId()
 
 
-def read_definition(
-    files: Sequence[Path],
-    *,
-    params: Mapping[str, Any],
-    what: str = "",
-    command: Sequence[str] = (),
-    environ: Mapping[str, str],
-    allow_code: bool = False,
-    changes: Mapping[str, Any] | None = None,
-) -> Definition:
-    """Return what files, merged with the later ones on top, and a command line say of a sweep."""
-    document = source_document(files, params=params, what=what, command=command, allow_code=allow_code, changes=changes)
-    return read_document(document, environ=environ)
-
-
 def source_document(
     files: Sequence[Path],
     *,

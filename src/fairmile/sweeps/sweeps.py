@@ -280,6 +280,11 @@ class Sweeps:
     def _plan_of(self, members: Members, point: Point) -> RunPlan:
         what, fields = members.target(point)
         plan = self._runs().plan(what, used=members.used(point), place=members.place_of, **fields)
+        if plan.is_complete and point.values:
+            raise UsageError(
+                f"{what} makes its command of its parameters, so that all points would run the same one",
+                hint=f"run it once for each value: `fairmile run {what} -p NAME=VALUE`",
+            )
         members.check(plan.spec)
         fit, why = unfit(plan.prediction)
         if fit is Fit.DOES_NOT:  # other points may
