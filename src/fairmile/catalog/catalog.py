@@ -459,7 +459,7 @@ class Catalog:
             digest, twin = card.digest, fresh.get(card.handle)
             if twin is not None and twin.digest != digest:
                 raise Conflict(f"{card.handle} is described twice, differently", hint="nothing was added")
-            stands_as, because = (str(card.handle), "card") if twin else self._standing(index, card, anyway=anyway)
+            stands_as, because = (str(card.handle), "card") if twin else self._existing(index, card, anyway=anyway)
             if not stands_as:
                 fresh[card.handle] = card
             status = "present" if stands_as else "added"
@@ -530,7 +530,7 @@ class Catalog:
         iri = mint_iri(card.kind, card.title, card.version, base=self._base, origin=card.digest)
         return Card({"@id": iri, **card.body})
 
-    def _standing(self, index: Index, card: Card, *, anyway: bool) -> tuple[str, str]:
+    def _existing(self, index: Index, card: Card, *, anyway: bool) -> tuple[str, str]:
         """Return the handle under which the asset is there already, and what is the same; empty when it is new."""
         handle = card.handle
         reference = parse_reference(f"{LOCAL}/{handle.kind}/{handle.name}@{handle.version}", tuple(KINDS))
