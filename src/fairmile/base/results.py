@@ -42,7 +42,7 @@ class Result:
         return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
 
     def _repr_html_(self) -> str:
-        return field_table(_flat(self.to_dict()))
+        return fields_html(self.to_dict())
 
 
 class Results(list[R], Result):
@@ -78,10 +78,11 @@ class Results(list[R], Result):
         return items if isinstance(items, list) else next(each for each in items.values() if isinstance(each, list))
 
 
-def field_table(fields: Mapping[str, Any]) -> str:
-    """Return names and values as an HTML table."""
-    rows = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in fields.items())
-    return f"<table>{rows}</table>"
+def fields_html(fields: Any) -> str:
+    """Return a table for notebooks with one row for each field."""
+    rows = _flat(fields).items()
+    cells = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in rows)
+    return f"<table>{cells}</table>"
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
