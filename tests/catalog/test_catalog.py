@@ -68,7 +68,7 @@ def test_the_order_of_keys_makes_no_other_card(catalog: Catalog, card: Factory) 
 
 def test_the_same_handle_with_another_description_is_a_conflict(catalog: Catalog, card: Factory) -> None:
     catalog.add(card(description="first"))
-    with pytest.raises(Conflict, match=r"local/dataset/alpha@1\.0 is there already with another description") as caught:
+    with pytest.raises(Conflict, match=r"local/dataset/alpha@1\.0 already exists with another description") as caught:
         catalog.add(card(description="second"))
     assert "fairmile catalog update local/dataset/alpha@1.0" in str(caught.value.hint)
     assert catalog.get("alpha")["description"] == "first"
@@ -318,7 +318,7 @@ def test_nothing_is_left_when_writing_one_of_several_fails(
     stray.parent.mkdir(parents=True)
     stray.write_text("damaged")
     catalog.local.touch_generation()
-    with pytest.raises(Conflict, match=r"is there already, and the index does not know it"):
+    with pytest.raises(Conflict, match=r"already exists, but is not in the index"):
         catalog.add(path, format="sabath")
     assert [relative for relative, _ in catalog.local.scan()] == [f"{kind}/{name}/{version}.jsonld"]
     assert handles(catalog) == []
@@ -369,7 +369,7 @@ def test_a_new_version_is_a_new_card_linked_to_the_old_one(catalog: Catalog, car
     assert new.iri != card()["@id"]
     assert catalog.get("alpha@1.0")["description"] == "old"
     assert catalog.get("alpha")["description"] == "new"
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="already exists"):
         catalog.update("alpha@1.0", set={"version": "2.0"})
 
 
@@ -415,7 +415,7 @@ def test_a_card_of_another_catalog_is_changed_as_a_local_copy(
     assert catalog.get("alpha")["description"] == "mine"
     assert catalog.get("there/dataset/alpha")["description"] == "theirs"
     assert files(home / "sources") == before
-    with pytest.raises(Conflict, match=r"local/dataset/alpha@1\.0 is there already"):
+    with pytest.raises(Conflict, match=r"local/dataset/alpha@1\.0 already exists"):
         catalog.update("there/dataset/alpha", set={"description": "theirs again"})
     assert catalog.get("alpha")["description"] == "mine"
 
@@ -784,7 +784,7 @@ def test_a_source_is_declared_in_the_settings_and_synced(
     text = settings.read_text()
     assert text.startswith("# mine\nhome: /somewhere\n")
     assert f"location: {tmp_path / 'cards'}" in text
-    with pytest.raises(Conflict, match="a source named 'there' is there already"):
+    with pytest.raises(Conflict, match="a source named 'there' already exists"):
         catalog.add_source("there", "cards")
     catalog.remove_source("there")
     assert "there" not in settings.read_text()

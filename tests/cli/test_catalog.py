@@ -219,7 +219,7 @@ def test_a_disk_that_fails_stops_the_rest(fairmile: Fairmile, place: Path, monke
 def test_another_description_under_the_same_handle_is_a_conflict(lake: Fairmile, place: Path) -> None:
     result = lake("catalog", "add", write(place, "other.jsonld", description="Another."))
     assert result.code == 2
-    assert f"{LAKE} is there already with another description" in result.err
+    assert f"{LAKE} already exists with another description" in result.err
     assert "fairmile catalog update" in result.err
 
 
@@ -374,7 +374,7 @@ def test_an_export_does_not_replace_a_file_of_the_user(fairmile: Fairmile, place
     result = fairmile(*export)
     assert result.code == 2
     assert result.err == (
-        "error: README.md is there already and differs\n  hint: --replace overwrites it; nothing was written\n"
+        "error: README.md already exists and differs\n  hint: --replace overwrites it; nothing was written\n"
     )
     assert (place / "README.md").read_text() == "My own words.\n"
     assert fairmile(*export, "--replace") == (0, "wrote    README.md\n", "")
@@ -541,7 +541,7 @@ def test_an_unknown_source_cannot_be_synced(group: Fairmile) -> None:
 def test_a_name_is_taken_once(group: Fairmile) -> None:
     result = group("catalog", "source", "add", "group", "./shared-cards")
     assert result.code == 2
-    assert "a source named 'group' is there already" in result.err
+    assert "a source named 'group' already exists" in result.err
 
 
 # The index
@@ -592,7 +592,7 @@ def test_removing_one_of_several_versions_asks_which(lake: Fairmile) -> None:
     assert lake("catalog", "update", "lake-temperatures", "--set", "version=1.1").code == 0
     result = lake("catalog", "rm", "lake-temperatures")
     assert result.code == 2
-    assert "say which: lake-temperatures@1.1, lake-temperatures@1.0" in result.err
+    assert "choose one: lake-temperatures@1.1, lake-temperatures@1.0" in result.err
 
 
 def test_an_asset_answers_to_its_other_name(fairmile: Fairmile) -> None:

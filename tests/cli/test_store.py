@@ -298,7 +298,7 @@ def test_a_pool_is_added_used_and_removed(lake: Fairmile, place: Path) -> None:
         (["home2", "./not/there"], "there is no folder"),
         (["home2", "../home/store/inside"], "share the folder"),
         (["a/b", "./ab"], "'a/b' cannot name a pool"),
-        (["scratch", "./other"], "a pool named 'scratch' is there already"),
+        (["scratch", "./other"], "a pool named 'scratch' already exists"),
     ],
 )
 def test_a_pool_that_cannot_be_is_refused(fairmile: Fairmile, place: Path, arguments: list[str], says: str) -> None:

@@ -409,13 +409,13 @@ def test_a_name_used_between_plan_and_removal_stays(store: Store, monkeypatch: p
     ref = fill(store, "https://example.org/a", FILES, kind="url")
     path = store.pool_refs(store.pools["home"]).path("url", ref.name)
     age(path, 31 * DAY)
-    told = cleanup._Sweep.told
+    facts = cleanup._Sweep.facts
 
     def and_touch(self: Any) -> PoolPlan:
         store.touch(ref)
-        return told(self)
+        return facts(self)
 
-    monkeypatch.setattr(cleanup._Sweep, "told", and_touch)
+    monkeypatch.setattr(cleanup._Sweep, "facts", and_touch)
     plan = gc(store)
     assert len(plan.refs) == 1
     assert store.complete(ref.name)

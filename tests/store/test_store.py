@@ -12,7 +12,7 @@ import pytest
 from store_filling import LARGE, age, fill, loose, open_store, packs, small_files
 
 from fairmile.base.digest import sha256_hex
-from fairmile.base.errors import Conflict, Integrity, NotFound
+from fairmile.base.errors import Conflict, Integrity, NotFound, UsageError
 from fairmile.store.pools import Pool
 from fairmile.store.store import Store
 
@@ -299,3 +299,10 @@ def test_an_unpinned_label_is_gone(store: Store) -> None:
 def test_a_pin_of_what_is_not_there_is_refused(store: Store) -> None:
     with pytest.raises(NotFound):
         store.pin("lake")
+
+
+def test_without_a_settings_file_pools_cannot_be_changed(store: Store) -> None:
+    with pytest.raises(UsageError, match="without a settings file"):
+        store.add_pool("scratch2", "/tmp/scratch2")
+    with pytest.raises(UsageError, match="without a settings file"):
+        store.remove_pool("scratch")

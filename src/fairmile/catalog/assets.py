@@ -355,7 +355,7 @@ class Assets:
         access_granted: bool,
     ) -> Fetched:
         ref = None if fresh else self._store.ref(target.kind, target.ref_name)
-        found = self._found(new_transfer, target, ref)
+        found = self._stored(new_transfer, target, ref)
         if found is not None:
             elsewhere = pool is not None and found.pool != pool
             return replace(found, notes=(*found.notes, f"it is in pool {found.pool!r} already")) if elsewhere else found
@@ -365,7 +365,7 @@ class Assets:
         with transfer.turn(plan) as was_busy:
             now = None if fresh else self._store.ref(target.kind, target.ref_name)
             if now != ref or (was_busy and not fresh):  # by now another process may have brought it
-                found = self._found(new_transfer, target, now)
+                found = self._stored(new_transfer, target, now)
                 if found is not None:
                     return found
                 plan = self._plan(transfer, target, pool, fresh)
@@ -375,7 +375,7 @@ class Assets:
                 raise _with_steps(error, target.card) from error
             return self._keep(target, plan, outcome)
 
-    def _found(self, transfer: Callable[[], Transfer], target: _Target, ref: Ref | None) -> Fetched | None:
+    def _stored(self, transfer: Callable[[], Transfer], target: _Target, ref: Ref | None) -> Fetched | None:
         """Return what is there where it is still what the name means."""
         if ref is None or not self._is_there(target, ref):
             return None

@@ -329,7 +329,7 @@ class Catalog:
         word = asset.rsplit("/", 1)[-1]
         is_system = wanted == "system" or "system/" in asset
         if is_system and any(system.name == word for system in self._systems()):
-            return NotFound(f"the system {word!r} has no card", hint=f"`fairmile system show {word}` tells about it")
+            return NotFound(f"the system {word!r} has no card", hint=f"`fairmile system show {word}` describes it")
         near_words = [Query(words=(near,)) for near in index.suggest(word, 5)]
         queries = [query.with_facets(kind=wanted) if wanted else query for query in near_words]
         names = [row.name for query in queries for row in index.search(query, limit=3) if not row.gone]
@@ -467,7 +467,7 @@ class Catalog:
             digest, twin = card.digest, fresh.get(card.handle)
             if twin is not None and twin.digest != digest:
                 raise Conflict(f"{card.handle} is described twice, differently", hint="nothing was added")
-            stands_as, because = (str(card.handle), "card") if twin else self._standing(index, card, anyway=anyway)
+            stands_as, because = (str(card.handle), "card") if twin else self._existing(index, card, anyway=anyway)
             if not stands_as:
                 fresh[card.handle] = card
             status = "present" if stands_as else "added"
@@ -488,8 +488,8 @@ class Catalog:
                 self.local.remove(self.local.relative_path(done.handle))
             if isinstance(error, FileExistsError):
                 raise Conflict(
-                    f"{self.local.path(card.handle)} is there already, and the index does not know it",
-                    hint="`fairmile catalog reindex` tells why; nothing was added",
+                    f"{self.local.path(card.handle)} already exists, but is not in the index",
+                    hint="`fairmile catalog reindex` shows the reason; nothing was added",
                 ) from None
             raise
         for card in written if index.writable else ():
@@ -538,7 +538,7 @@ class Catalog:
         iri = mint_iri(card.kind, card.title, card.version, base=self._base, origin=card.digest)
         return Card({"@id": iri, **card.body})
 
-    def _standing(self, index: Index, card: Card, *, anyway: bool) -> tuple[str, str]:
+    def _existing(self, index: Index, card: Card, *, anyway: bool) -> tuple[str, str]:
         """Return the handle under which the asset is there already, and what is the same; empty when it is new."""
         handle = card.handle
         reference = parse_reference(f"{LOCAL}/{handle.kind}/{handle.name}@{handle.version}", tuple(KINDS))
@@ -549,7 +549,7 @@ class Catalog:
             raise Conflict(f"{handle} was removed and its name stays reserved", hint="give it another version")
         if same_name:
             raise Conflict(
-                f"{handle} is there already with another description",
+                f"{handle} already exists with another description",
                 hint=f"`fairmile catalog update {handle}` changes it; a new version needs another `version`",
             )
         if anyway:
@@ -602,7 +602,7 @@ class Catalog:
         try:
             self.local.write(card, replace=replace)
         except FileExistsError:
-            raise Conflict(f"{card.handle} is there already", hint="name it in full to change that one") from None
+            raise Conflict(f"{card.handle} already exists", hint="use its full name to change it") from None
         if index.writable:
             index.put(self.local, card, generation)
 
@@ -611,9 +611,9 @@ class Catalog:
         kinds = {each.kind for each in others} - {row.kind}
         if kinds and row.iri != name and "/" not in name:
             choices = ", ".join(f"{each}/{row.name}" for each in KINDS if each in {row.kind, *kinds})
-            raise UsageError(f"{name!r} names several assets", hint=f"say which: {choices}")
+            raise UsageError(f"{name!r} names several assets", hint=f"choose one: {choices}")
         if row.gone:
-            raise NotFound(f"{row.handle} was removed", hint=f"`fairmile show {row.handle}` tells why")
+            raise NotFound(f"{row.handle} was removed", hint=f"`fairmile show {row.handle}` shows the reason")
         return row
 
     def remove(
@@ -636,7 +636,7 @@ class Catalog:
         named = index.named(parse_reference(f"{LOCAL}/{row.kind}/{row.name}", tuple(KINDS)))
         versions = [f"{each.name}@{each.version}" for each in named if not each.gone]
         if len(versions) > 1 and "@" not in name and row.iri != name:
-            raise UsageError(f"{name!r} has several versions", hint=f"say which: {', '.join(versions)}")
+            raise UsageError(f"{name!r} has several versions", hint=f"choose one: {', '.join(versions)}")
         if row.catalog != LOCAL:
             raise UsageError(
                 f"{row.handle} belongs to the catalog {row.catalog!r}, not to yours",
@@ -686,7 +686,7 @@ class Catalog:
         for path, text in files.items():
             if not replace and os.path.isfile(path) and path.read_bytes() != text.encode():
                 hint = "--replace overwrites it; nothing was written"
-                raise Conflict(f"{path} is there already and differs", hint=hint)
+                raise Conflict(f"{path} already exists and differs", hint=hint)
         if not dry_run:
             for path, text in files.items():
                 write_atomic(path, text)

@@ -72,9 +72,7 @@ class Federation:
         """Declare a source in the user's settings and sync it; nothing is declared when the first sync fails."""
         check_source_name(name)
         if name in self._settings:
-            raise Conflict(
-                f"a source named {name!r} is there already", hint=f"`fairmile catalog source rm {name}` first"
-            )
+            raise Conflict(f"a source named {name!r} already exists", hint=f"`fairmile catalog source rm {name}` first")
         is_address = "://" in location or location.startswith("git@")
         location = location if is_address else str(Path(location).expanduser().absolute())
         given = {"location": location, "type": type, "revision": revision}

@@ -16,7 +16,7 @@ from fairmile.catalog.identity import is_iri, valid_sha256
 ACCESS_RIGHTS = ("public", "registered", "restricted", "embargoed", "closed")
 
 
-def _said(test: Any, message: str) -> BeforeValidator:
+def _validator(test: Any, message: str) -> BeforeValidator:
     def check(value: Any) -> Any:
         if not test(value):
             raise ValueError(message.format(value=value))
@@ -37,19 +37,21 @@ def _is_size(value: Any) -> bool:
     return True
 
 
-Text = Annotated[str, _said(lambda v: isinstance(v, str) and v.strip(), "expected a text, found {value!r}")]
-Iri = Annotated[str, _said(is_iri, "expected an absolute IRI such as https://… or doi:…, found {value!r}")]
+Text = Annotated[str, _validator(lambda v: isinstance(v, str) and v.strip(), "expected a text, found {value!r}")]
+Iri = Annotated[str, _validator(is_iri, "expected an absolute IRI such as https://… or doi:…, found {value!r}")]
 Date = Annotated[
-    str, _said(lambda v: isinstance(v, str) and is_date(v), "expected a date as YYYY-MM-DD, found {value!r}")
+    str, _validator(lambda v: isinstance(v, str) and is_date(v), "expected a date as YYYY-MM-DD, found {value!r}")
 ]
-Size = Annotated[str | int, _said(_is_size, "expected a size such as '5943306240 B' or '5.5 GiB', found {value!r}")]
+Size = Annotated[
+    str | int, _validator(_is_size, "expected a size such as '5943306240 B' or '5.5 GiB', found {value!r}")
+]
 
 
 def _checksum(algorithm: str) -> BeforeValidator:
     def right(value: Any) -> bool:
         return isinstance(value, str) and parse_checksum(value, algorithm) is not None
 
-    return _said(right, f"expected a {algorithm} checksum in hex, found {{value!r}}")
+    return _validator(right, f"expected a {algorithm} checksum in hex, found {{value!r}}")
 
 
 class _Object(BaseModel):
@@ -82,21 +84,21 @@ Ref = Text | dict[str, Any]
 T = TypeVar("T")
 # One or many of a form, as JSON-LD allows; errors name the place of the wrong one.
 Many = Annotated[list[T], BeforeValidator(as_list)]
-Flag = Annotated[bool, _said(lambda v: isinstance(v, bool), "expected true or false, found {value!r}")]
-Digest = Annotated[str, _said(lambda v: valid_sha256(v) is not None, "expected ni:///sha-256;…, found {value!r}")]
+Flag = Annotated[bool, _validator(lambda v: isinstance(v, bool), "expected true or false, found {value!r}")]
+Digest = Annotated[str, _validator(lambda v: valid_sha256(v) is not None, "expected ni:///sha-256;…, found {value!r}")]
 Keyword = Annotated[
     str | dict[str, Any],
-    _said(
+    _validator(
         lambda v: _is_text(v.get("name") if isinstance(v, dict) else v),
         "expected a text, or a term of a vocabulary with its name, found {value!r}",
     ),
 ]
 Version = Annotated[
-    str, _said(lambda v: isinstance(v, str) and v.strip(), "expected a text such as '1.0', found {value!r}")
+    str, _validator(lambda v: isinstance(v, str) and v.strip(), "expected a text such as '1.0', found {value!r}")
 ]
 Access = Annotated[
     str,
-    _said(
+    _validator(
         lambda v: isinstance(v, str) and v.rsplit("/", 1)[-1].lower() in ACCESS_RIGHTS,
         "expected one of " + ", ".join(ACCESS_RIGHTS) + ", found {value!r}",
     ),

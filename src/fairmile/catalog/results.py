@@ -127,9 +127,6 @@ class FacetValues(dict[str, int], Result):
 
     __repr__ = Result.__repr__
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FacetValues, (self.facet, dict(self))
-
 
 # Cards
 

@@ -135,11 +135,11 @@ def gc(
         marks = stack.enter_context(DigestSet(_marks(shelves, roots, sweeps.values())))
         for sweep in sweeps.values():
             stack.enter_context(sweep.plan(roots, marks))
-        plans = {pool: sweep.told() for pool, sweep in sweeps.items()}
+        plans = {pool: sweep.facts() for pool, sweep in sweeps.items()}
         if not dry_run:
             _remove(shelves, list(sweeps.values()), roots)
-    told = (plans.get(pool) or PoolPlan(pool.name, passed_over=why) for pool, why in troubles.items())
-    return GcPlan(tuple(told), dry_run)
+    pool_plans = (plans.get(pool) or PoolPlan(pool.name, passed_over=why) for pool, why in troubles.items())
+    return GcPlan(tuple(pool_plans), dry_run)
 
 
 def _trouble(shelves: Shelves, pool: Pool) -> str:
@@ -285,7 +285,7 @@ class _Sweep:
         self._damaged = [path for path in _entries(self.pool.folder / DAMAGED) if not self._is_wanted(path, marks)]
         return self._unmarked
 
-    def told(self) -> PoolPlan:
+    def facts(self) -> PoolPlan:
         """Return the plan as data."""
         damaged_bytes = sum(size for path in self._damaged for size, _ in files_below(path))
         return PoolPlan(

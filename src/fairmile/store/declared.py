@@ -72,7 +72,7 @@ def declare_pool(
     parsed = parse_pools({**others, name: given}, pools[HOME].folder, {}, environ=environ)
     pool = next(each for each in parsed if each.name == name)
     if any(each.name == name for each in pools) and (name != HOME or name in _declared(settings_file)):
-        raise Conflict(f"a pool named {name!r} is there already", hint=f"`fairmile store pool rm {name}` first")
+        raise Conflict(f"a pool named {name!r} already exists", hint=f"`fairmile store pool rm {name}` first")
     trouble = pools.trouble(pool)
     if trouble:
         raise UsageError(f"the pool {name!r} cannot be used: {trouble}", hint="make its folder, or choose another one")

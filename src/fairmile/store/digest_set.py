@@ -69,13 +69,13 @@ class DigestSet:
 
     def inside(self, items: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
         """Yield those of the items, sorted by digest, whose digest is in the set, in one pass over both."""
-        return (item for item, known in self._told(items) if known)
+        return (item for item, known in self._with_membership(items) if known)
 
     def outside(self, items: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
         """Yield those of the items, sorted by digest, whose digest is not in the set, in one pass over both."""
-        return (item for item, known in self._told(items) if not known)
+        return (item for item, known in self._with_membership(items) if not known)
 
-    def _told(self, items: Iterable[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], bool]]:
+    def _with_membership(self, items: Iterable[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], bool]]:
         own = iter(self)
         mark = next(own, None)
         for item in items:

@@ -121,7 +121,7 @@ class Exchange:
         if not self._folder.is_dir():
             raise NotFound(f"there is no folder {self._folder}", hint="mount it, or check its name")
         other = self._opened(self._folder)
-        ref = self._found(other, name)
+        ref = self._resolve(other, name)
         gone = next(other.missing(ref), None)
         if gone is not None:
             raise NotFound(f"{ref} is incomplete in {self._folder}: {gone.path} is missing", hint="push it there again")
@@ -134,7 +134,7 @@ class Exchange:
         pools = Pools([known or Pool(str(folder), folder)], runner=self._runner, clock=self._shelves.clock)
         return Shelves(pools, clock=self._shelves.clock)
 
-    def _found(self, other: Shelves, name: str) -> Ref:
+    def _resolve(self, other: Shelves, name: str) -> Ref:
         try:
             return other.find(name)
         except NotFound as error:
@@ -153,7 +153,7 @@ class Exchange:
                         room.shrink(size)
                         self._moved(size)
                 _finish(ref, source.tree(ref.root), target, pool)
-            return self._told(ref, len(lacking), need, dry_run)
+            return self._report(ref, len(lacking), need, dry_run)
 
     # Far
 
@@ -174,7 +174,7 @@ class Exchange:
                     )
                 if not dry_run:
                     self._send(far, ref, lacking)
-                return self._told(ref, len(lacking), need, dry_run)
+                return self._report(ref, len(lacking), need, dry_run)
 
     def _send(self, far: Far, ref: Ref, lacking: DigestSet) -> None:
         name = f"exchange-{ref.root[:32]}-{hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]}"
@@ -198,7 +198,7 @@ class Exchange:
         with tempfile.TemporaryDirectory(prefix="fairmile-") as folder:
             far.bring_names(Path(folder))
             known = self._opened(Path(folder))
-            ref = self._found(known, name)
+            ref = self._resolve(known, name)
             far.bring([f"trees/{ref.root[:2]}/{ref.root[2:]}"], Path(folder))
             target = self._shelves
             with (
@@ -216,7 +216,7 @@ class Exchange:
                     with target.pools.reserve(pool, room, str(ref)):
                         self._fetch(far, ref, target.objects(pool), lacking, packed)
                     _finish(ref, known.tree(ref.root), target, pool)
-                return self._told(ref, len(lacking), need, dry_run)
+                return self._report(ref, len(lacking), need, dry_run)
 
     def _fetch(self, far: Far, ref: Ref, objects: Objects, lacking: DigestSet, packed: dict[str, str]) -> None:
         mirror = objects.incoming / f"exchange-{ref.root}"
@@ -254,7 +254,7 @@ class Exchange:
         if self._on_bytes is not None:
             self._on_bytes(size)
 
-    def _told(self, ref: Ref, objects: int, size_bytes: int, dry_run: bool) -> Exchanged:
+    def _report(self, ref: Ref, objects: int, size_bytes: int, dry_run: bool) -> Exchanged:
         return Exchanged(ref.name, self._place, ref.root, ref.files, ref.size_bytes, objects, size_bytes, dry_run)
 
 

@@ -143,8 +143,8 @@ class Far:
         if result.exit_code == 5:
             raise Unsupported(f"there is no program 'sha256sum' on {self.ssh.host}", hint="install coreutils there")
         if result.exit_code:
-            said = (result.stderr.strip().splitlines() or ["no reason was given"])[-1]
-            raise SystemFailure(f"cannot use {self}: {said}", hint="check that you may write in that folder")
+            reason = (result.stderr.strip().splitlines() or ["no reason was given"])[-1]
+            raise SystemFailure(f"cannot use {self}: {reason}", hint="check that you may write in that folder")
         return result.stdout
 
     def _rsync(self, arguments: list[str], input: str | None = None) -> None:
@@ -153,9 +153,9 @@ class Far:
         result = self._runner.run(["rsync", *options, *arguments], input=input, check=False)
         if result.exit_code == 0:
             return
-        said = "; ".join(result.stderr.strip().splitlines()[-3:]) or "no reason was given"
+        reason = "; ".join(result.stderr.strip().splitlines()[-3:]) or "no reason was given"
         kind = Transient if result.exit_code in _LOST_CONNECTION else SystemFailure
         raise kind(
-            f"rsync with {self} ended with exit code {result.exit_code}: {said}",
+            f"rsync with {self} ended with exit code {result.exit_code}: {reason}",
             hint="rsync must be there on both sides; try again: what came is kept",
         )

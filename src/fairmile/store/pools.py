@@ -315,8 +315,8 @@ class Pools:
                 passed = (f"passed over pool {name!r}, which {why}" for name, why in refusals.items())
                 return Choice(pool, space, tuple(passed))
             refusals[pool.name] = refusal
-        told = ", ".join(f"pool {name!r} {why}" for name, why in refusals.items())
-        needs = f"{what} needs {_need(need_bytes, parts)}; {told}"
+        refused = ", ".join(f"pool {name!r} {why}" for name, why in refusals.items())
+        needs = f"{what} needs {_need(need_bytes, parts)}; {refused}"
         if wanted is None:
             raise DiskFailure(needs, hint=_hint(None))
         others = [pool for pool in self.by_rank() if pool.name != wanted]
@@ -379,7 +379,7 @@ class Pools:
         speed = self.speed(pool)
         storage = "" if _missing(pool) else speeds.kind_of(mount_of(_existing(pool.folder)))
         room = "" if space is None else f"{format_size(space.free_bytes)} free ({space.limited_by})"
-        reasons = [_told(pool, speed), room, storage, *_cautions(pool, storage)]
+        reasons = [_speed_reason(pool, speed), room, storage, *_cautions(pool, storage)]
         why = "; ".join(reason for reason in reasons if reason)
         return Ranked(pool, _class(pool, speed), speed, space, storage, why, trouble)
 
@@ -637,7 +637,7 @@ def _hint(pool: Pool | None, fits: Sequence[str] = ()) -> str:
     return f"{chosen}, make room with `fairmile store gc`, or {larger}"
 
 
-def _told(pool: Pool, speed: Speed | None) -> str:
+def _speed_reason(pool: Pool, speed: Speed | None) -> str:
     if speed is None:
         return f"declared {pool.speed}, not measured"
     memory = " from this host's memory" if speed.read_from == "memory" else ""

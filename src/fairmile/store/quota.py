@@ -57,11 +57,11 @@ class Quotas:
         user, group = os.getuid(), _group_of_new_files(folder)
         # A project's quota needs no question: the kernel shows it as the size of the file system.
         if mount.type == "lustre":
-            told = [
+            quotas = [
                 parse_lfs_quota(self._ask(["lfs", "quota", "-q", "-u", str(user), mount.point]), "user", user),
                 parse_lfs_quota(self._ask(["lfs", "quota", "-q", "-g", str(group), mount.point]), "group", group),
             ]
-            return [quota for quota in told if quota is not None]
+            return [quota for quota in quotas if quota is not None]
         # -f alone keeps `quota` from asking the servers of all other mounts, of which one may be down.
         found = parse_quota(self._ask(["quota", "-u", "-g", "-v", "-w", "-p", "-f", mount.point]))
         return [quota for quota in found if quota.id == (user if quota.kind == "user" else group)]

@@ -71,16 +71,16 @@ class Shelves:
 
     def locate(self, sha256: str) -> list[Pool]:
         """Return every pool that holds an object, the fast ones first."""
-        return [pool for pool in self.fast_first if _asked(self.objects(pool).size, sha256) is not None]
+        return [pool for pool in self.fast_first if _answer(self.objects(pool).size, sha256) is not None]
 
     def path(self, sha256: str) -> Path | None:
         """Return the file of an object; None when no pool holds it as a file of its own."""
-        found = (_asked(self.objects(pool).path, sha256) for pool in self.fast_first)
+        found = (_answer(self.objects(pool).path, sha256) for pool in self.fast_first)
         return next((path for path in found if path is not None), None)
 
     def size(self, sha256: str) -> int | None:
         """Return the size of an object in bytes; None when no pool holds it."""
-        found = (_asked(self.objects(pool).size, sha256) for pool in self.fast_first)
+        found = (_answer(self.objects(pool).size, sha256) for pool in self.fast_first)
         return next((size for size in found if size is not None), None)
 
     def open(self, sha256: str) -> BinaryIO:
@@ -110,7 +110,7 @@ class Shelves:
         return self.trees(pool)
 
     def _tree_pool(self, root: str) -> Pool | None:
-        return next((pool for pool in self.fast_first if _asked(self.trees(pool).__contains__, root)), None)
+        return next((pool for pool in self.fast_first if _answer(self.trees(pool).__contains__, root)), None)
 
     def put_tree(self, entries: Iterable[ManifestEntry], pool: Pool) -> str:
         """Write the manifest of a tree into a pool and return its root."""
@@ -273,7 +273,7 @@ class Shelves:
         return Unpinned(label, dry_run)
 
 
-def _asked(question: Callable[[str], T], digest: str) -> T | None:
+def _answer(question: Callable[[str], T], digest: str) -> T | None:
     """Return a pool's answer; None when it has none, be it that the object or that the pool is gone."""
     try:
         return question(digest)

@@ -126,7 +126,7 @@ class Session:
         self.stall_s = context.settings.stall_s
         self.read_bytes = _READ_BYTES
         self._count = 0
-        self._said = b""
+        self._stderr_tail = b""
         # The options are those of the program sftp. An open connection of the user's is shared, and none of ours
         # becomes one: it would break the others when it ends.
         off = ("ForwardAgent", "ForwardX11", "PermitLocalCommand", "ControlMaster")
@@ -219,9 +219,9 @@ class Session:
         while True:
             ready = {fd for fd, _ in self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)}
             if self._err in ready:
-                said = os.read(self._err, 4096)
-                self._said = (self._said + said)[-4096:]
-                if not said:
+                chunk = os.read(self._err, 4096)
+                self._stderr_tail = (self._stderr_tail + chunk)[-4096:]
+                if not chunk:
                     self._poll.unregister(self._err)
             if self._out in ready:
                 return
@@ -235,11 +235,11 @@ class Session:
         self._popen.wait()
         os.set_blocking(self._err, False)
         with suppress(BlockingIOError):
-            while words := os.read(self._err, 4096):
-                self._said = (self._said + words)[-4096:]
-        said = _printable(self._said) or "ssh gave no reason"
+            while chunk := os.read(self._err, 4096):
+                self._stderr_tail = (self._stderr_tail + chunk)[-4096:]
+        reason = _printable(self._stderr_tail) or "ssh gave no reason"
         return Transient(
-            f"the connection to {self.server.host} failed: {said}",
+            f"the connection to {self.server.host} failed: {reason}",
             hint=f"check that `sftp -o BatchMode=yes {self.server.host}` works, then try again",
         )
 
@@ -267,9 +267,9 @@ class Session:
         """Send a request and return kind and content of its answer; older answers that nobody waits for are dropped."""
         number = self.send(kind, content)
         while True:
-            answered, of, said = self.answer()
+            kind_of_answer, of, answer = self.answer()
             if of == number:
-                return answered, said
+                return kind_of_answer, answer
 
     def checked(self, wanted: int, answer: tuple[int, bytes], path: bytes) -> bytes:
         """Return the content of an answer of the wanted kind; any other raises an error about `path`."""
@@ -286,9 +286,9 @@ class Session:
             return NotFound(f"there is no {where}")
         if code == _PERMISSION_DENIED:
             return SystemFailure(f"{where} may not be read", hint="ask its owner for the permission to read it")
-        said = _printable(b"".join(_strings(content[4:])[:1])) or f"error {code}"
+        reason = _printable(b"".join(_strings(content[4:])[:1])) or f"error {code}"
         kind = Transient if code in (_NO_CONNECTION, _CONNECTION_LOST) else SystemFailure
-        return kind(f"{where} cannot be read: {said}")
+        return kind(f"{where} cannot be read: {reason}")
 
     def status(self, path: bytes) -> Status:
         return self.attributes(self.checked(_ATTRS, self.ask(_STAT, _string(path)), path), 0)[0]
@@ -538,6 +538,6 @@ def _strings(content: bytes) -> list[bytes]:
     return found
 
 
-def _printable(said: bytes) -> str:
-    lines = said.decode(errors="replace").strip().splitlines()[-5:]
+def _printable(reason: bytes) -> str:
+    lines = reason.decode(errors="replace").strip().splitlines()[-5:]
     return "; ".join("".join(letter if letter.isprintable() else " " for letter in line).strip() for line in lines)
