@@ -278,15 +278,15 @@ class Envs:
             return EnvPlan(spec.name, "", self.root, "absent", tuple(steps), checks, "", trouble.message, notes)
         design = self._design(spec)
         folder = self._folder(design)
-        found = read_environment(folder, lock_file(self.root, folder.name))
-        ready = found is not None and found.ready
-        marks = {file.name[3:-5] for file in (folder / "steps").glob("*.json")} if found else set()
+        existing = read_environment(folder, lock_file(self.root, folder.name))
+        ready = existing is not None and existing.ready
+        marks = {file.name[3:-5] for file in (folder / "steps").glob("*.json")} if existing else set()
         steps = [PlannedStep(each.name, each.describe(), ready or each.name in marks) for each in design.steps]
         return EnvPlan(
             name=design.spec.name,
             digest=design.digest,
             folder=folder,
-            state=found.state if found else "absent",
+            state=existing.state if existing else "absent",
             steps=tuple(steps),
             checks=_check_texts(design.spec),
             builder=builder(lock_file(self.root, folder.name)),
@@ -307,10 +307,10 @@ class Envs:
         design = self._design(spec)
         folder = self._folder(design)
         lock = lock_file(self.root, folder.name)
-        found = read_environment(folder, lock)
-        if found is not None and found.ready and _same_checks(found, design):
-            self._touch(found)
-            return found
+        existing = read_environment(folder, lock)
+        if existing is not None and existing.ready and _same_checks(existing, design):
+            self._touch(existing)
+            return existing
         for note in notes:
             on_line(f"note: {note}")
         who = builder(lock)
@@ -318,12 +318,12 @@ class Envs:
             on_line(f"waiting for {who}, which builds {design.spec.name}")
         self._prepare()
         with Lock(lock, timeout_s=wait_s, lease_s=LEASE_S) as held:
-            found = read_environment(folder, lock)
+            existing = read_environment(folder, lock)
             building = Building(design, folder, self._tools(on_line, folder / "work"), held, self._version)
-            if found is None or not found.ready:
+            if existing is None or not existing.ready:
                 building.build()
-            elif not _same_checks(found, design):
-                building.check_again(found.record)
+            elif not _same_checks(existing, design):
+                building.check_again(existing.record)
         return self._read(folder)
 
     # Look
@@ -409,11 +409,11 @@ class Envs:
 
         With `force` the programs of a build on this machine are ended. A running job is not seen.
         """
-        found = self._candidates(ref)
-        if len(found) > 1:
-            digests = ", ".join(each.digest[:_SHORT] for each in found)
-            raise Conflict(f"{ref} stands for {len(found)} environments: {digests}", hint="name one by its digest")
-        environment = found[0]
+        candidates = self._candidates(ref)
+        if len(candidates) > 1:
+            digests = ", ".join(each.digest[:_SHORT] for each in candidates)
+            raise Conflict(f"{ref} stands for {len(candidates)} environments: {digests}", hint="name one by its digest")
+        environment = candidates[0]
         shown = f"{environment.name} ({environment.digest[:_SHORT]})"
         at_work = builder_process(lock_file(self.root, environment.folder.name))
         if at_work is not None and not is_here(at_work):
@@ -539,10 +539,10 @@ class Envs:
         return self.root / f"{design.digest[:_SHORT]}-{design.spec.name}"
 
     def _read(self, folder: Path) -> Environment:
-        found = read_environment(folder, lock_file(self.root, folder.name))
-        if found is None:
+        environment = read_environment(folder, lock_file(self.root, folder.name))
+        if environment is None:
             raise NotFound(f"there is no environment in {folder}")
-        return found
+        return environment
 
     def _candidates(self, ref: What) -> list[Environment]:
         if isinstance(ref, EnvironmentSpec) or _is_file(ref):
@@ -552,8 +552,8 @@ class Envs:
         digest = word.partition("-")[0]
         if not named and len(digest) >= _LEAST_DIGEST:
             named = [each for each in known if each.digest.startswith(digest)]
-        if not named and (found := self._find(word)) is not None:
-            named = [self._of_design(self._design(found[0]), word)]
+        if not named and (described := self._find(word)) is not None:
+            named = [self._of_design(self._design(described[0]), word)]
         if not named:
             near = did_you_mean(word, [each.name for each in known])
             raise NotFound(
@@ -563,28 +563,30 @@ class Envs:
         return named
 
     def _of_design(self, design: Design, ref: What) -> Environment:
-        found = read_environment(self._folder(design), lock_file(self.root, design.digest))
-        if found is None:
+        environment = read_environment(self._folder(design), lock_file(self.root, design.digest))
+        if environment is None:
             given = design.spec.name if isinstance(ref, EnvironmentSpec) else ref
             raise NotFound(
                 f"the environment {design.spec.name} ({design.digest[:_SHORT]}) was not built",
                 hint=f"`fairmile env build {given}`",
             )
-        return found
+        return environment
 
     def _ready(self, ref: What) -> Environment:
-        found = self._latest(ref)
-        if not found.ready:
-            why = str(found.failure.get("message", "")).splitlines()
+        environment = self._latest(ref)
+        if not environment.ready:
+            why = str(environment.failure.get("message", "")).splitlines()
             raise NotFound(
-                f"the environment {found.name} ({found.digest[:_SHORT]}) is not ready: "
-                + (f"its build failed: {why[0]}" if why else f"it is {found.state}"),
-                hint=f"`fairmile env build {found.name}` goes on where it stopped",
+                f"the environment {environment.name} ({environment.digest[:_SHORT]}) is not ready: "
+                + (f"its build failed: {why[0]}" if why else f"it is {environment.state}"),
+                hint=f"`fairmile env build {environment.name}` goes on where it stopped",
             )
         here = platform.machine()
-        if here not in str(found.record.get("platform", here)):
-            raise Conflict(f"the environment {found.name} was built for {found.record['platform']}, this is {here}")
-        return found
+        if here not in str(environment.record.get("platform", here)):
+            raise Conflict(
+                f"the environment {environment.name} was built for {environment.record['platform']}, this is {here}"
+            )
+        return environment
 
     def _builder(self, environment: Environment) -> str:
         return builder(lock_file(self.root, environment.folder.name))
@@ -628,9 +630,9 @@ def _is_file(what: str | Path) -> bool:
     return isinstance(what, Path) or what.startswith(("/", "./", "../", "~")) or what.endswith(_ENDINGS)
 
 
-def _same_checks(found: Environment, design: Design) -> bool:
+def _same_checks(environment: Environment, design: Design) -> bool:
     wanted = [(each.run if isinstance(each.run, str) else list(each.run), each.expect) for each in design.spec.checks]
-    return wanted == [(each["run"], each["expect"]) for each in found.record.get("checks", ())]
+    return wanted == [(each["run"], each["expect"]) for each in environment.record.get("checks", ())]
 
 
 def _check_texts(spec: EnvironmentSpec) -> tuple[str, ...]:

@@ -291,8 +291,8 @@ class _Ended:
         return [row[2:] for row in rows if row[:2] == ["fairmile", word]]
 
     def check(self, name: str, outcome: Outcome, reason: str = "") -> Check:
-        said = (self.out + self.errors)[-_TAIL:]
-        return Check(name, outcome, reason, said, self.seconds, self.status.id)
+        output = (self.out + self.errors)[-_TAIL:]
+        return Check(name, outcome, reason, output, self.seconds, self.status.id)
 
     def wrong(self) -> str:
         """Say why the job did not end well; empty where it did."""
@@ -424,11 +424,11 @@ class _Suite:
         self.end()
         for (step, _), end in zip(submitted, ends, strict=True):
             try:
-                found = step.read(self._ended(end)) if end.is_over else [self._late(name, end) for name in step.names]
+                checks = step.read(self._ended(end)) if end.is_over else [self._late(name, end) for name in step.names]
             except FairmileError as error:
-                found = [Check(name, "failed", str(error), job=end.id) for name in step.names]
-            self._note(found)
-            if end.is_over and all(check.outcome != "failed" for check in found):
+                checks = [Check(name, "failed", str(error), job=end.id) for name in step.names]
+            self._note(checks)
+            if end.is_over and all(check.outcome != "failed" for check in checks):
                 with contextlib.suppress(FairmileError):  # it has ended, and is only kept longer
                     self.jobs.rm([end.id])
 
@@ -466,18 +466,18 @@ class _Suite:
         reason = f"it was {end.state} for {self.patience_s:.0f} s and was cancelled"
         return Check(name, "failed", reason, job=end.id)
 
-    def _note(self, found: Sequence[Check]) -> None:
-        for check in found:
+    def _note(self, checks: Sequence[Check]) -> None:
+        for check in checks:
             self.checks.append(check)
             self.watch(check)
 
     # Reading them
 
     def _read_array(self, ended: _Ended) -> list[Check]:
-        said = [self.jobs.log(ended.status.id, task=index).decode(errors="replace").strip() for index in range(3)]
+        outputs = [self.jobs.log(ended.status.id, task=index).decode(errors="replace").strip() for index in range(3)]
         wrong = ended.wrong()
-        if not wrong and said != ["task 0", "task 1", "task 2"]:
-            wrong = f"its tasks said {said}"
+        if not wrong and outputs != ["task 0", "task 1", "task 2"]:
+            wrong = f"its tasks printed {outputs}"
         return [ended.check("array", "failed" if wrong else "passed", wrong)]
 
     def _read_look(self, label: str, spec: JobSpec, ended: _Ended) -> list[Check]:
@@ -489,9 +489,9 @@ class _Suite:
         self.facts[label] = facts = _Facts(tools, modules, self._resolved(spec).gpus_per_node)
         checks = [ended.check(_named(label, "modules"), "passed")] if label else []
         versions = [" ".join(row) for row in ended.lines("python")]
-        told = ", ".join([*versions, *(f"{name} {version}" for name, version in facts.modules.items())])
+        versions_text = ", ".join([*versions, *(f"{name} {version}" for name, version in facts.modules.items())])
         outcome: Outcome = "passed" if versions else "failed"
-        checks.append(ended.check(_named(label, "python"), outcome, told or "there is no python3"))
+        checks.append(ended.check(_named(label, "python"), outcome, versions_text or "there is no python3"))
         if not label:
             checks += [self._read_gpus(spec, ended), *self._read_folders(ended)]
         return checks
@@ -501,23 +501,23 @@ class _Suite:
         gpu = self.machine.system.partitions[request.partition].gpu
         seen = {row[0]: int(row[1]) for row in ended.lines("gpus") if len(row) > 1 and row[1].isdecimal()}
         if gpu is None or not request.gpus_per_node:
-            told = "".join(f"; {count} of {vendor} were seen" for vendor, count in seen.items() if count)
-            return ended.check("GPUs", "not applicable", f"none is registered for {request.partition}{told}")
+            others = "".join(f"; {count} of {vendor} were seen" for vendor, count in seen.items() if count)
+            return ended.check("GPUs", "not applicable", f"none is registered for {request.partition}{others}")
         if gpu.vendor not in _COUNTERS:
             return ended.check("GPUs", "not applicable", f"no program is known that counts GPUs of vendor {gpu.vendor}")
-        found = seen.get(gpu.vendor)
-        if found is None:
+        number = seen.get(gpu.vendor)
+        if number is None:
             return ended.check("GPUs", "failed", f"{_COUNTERS[gpu.vendor][0]} is not there to count them")
-        told = f"{request.gpus_per_node} × {gpu.model} asked for, {found} seen"
-        return ended.check("GPUs", "passed" if found == request.gpus_per_node else "failed", told)
+        reason = f"{request.gpus_per_node} × {gpu.model} asked for, {number} seen"
+        return ended.check("GPUs", "passed" if number == request.gpus_per_node else "failed", reason)
 
     def _read_folders(self, ended: _Ended) -> list[Check]:
-        found = {row[0]: (row[1], " ".join(row[2:])) for row in ended.lines("folder")}
+        folders = {row[0]: (row[1], " ".join(row[2:])) for row in ended.lines("folder")}
         checks = []
         for name in self.machine.system.file_systems:
-            word, place = found.get(name, ("bad", ""))
-            outcome, told = _FOLDERS[word]
-            checks.append(ended.check(f"file system {name}", outcome, f"{place} {told}".strip()))
+            word, place = folders.get(name, ("bad", ""))
+            outcome, reason = _FOLDERS[word]
+            checks.append(ended.check(f"file system {name}", outcome, f"{place} {reason}".strip()))
         return checks
 
     def _read_ranks(self, name: str, spec: JobSpec, ended: _Ended) -> Check:
@@ -531,8 +531,10 @@ class _Suite:
         rows = ended.lines("rank")
         ranks = sorted(row[0] for row in rows)
         if ranks != sorted(map(str, range(wanted))):
-            told = f"{wanted} processes were to have the ranks from 0 on, theirs are {', '.join(ranks) or 'not told'}"
-            return ended.check(name, "failed", told)
+            reason = (
+                f"{wanted} processes were to have the ranks from 0 on, theirs are {', '.join(ranks) or 'not known'}"
+            )
+            return ended.check(name, "failed", reason)
         sums = {row[2] for row in rows if row[1] == "sum"}
         if sums - {str(wanted * (wanted + 1) // 2)}:
             return ended.check(name, "failed", f"{wanted} processes summed up to {', '.join(sorted(sums))}")
@@ -571,7 +573,7 @@ def _ends_well(name: str) -> Callable[[_Ended], list[Check]]:
 def _read_exit_code(ended: _Ended) -> list[Check]:
     name, code = "exit code and output", ended.status.status.exit_code
     if code != 7:
-        return [ended.check(name, "failed", f"the program ended with 7, we were told {code}: {_told(ended.status)}")]
+        return [ended.check(name, "failed", f"the program ended with 7, the job reports {code}: {_told(ended.status)}")]
     if (ended.out, ended.errors) != ("to stdout\n", "to stderr\n"):
         return [ended.check(name, "failed", f"expected two lines, found {ended.out!r} and {ended.errors!r}")]
     return [ended.check(name, "passed")]
@@ -595,8 +597,8 @@ def _folder_line(name: str, each: FileSystem) -> str:
     words = [shlex.quote(literal) if literal else "" for literal in literals]
     path = words[0] + "".join(f'"${which}"{word}' for which, word in zip(names, words[1:], strict=True))
     are_set = " && ".join(f'[ -n "${{{which}:-}}" ]' for which in names) or "true"
-    told = f"say folder {name} unset {shlex.quote(each.path)}"
-    return f"if {are_set}; then try_folder {name} {path}; else {told}; fi"
+    otherwise = f"say folder {name} unset {shlex.quote(each.path)}"
+    return f"if {are_set}; then try_folder {name} {path}; else {otherwise}; fi"
 
 
 def _stamp(moment: datetime) -> str:

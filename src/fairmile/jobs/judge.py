@@ -89,19 +89,21 @@ def judge(evidence: Evidence) -> TaskStatus:
     starts = note_lines(evidence.started)
     first = starts[-1] if starts else {}
     end = next(iter(note_lines(evidence.ended)[-1:]), None)
-    told = evidence.current if evidence.current is not None else evidence.past
-    status = _from_notes(evidence, end, told) if end is not None else _from_scheduler(evidence, bool(starts), told)
+    observed = evidence.current if evidence.current is not None else evidence.past
+    status = (
+        _from_notes(evidence, end, observed) if end is not None else _from_scheduler(evidence, bool(starts), observed)
+    )
     status = replace(
         status,
         started=_number(first.get("time")),
         ended=_number(end.get("time")) if end and status.state.is_end else None,
-        restarts=max(len(starts) - 1, told.restarts if told else 0, 0),
-        nodes=(told.nodes if told else "") or str(first.get("host", "")),
+        restarts=max(len(starts) - 1, observed.restarts if observed else 0, 0),
+        nodes=(observed.nodes if observed else "") or str(first.get("host", "")),
     )
-    return replace(status, usage=_usage(status, told))
+    return replace(status, usage=_usage(status, observed))
 
 
-def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | None) -> TaskStatus:
+def _from_notes(evidence: Evidence, end: Mapping[str, Any], observed: Observed | None) -> TaskStatus:
     code = _number(end.get("exit_code"))
     exit_code = int(code) if code is not None else None
     caught = str(end.get("signal") or "")
@@ -117,12 +119,14 @@ def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | Non
         # Only the scheduler knows whether a limit, a person or a more urgent job ended it, and whether it comes back.
         return TaskStatus(State.ENDING, f"ended by signal {killed}; its scheduler is still to be asked why")
     # One that was put back may run again when the scheduler is asked, with no note of that start read yet.
-    runs_again = told is not None and told.restarts >= len(note_lines(evidence.started))
-    if told is not None and not told.state.is_end and evidence.keeps_accounts and (runs_again or not _is_leaving(told)):
+    runs_again = observed is not None and observed.restarts >= len(note_lines(evidence.started))
+    is_live = observed is not None and not observed.state.is_end and evidence.keeps_accounts
+    if observed is not None and is_live and (runs_again or not _is_leaving(observed)):
         # Stopped and put back into the queue: a requeued job keeps its id.
-        return TaskStatus(told.state, told.sentence or f"stopped by {killed}, waits to start again", signal=killed)
-    if told is not None and told.state not in (State.FAILED, State.DONE) and told.state.is_end:
-        return TaskStatus(told.state, told.sentence or _words(told.state), exit_code, killed)
+        sentence = observed.sentence or f"stopped by {killed}, waits to start again"
+        return TaskStatus(observed.state, sentence, signal=killed)
+    if observed is not None and observed.state not in (State.FAILED, State.DONE) and observed.state.is_end:
+        return TaskStatus(observed.state, observed.sentence or _words(observed.state), exit_code, killed)
     if evidence.cancelled:
         return TaskStatus(State.CANCELLED, "cancelled on request", exit_code, killed)
     if evidence.limit_s is not None and _elapsed_s(evidence, end) + 1 >= evidence.limit_s:
@@ -138,19 +142,19 @@ def _elapsed_s(evidence: Evidence, end: Mapping[str, Any]) -> float:
     return ended - began if began is not None and ended is not None else 0.0
 
 
-def _is_leaving(told: Observed) -> bool:
-    return told.state in (State.ENDING, State.RUNNING, State.UNKNOWN)
+def _is_leaving(observed: Observed) -> bool:
+    return observed.state in (State.ENDING, State.RUNNING, State.UNKNOWN)
 
 
-def _from_scheduler(evidence: Evidence, has_started: bool, told: Observed | None) -> TaskStatus:
-    if told is not None:
-        code = told.exit_code
-        if told.state is State.DONE or told.state is State.FAILED:
-            sentence = told.sentence or ("" if told.state is State.DONE else f"ended with exit code {code}")
-            if evidence.cancelled and told.state is State.FAILED:
+def _from_scheduler(evidence: Evidence, has_started: bool, observed: Observed | None) -> TaskStatus:
+    if observed is not None:
+        code = observed.exit_code
+        if observed.state is State.DONE or observed.state is State.FAILED:
+            sentence = observed.sentence or ("" if observed.state is State.DONE else f"ended with exit code {code}")
+            if evidence.cancelled and observed.state is State.FAILED:
                 return TaskStatus(State.CANCELLED, "cancelled on request", code)
-            return TaskStatus(told.state, sentence, code)
-        return TaskStatus(told.state, told.sentence or _words(told.state), code)
+            return TaskStatus(observed.state, sentence, code)
+        return TaskStatus(observed.state, observed.sentence or _words(observed.state), code)
     if evidence.cancelled and evidence.asked:
         return TaskStatus(State.CANCELLED, "cancelled on request")
     if evidence.asked and (evidence.missing_s > _LOST_AFTER_S or not evidence.keeps_accounts):
@@ -169,9 +173,9 @@ def _words(state: State) -> str:
     }.get(state, "")
 
 
-def _usage(status: TaskStatus, told: Observed | None) -> Usage | None:
-    if told is not None and told.usage is not None:
-        return told.usage
+def _usage(status: TaskStatus, observed: Observed | None) -> Usage | None:
+    if observed is not None and observed.usage is not None:
+        return observed.usage
     if status.started is None or status.ended is None:
         return None
     return Usage("clock of the node", elapsed_s=max(status.ended - status.started, 0.0))
@@ -179,15 +183,15 @@ def _usage(status: TaskStatus, told: Observed | None) -> Usage | None:
 
 def note_lines(text: str) -> list[Mapping[str, Any]]:
     """Return the JSON objects of a note; a line that a dying machine left unfinished counts for nothing."""
-    found: list[Mapping[str, Any]] = []
+    notes: list[Mapping[str, Any]] = []
     for line in text.splitlines():
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            notes.append(value)
+    return notes
 
 
 def _number(value: Any) -> float | None:

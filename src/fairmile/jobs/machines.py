@@ -123,8 +123,8 @@ class Machine:
         if self.reach.host or self.reach.is_here or not self.is_shipped or not self.has_scheduler:
             return ""
         names = tuple(each.lower() for each in (self.system.name, *self.system.aliases))
-        told = [*re.split(r"[.-]", socket.gethostname()), *(os.environ.get(each, "") for each in _SYSTEM_VARIABLES)]
-        if any(each.lower().startswith(names) for each in told) or _cluster_name(self).startswith(names):
+        signs = [*re.split(r"[.-]", socket.gethostname()), *(os.environ.get(each, "") for each in _SYSTEM_VARIABLES)]
+        if any(each.lower().startswith(names) for each in signs) or _cluster_name(self).startswith(names):
             return ""
         return f"this machine is not {self.system.name}, and the settings name no host for it"
 
@@ -135,8 +135,8 @@ class Machine:
 
     def limit_s(self, partition: str = "") -> float | None:
         """Return the longest time that a partition, or the default one, gives; None where nobody knows."""
-        found = self.system.partitions.get(partition or self.reach.partition or self.system.default_partition)
-        return found.max_time if found is not None else None
+        limits = self.system.partitions.get(partition or self.reach.partition or self.system.default_partition)
+        return limits.max_time if limits is not None else None
 
     def modules(self, *software: str, partition: str = "") -> Block:
         """Return the module block of some software."""
@@ -169,8 +169,8 @@ def _cluster_name(machine: Machine) -> str:
         done = machine.runner.run(["scontrol", "show", "config"], timeout_s=_PATIENCE_S, check=False)
     except FairmileError:
         return ""
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", done.stdout, re.MULTILINE)
-    return found[1].lower() if found else ""
+    name = re.search(r"^ClusterName\s*=\s*(\S+)", done.stdout, re.MULTILINE)
+    return name[1].lower() if name else ""
 
 
 class Machines:

@@ -190,11 +190,11 @@ class Jobs:
                 hint=f"submit there, or say how ssh reaches it with the setting systems.{record.system}.host",
             ) from error
         except (Transient, SystemFailure) as error:
-            found = self._search(machine, record, error)
-            if found is None:
+            arrived = self._search(machine, record, error)
+            if arrived is None:
                 self._discard(record, machine)
                 raise
-            scheduler_id = found
+            scheduler_id = arrived
         except FairmileError:
             self._discard(record, machine)
             raise
@@ -254,12 +254,12 @@ class Jobs:
         """Look for a submission whose answer was lost; the record is as it was where there is none."""
         notes = machine.place.look([record.id]).get(record.id, {})
         # A job that has started noted its id; one that has not is still in the scheduler's list.
-        found = noted_id(notes, record.submitted) or self._run(machine, machine.scheduler.find(record.key))
-        return record if found is None else self._records.note_submission(record, found, self._clock())
+        scheduler_id = noted_id(notes, record.submitted) or self._run(machine, machine.scheduler.find(record.key))
+        return record if scheduler_id is None else self._records.note_submission(record, scheduler_id, self._clock())
 
     def _dependencies(self, after: Sequence[After], system: str) -> list[tuple[After, Record]]:
         """Return the jobs that are still to be waited for; raise for one that can no longer end as wanted."""
-        found = []
+        pending = []
         for each in after:
             other = self._records.get(each.job)
             if other.system != system:
@@ -269,12 +269,12 @@ class Jobs:
                 )
             status = self.refresh([other])[0]  # a scheduler takes a job that it has forgotten for one that went well
             if not status.is_over:
-                found.append((each, other))
+                pending.append((each, other))
                 continue
             has_failed = status.state is not State.DONE
             if each.condition != "any" and has_failed != (each.condition == "failed"):
                 raise UsageError(f"after: job {other.id} has ended already: {status.state}")
-        return found
+        return pending
 
     # Looking
 
@@ -478,10 +478,10 @@ class Jobs:
 
     def _asked(self, machine: Machine) -> dict[str, float]:
         try:
-            found = json.loads((self.root / _ASKED / machine.system.name).read_text())
+            asked = json.loads((self.root / _ASKED / machine.system.name).read_text())
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return asked if isinstance(asked, dict) else {}
 
     def _note_asked(
         self, machine: Machine, commands: int, *, failed: bool = False, history: bool | None = None

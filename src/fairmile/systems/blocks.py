@@ -149,8 +149,8 @@ def choose_sets(system: System, software: Sequence[str], partition: str = "") ->
     for sets_together in itertools.product(*candidates):
         if any(all(_fits(each, place) for each in sets_together) for place in system.partitions):
             return list(sets_together)
-    told = "; ".join(f"{name} runs on {_places(sets)}" for name, sets in zip(software, candidates, strict=True))
-    raise Conflict(f"no partition of {system.name} has all of {', '.join(software)}: {told}")
+    homes = "; ".join(f"{name} runs on {_places(sets)}" for name, sets in zip(software, candidates, strict=True))
+    raise Conflict(f"no partition of {system.name} has all of {', '.join(software)}: {homes}")
 
 
 def _fits(each: SoftwareSet, partition: str) -> bool:
@@ -200,8 +200,8 @@ def _about(system: System, name: str, chosen: SoftwareSet, partition: str) -> It
 
 
 def _known_by(each: SoftwareSet) -> str:
-    told = [f"for {', '.join(each.partitions)}" if each.partitions else "", each.note.rstrip("."), each.source]
-    return "; ".join(filter(None, told)) or "for every partition"
+    facts = [f"for {', '.join(each.partitions)}" if each.partitions else "", each.note.rstrip("."), each.source]
+    return "; ".join(filter(None, facts)) or "for every partition"
 
 
 def _doubted(system: System, name: str, place: int) -> bool:
@@ -257,14 +257,14 @@ def evaluate(
         try:
             system = systems[to or span.system]
             names = _wanted(span, add, remove)
-            block, told = _block_for(system, names, partition, header)
+            block, remarks = _block_for(system, names, partition, header)
         except (NotFound, Conflict, UsageError) as error:
             if isinstance(error, InvalidDocument):
                 raise
             problems.append(Problem(str(error), file=file, line=span.first + 1, hint=error.hint or ""))
             continue
         blocks.append(block)
-        notes += [*told, *block.notes, *_already(span, add)]
+        notes += [*remarks, *block.notes, *_already(span, add)]
     if problems:
         raise InvalidDocument(problems)
     if to:
@@ -289,22 +289,22 @@ def _spans(lines: Sequence[str], file: str) -> list[_Span]:
             continue
         if marker["words"] is not None:
             if begun is not None:
-                told = f"a module block begins inside the one that began in line {begun[0] + 1}"
-                problems.append(Problem(told, file=file, line=at + 1, hint=f"end the first one with '{END}'"))
+                message = f"a module block begins inside the one that began in line {begun[0] + 1}"
+                problems.append(Problem(message, file=file, line=at + 1, hint=f"end the first one with '{END}'"))
             begun = at, marker["indent"], marker["words"].split()
             if not begun[2]:
-                told = "the marker names no system"
-                problems.append(Problem(told, file=file, line=at + 1, hint=f"write '{BEGIN} SYSTEM SOFTWARE…'"))
+                message = "the marker names no system"
+                problems.append(Problem(message, file=file, line=at + 1, hint=f"write '{BEGIN} SYSTEM SOFTWARE…'"))
         elif begun is None:
-            told = "a module block ends here that never began"
-            problems.append(Problem(told, file=file, line=at + 1, hint="remove the line, or the marker is missing"))
+            message = "a module block ends here that never began"
+            problems.append(Problem(message, file=file, line=at + 1, hint="remove the line, or the marker is missing"))
         else:
             first, indent, words = begun
             spans.append(_Span(first, at, indent, "".join(words[:1]), tuple(words[1:])))
             begun = None
     if begun is not None:
-        told = "the module block never ends"
-        problems.append(Problem(told, file=file, line=begun[0] + 1, hint=f"put '{END}' behind its last line"))
+        message = "the module block never ends"
+        problems.append(Problem(message, file=file, line=begun[0] + 1, hint=f"put '{END}' behind its last line"))
     if problems:
         raise InvalidDocument(problems)
     return spans
@@ -345,11 +345,12 @@ def _block_for(system: System, names: Sequence[str], partition: str, header: Hea
     except Conflict:
         # Names that are not known and lines that cannot stand together raise here as well.
         block = module_block(system, names)
-        told = f"Line {header.partition_line} asks for {header.partition}, where these lines are not known to be right."
-        return block, [told]
+        line = f"Line {header.partition_line} asks for {header.partition}"
+        remark = f"{line}, where these lines are not known to be right."
+        return block, [remark]
     plain = module_block(system, names)
-    told = f"The lines are those for {header.partition}, which line {header.partition_line} asks for."
-    return block, [told] if plain.lines != block.lines else []
+    remark = f"The lines are those for {header.partition}, which line {header.partition_line} asks for."
+    return block, [remark] if plain.lines != block.lines else []
 
 
 def _partition_of(system: System, block: Block, partition: str, header: Header) -> tuple[str, Partition] | None:
@@ -376,5 +377,5 @@ def _replaced(lines: Sequence[str], spans: Sequence[_Span], blocks: Sequence[Blo
 
 def _diff(old: str, new: str, file: str) -> str:
     name = file or "script"
-    told = difflib.unified_diff(_lines(old), _lines(new), name, name)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in told)
+    diff = difflib.unified_diff(_lines(old), _lines(new), name, name)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in diff)

@@ -26,66 +26,66 @@ _PURPOSES = {
 _LAUNCHERS = {"slurm": ("srun",), "lsf": ("jsrun", "mpirun"), "pbs": ("mpiexec", "mpirun"), "flux": ("flux",)}
 
 
-def draft(found: ProbeResult, name: str) -> str:
+def draft(result: ProbeResult, name: str) -> str:
     """Return a system file for the machine that was probed; what was not found out is left out, and said."""
     parts = [
-        f"# What `fairmile system probe` found on {found.host} on {found.day}.",
+        f"# What `fairmile system probe` found on {result.host} on {result.day}.",
         "# Read it, fill in what the comments ask for, then: fairmile system check FILE; fairmile system add FILE",
         dump({"name": name}).rstrip(),
         "# The name that people know it by, its centre and country.",
         dump({"title": name}).rstrip(),
-        *_identity(found),
-        dump({"scheduler": _scheduler(found)}).rstrip(),
-        *_scheduler_comments(found),
-        *_partitions(found),
-        *_file_systems(found),
-        *_modules(found),
-        *_software(found),
-        dump({"launch": {"launcher": _launcher(found)}}).rstrip(),
-        f"verified: {found.day}",
+        *_identity(result),
+        dump({"scheduler": _scheduler(result)}).rstrip(),
+        *_scheduler_comments(result),
+        *_partitions(result),
+        *_file_systems(result),
+        *_modules(result),
+        *_software(result),
+        dump({"launch": {"launcher": _launcher(result)}}).rstrip(),
+        f"verified: {result.day}",
         "# Where what was filled in by hand comes from; paths of values that no source carries go into `unverified`.",
         "sources: []",
-        *_guesses(found),
+        *_guesses(result),
     ]
     return "\n".join(parts) + "\n"
 
 
-def _identity(found: ProbeResult) -> Iterator[str]:
-    architecture = found.slurm.architectures[0] if found.slurm and found.slurm.architectures else found.architecture
+def _identity(result: ProbeResult) -> Iterator[str]:
+    architecture = result.slurm.architectures[0] if result.slurm and result.slurm.architectures else result.architecture
     if architecture:
         yield dump({"architecture": architecture}).rstrip()
-    if found.login and _WORD.fullmatch(found.login):
-        yield dump({"login": found.login}).rstrip()
+    if result.login and _WORD.fullmatch(result.login):
+        yield dump({"login": result.login}).rstrip()
     else:
         yield "# login: the host that ssh reaches"
 
 
-def _scheduler(found: ProbeResult) -> dict[str, Any]:
-    rules: dict[str, Any] = {"dialect": found.scheduler}
-    if found.slurm is not None:
-        rules["version"] = found.slurm.version
-        rules["gpu_option"] = found.slurm.gpu_option
-        rules["most_array_tasks"] = found.slurm.most_array_tasks
-    rules["accounting"] = found.slurm.accounting if found.slurm else False if found.scheduler == "shell" else None
+def _scheduler(result: ProbeResult) -> dict[str, Any]:
+    rules: dict[str, Any] = {"dialect": result.scheduler}
+    if result.slurm is not None:
+        rules["version"] = result.slurm.version
+        rules["gpu_option"] = result.slurm.gpu_option
+        rules["most_array_tasks"] = result.slurm.most_array_tasks
+    rules["accounting"] = result.slurm.accounting if result.slurm else False if result.scheduler == "shell" else None
     return {key: value for key, value in rules.items() if value not in (None, "")}
 
 
-def _scheduler_comments(found: ProbeResult) -> Iterator[str]:
-    if found.scheduler == "slurm":
+def _scheduler_comments(result: ProbeResult) -> Iterator[str]:
+    if result.scheduler == "slurm":
         yield "# needs_account and needs_time, in `scheduler`, where every job must name them."
-    elif found.scheduler != "shell":
-        yield f"# Queues of {found.scheduler} are not read yet: describe each under `partitions`."
+    elif result.scheduler != "shell":
+        yield f"# Queues of {result.scheduler} are not read yet: describe each under `partitions`."
     for name in ("scontrol", "bsub", "qsub", "flux"):
-        program = found.programs.get(name)
-        if program is not None and program.problem and found.scheduler == "shell":
+        program = result.programs.get(name)
+        if program is not None and program.problem and result.scheduler == "shell":
             yield _comment(f"{name} is there but failed: {program.problem}")
 
 
-def _partitions(found: ProbeResult) -> Iterator[str]:
-    usable = _usable(found)
+def _partitions(result: ProbeResult) -> Iterator[str]:
+    usable = _usable(result)
     if not usable:
         yield "default_partition: here"
-        yield dump({"partitions": {"here": _this_machine(found)}}).rstrip()
+        yield dump({"partitions": {"here": _this_machine(result)}}).rstrip()
         return
     default = next((queue.name for queue in usable if queue.default), "")
     if default:
@@ -94,10 +94,10 @@ def _partitions(found: ProbeResult) -> Iterator[str]:
     for queue in usable:
         yield from _indented(dump({queue.name: _partition(queue)}))
         yield from (f"    {line}" for line in _partition_comments(queue))
-    for queue in found.queues:
+    for queue in result.queues:
         if queue not in usable:
             yield _comment(f"left out: {queue.name}, which has no nodes or a name that cannot be used here")
-    yield from (_comment(f"the machine that was probed has {each}") for each in _hardware(found))
+    yield from (_comment(f"the machine that was probed has {each}") for each in _hardware(result))
 
 
 def _partition(queue: Queue) -> dict[str, Any]:
@@ -161,44 +161,44 @@ def _described(kind: Nodes) -> str:
     return " ".join(parts)
 
 
-def _this_machine(found: ProbeResult) -> dict[str, Any]:
-    processor = found.processor
+def _this_machine(result: ProbeResult) -> dict[str, Any]:
+    processor = result.processor
     facts: dict[str, Any] = {
-        "nodes": 1 if found.scheduler == "shell" else None,
+        "nodes": 1 if result.scheduler == "shell" else None,
         "cores": processor.cores,
         "threads_per_core": processor.threads_per_core if processor.threads_per_core > 1 else None,
         "sockets": processor.sockets,
         "processor": _line(processor.model) or None,
-        "memory_gib": _plain(found.memory_gib),
-        "gpu": _accelerators(found.accelerators),
-        "interconnect": _line(" + ".join(_counted([str(each) for each in found.networks]))) or None,
+        "memory_gib": _plain(result.memory_gib),
+        "gpu": _accelerators(result.accelerators),
+        "interconnect": _line(" + ".join(_counted([str(each) for each in result.networks]))) or None,
     }
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def _accelerators(found: tuple[Accelerator, ...]) -> dict[str, Any] | None:
-    if not found:
+def _accelerators(accelerators: tuple[Accelerator, ...]) -> dict[str, Any] | None:
+    if not accelerators:
         return None
-    first = found[0]
-    same = [each for each in found if each.model == first.model]
+    first = accelerators[0]
+    same = [each for each in accelerators if each.model == first.model]
     facts = {"count": len(same), "model": _line(first.model), "memory_gib": _plain(first.memory_gib)}
     return {key: value for key, value in facts.items() if value is not None} | {"vendor": first.vendor}
 
 
-def _hardware(found: ProbeResult) -> Iterator[str]:
-    if found.processor.model:
-        yield found.processor.model
-    yield from _counted([each.model for each in found.accelerators])
-    yield from _counted([str(each) for each in found.networks])
+def _hardware(result: ProbeResult) -> Iterator[str]:
+    if result.processor.model:
+        yield result.processor.model
+    yield from _counted([each.model for each in result.accelerators])
+    yield from _counted([str(each) for each in result.networks])
 
 
 def _counted(names: list[str]) -> list[str]:
     return [name if names.count(name) == 1 else f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
 
 
-def _file_systems(found: ProbeResult) -> Iterator[str]:
+def _file_systems(result: ProbeResult) -> Iterator[str]:
     places: dict[str, Any] = {}
-    for name, place in _places(found):
+    for name, place in _places(result):
         size = format_size(place.size_bytes) if place.size_bytes else None
         purpose = _PURPOSES.get(place.name, "scratch")
         facts = {"path": place.name, "purpose": purpose, "kind": place.kind, "capacity": size}
@@ -208,50 +208,50 @@ def _file_systems(found: ProbeResult) -> Iterator[str]:
         yield dump({"file_systems": places}).rstrip()
 
 
-def _places(found: ProbeResult) -> list[tuple[str, StoragePlace]]:
+def _places(result: ProbeResult) -> list[tuple[str, StoragePlace]]:
     named: dict[str, StoragePlace] = {}
-    for place in found.places:
+    for place in result.places:
         name = place.name.lstrip("$/").replace("/", "-").lower()
         if not place.problem and NAME.fullmatch(name):
             named.setdefault(name, place)
     return list(named.items())
 
 
-def _usable(found: ProbeResult) -> list[Queue]:
-    return [queue for queue in found.queues if NAME.fullmatch(queue.name) and queue.nodes]
+def _usable(result: ProbeResult) -> list[Queue]:
+    return [queue for queue in result.queues if NAME.fullmatch(queue.name) and queue.nodes]
 
 
-def _guesses(found: ProbeResult) -> Iterator[str]:
+def _guesses(result: ProbeResult) -> Iterator[str]:
     """Yield the list of values that the probe could not see but a system file must have."""
-    paths = [f"file_systems.{name}.purpose" for name, place in _places(found) if place.name not in _PURPOSES]
-    paths += [f"partitions.{queue.name}.gpu" for queue in _usable(found) if queue.kinds[0].gpus]
+    paths = [f"file_systems.{name}.purpose" for name, place in _places(result) if place.name not in _PURPOSES]
+    paths += [f"partitions.{queue.name}.gpu" for queue in _usable(result) if queue.kinds[0].gpus]
     if paths:
         yield dump({"unverified": paths}).rstrip()
 
 
-def _modules(found: ProbeResult) -> Iterator[str]:
-    if found.modules.stages:
-        yield dump({"stages": list(found.modules.stages)}).rstrip()
-    yield dump({"module_system": found.modules.kind}).rstrip()
-    if found.modules.problem:
-        yield _comment(f"modules: {found.modules.problem}")
+def _modules(result: ProbeResult) -> Iterator[str]:
+    if result.modules.stages:
+        yield dump({"stages": list(result.modules.stages)}).rstrip()
+    yield dump({"module_system": result.modules.kind}).rstrip()
+    if result.modules.problem:
+        yield _comment(f"modules: {result.modules.problem}")
 
 
-def _software(found: ProbeResult) -> Iterator[str]:
-    count = len(set(found.modules.available) | set(found.modules.reachable))
+def _software(result: ProbeResult) -> Iterator[str]:
+    count = len(set(result.modules.available) | set(result.modules.reachable))
     yield f"# {count} modules were seen. For each framework that works here, the lines that set it up:"
     yield "# software:"
     yield "#   ddp:"
     yield "#     lines: [module purge, module load GCC/13.3.0 CUDA/12.6.0 Python/3.12.3]"
     yield "#     launch: torchrun"
-    if found.python:
-        there = ", ".join(f"{name} {version}" for name, version in found.components.items())
-        yield _comment(f"The default python3, {found.python}, has {there or 'none of the frameworks'}.")
+    if result.python:
+        there = ", ".join(f"{name} {version}" for name, version in result.components.items())
+        yield _comment(f"The default python3, {result.python}, has {there or 'none of the frameworks'}.")
 
 
-def _launcher(found: ProbeResult) -> str:
-    wanted = _LAUNCHERS.get(found.scheduler, ("mpirun",))
-    there = [name for name in wanted if name in found.programs and not found.programs[name].problem]
+def _launcher(result: ProbeResult) -> str:
+    wanted = _LAUNCHERS.get(result.scheduler, ("mpirun",))
+    there = [name for name in wanted if name in result.programs and not result.programs[name].problem]
     return there[0] if there else "none"
 
 

@@ -142,35 +142,35 @@ class Survey(Result):
         }
 
 
-def compare(found: ProbeResult, system: System) -> Survey:
+def compare(result: ProbeResult, system: System) -> Survey:
     """Compare what a probe found with what is registered; what neither knows makes no row."""
     rows = [
-        *_basics(found, system),
-        *_partitions(found, system),
-        *_file_systems(found, system),
-        *_modules(found, system),
-        *_software(found, system),
-        *_components(found, system),
+        *_basics(result, system),
+        *_partitions(result, system),
+        *_file_systems(result, system),
+        *_modules(result, system),
+        *_software(result, system),
+        *_components(result, system),
     ]
-    return Survey(system.name, system.title, found.host, found.day, tuple(rows))
+    return Survey(system.name, system.title, result.host, result.day, tuple(rows))
 
 
-def _basics(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
-    there = found.slurm.architectures if found.slurm else ()
-    architectures = there or ((found.architecture,) if found.architecture else ())
+def _basics(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
+    there = result.slurm.architectures if result.slurm else ()
+    architectures = there or ((result.architecture,) if result.architecture else ())
     if system.architecture != "any":
         yield _row("architecture", system.architecture, architectures[0] if len(architectures) == 1 else "")
-    answers = found.scheduler if found.scheduler != "shell" else "none answers"
+    answers = result.scheduler if result.scheduler != "shell" else "none answers"
     dialect = system.scheduler.dialect
-    same = found.scheduler == dialect
+    same = result.scheduler == dialect
     yield SurveyRow(
-        "scheduler", dialect, answers, "same" if same else "missing" if found.scheduler == "shell" else "differs"
+        "scheduler", dialect, answers, "same" if same else "missing" if result.scheduler == "shell" else "differs"
     )
-    if system.scheduler.version or (found.slurm and found.slurm.version and dialect == "slurm"):
-        yield _row("scheduler version", system.scheduler.version, found.slurm.version if found.slurm else "")
+    if system.scheduler.version or (result.slurm and result.slurm.version and dialect == "slurm"):
+        yield _row("scheduler version", system.scheduler.version, result.slurm.version if result.slurm else "")
     launcher = system.launch.launcher
     if launcher != "none":
-        program = found.programs.get(launcher)
+        program = result.programs.get(launcher)
         verdict: Verdict = "missing" if program is None or program.problem else "same"
         yield SurveyRow("launcher", launcher, str(program) if program else "not there", verdict)
 
@@ -178,13 +178,13 @@ def _basics(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
 # Hardware
 
 
-def _partitions(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
-    queues = {queue.name: queue for queue in found.queues}
-    alone = found.scheduler == "shell" and system.scheduler.dialect == "shell" and len(system.partitions) == 1
+def _partitions(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
+    queues = {queue.name: queue for queue in result.queues}
+    alone = result.scheduler == "shell" and system.scheduler.dialect == "shell" and len(system.partitions) == 1
     for name, partition in system.partitions.items():
         label = f"partition {name}"
         if alone:
-            yield from _hardware(label, partition, _as_nodes(found), found.processor.model)
+            yield from _hardware(label, partition, _as_nodes(result), result.processor.model)
         elif not queues or not partition.named:
             yield SurveyRow(label, "registered", "its scheduler gives no list of partitions here", "unknown")
         elif name not in queues:
@@ -215,16 +215,16 @@ def _nearest(partition: Partition, kinds: Sequence[Nodes]) -> Nodes:
     return next((kind for kind in kinds if wanted and _close(wanted, kind.memory_gib)), kinds[0])
 
 
-def _as_nodes(found: ProbeResult) -> Nodes:
-    first = found.accelerators[0].model if found.accelerators else ""
-    processor = found.processor
+def _as_nodes(result: ProbeResult) -> Nodes:
+    first = result.accelerators[0].model if result.accelerators else ""
+    processor = result.processor
     return Nodes(
         count=1,
         sockets=processor.sockets,
         cores=processor.cores,
         threads_per_core=processor.threads_per_core,
-        memory_gib=found.memory_gib,
-        gpus=len(found.accelerators),
+        memory_gib=result.memory_gib,
+        gpus=len(result.accelerators),
         gpu_model=first,
     )
 
@@ -286,12 +286,12 @@ def _summary(queue: Queue) -> str:
 # Files
 
 
-def _file_systems(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
-    places = {place.name: place for place in found.places}
+def _file_systems(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
+    places = {place.name: place for place in result.places}
     known = {each.path for each in system.file_systems.values()}
     for name, each in system.file_systems.items():
         yield _file_system(f"file system {name}", each, places)
-    for place in found.places:
+    for place in result.places:
         if place.name not in known and not place.problem and place.name not in ("/tmp", "$TMPDIR"):
             yield SurveyRow(f"file system {place.name}", "", f"{place.path} ({place.kind})", "new")
 
@@ -312,8 +312,8 @@ def _file_system(label: str, registered: FileSystem, places: Mapping[str, Any]) 
 # Modules and software
 
 
-def _modules(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
-    modules = found.modules
+def _modules(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
+    modules = result.modules
     if modules.kind == "none" and modules.problem:
         yield SurveyRow("module system", system.module_system, f"failed: {modules.problem}", "unknown")
     else:
@@ -334,13 +334,13 @@ def _modules(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
             yield SurveyRow(f"stage {stage}", "", stage, "new")
 
 
-def _software(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
+def _software(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
     """Yield a row for each software set, then one for each module that any of them loads."""
     wanted: dict[str, dict[str, None]] = {}
     seen: dict[tuple[str, bool], SurveyRow] = {}
     for name, sets in system.software.items():
         for number, each in enumerate(sets):
-            rows = _set_rows(each, found, seen)
+            rows = _set_rows(each, result, seen)
             yield _set(f"software {name}" + (f" (variant {number + 1})" if number else ""), rows)
             for row in rows:
                 wanted.setdefault(row.registered, {})[name] = None
@@ -351,15 +351,15 @@ def _software(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
         told.add(module)
 
 
-def _set_rows(each: SoftwareSet, found: ProbeResult, seen: dict[tuple[str, bool], SurveyRow]) -> list[SurveyRow]:
+def _set_rows(each: SoftwareSet, result: ProbeResult, seen: dict[tuple[str, bool], SurveyRow]) -> list[SurveyRow]:
     lines = [read_line(line) for line in each.lines]
     modules = dict.fromkeys(module for line in lines for module in line.loads)
     uses_places = any(line.effect == "use" for line in lines)
     rows = []
     for place, module in enumerate(modules):
         # A folder of modules that the lines add first, and modules that others bring, are out of sight of a list.
-        hidden = uses_places or (place > 0 and not found.modules.reachable)
-        rows.append(seen.setdefault((module, hidden), _module(module, found, hidden=hidden)))
+        hidden = uses_places or (place > 0 and not result.modules.reachable)
+        rows.append(seen.setdefault((module, hidden), _module(module, result, hidden=hidden)))
     return rows
 
 
@@ -375,9 +375,9 @@ def _modules_of(number: int) -> str:
     return "1 module" if number == 1 else f"{number} modules"
 
 
-def _module(module: str, found: ProbeResult, *, hidden: bool) -> SurveyRow:
+def _module(module: str, result: ProbeResult, *, hidden: bool) -> SurveyRow:
     label = f"module {module}"
-    offered = {*found.modules.available, *found.modules.reachable}
+    offered = {*result.modules.available, *result.modules.reachable}
     if not offered:
         return SurveyRow(label, module, "no list of modules", "unknown")
     versions = sorted(name for name in offered if name == module or module_name(name) == module)
@@ -391,7 +391,7 @@ def _module(module: str, found: ProbeResult, *, hidden: bool) -> SurveyRow:
     return SurveyRow(label, module, "not there", "missing")
 
 
-def _components(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
+def _components(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
     needed: dict[str, list[str]] = {}
     brought: set[str] = set()
     for name, sets in system.software.items():
@@ -401,17 +401,17 @@ def _components(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
                 brought.add(component)
     for component, frameworks in needed.items():
         label, wanted = f"component {component}", f"for {', '.join(frameworks)}"
-        if component in found.components:
-            yield SurveyRow(label, wanted, f"{found.components[component]} in python3 {found.python}", "same")
-        elif not found.python:
+        if component in result.components:
+            yield SurveyRow(label, wanted, f"{result.components[component]} in python3 {result.python}", "same")
+        elif not result.python:
             yield SurveyRow(label, wanted, "python3 did not answer", "unknown")
         else:
             # Its modules or its container may bring it; only a run with them tells.
             verdict: Verdict = "unknown" if component in brought else "missing"
-            yield SurveyRow(label, wanted, f"not in the default python3 {found.python}", verdict)
-    for component, version in found.components.items():
+            yield SurveyRow(label, wanted, f"not in the default python3 {result.python}", verdict)
+    for component, version in result.components.items():
         if component not in needed:
-            yield SurveyRow(f"component {component}", "", f"{version} in python3 {found.python}", "new")
+            yield SurveyRow(f"component {component}", "", f"{version} in python3 {result.python}", "new")
 
 
 # Verdicts
