@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration, format_size
-from fairmile.meter.footprint import Footprint
+from fairmile.meter.footprint import Footprint, FootprintDict
 from fairmile.runs.record.ledger import Changes
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.shapes import RunDict
@@ -26,31 +26,6 @@ class RunList(Results[Run]):
 
     def summary(self) -> str:
         return f"{len(self):,} runs: {', '.join(f'{run.id} {run.state}' for run in self)}"
-
-
-class FigureDict(TypedDict):
-    """A factor with its year and source."""
-
-    value: float
-    unit: str
-    year: int
-    source: str
-    unverified: bool
-
-
-class FootprintDict(TypedDict):
-    """What the energy of a run means in a region."""
-
-    energy_j: float
-    pue: float
-    kwh: float
-    region: str
-    co2e_g: float | None
-    cost: float | None
-    currency: str | None
-    carbon: FigureDict | None
-    price: FigureDict | None
-    notes: list[str]
 
 
 class RunDetailsDict(RunDict):
