@@ -185,8 +185,8 @@ class TestRuns:
         )
         run = runs.run(notebook_argv(notebook), params={"lr": 0.6}, outputs=("train-executed.ipynb",))
         assert run.state == RunState.DONE, runs.output(run.id)
-        assert run.result.metrics["loss"]["count"] == 3
-        assert run.result.metrics["loss"]["value"] == pytest.approx(0.2)
+        assert run.result.metrics["loss"].count == 3
+        assert run.result.metrics["loss"].value == pytest.approx(0.2)
         assert run.result.outputs["train-executed.ipynb"].size_bytes > 0
 
     @pytest.mark.thorough

@@ -8,12 +8,12 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError
 
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
 from fairmile.base.files import safe_join, write_atomic
@@ -38,125 +38,10 @@ from fairmile.runs.record.values import better_of
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,300})(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONGEST_NAME = 64
+_NOT_OURS = "it was not written by `fairmile`"
 _LAST_TIME = 253_402_300_800  # the end of the year 9999, where calendars end
-
-
-def _inside(path: str) -> str:
-    safe_join(Path("run"), path)
-    return path
-
-
-_Time = Annotated[float, Field(ge=0, lt=_LAST_TIME)]
-_Number = Annotated[float, Field(strict=True)]  # a text such as "NaN" stands for what JSON has no number for
-_Digest = Annotated[str, Field(pattern=r"^(?:[0-9a-f]{64})?$")]
-_Inside = Annotated[str, AfterValidator(_inside)]
-
-
-class _Part(BaseModel):
-    """A part of a record as far as it is relied on; whatever else stands in it is kept."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class _Git(_Part):
-    commit: str | None = None
-    root: str = ""
-
-
-class _CodeFile(_Part):
-    name: _Inside
-    path: str
-    sha256: _Digest
-
-
-class _Source(_Part):
-    asset: str
-    sha256: _Digest
-
-
-class _Code(_Part):
-    git: _Git | None = None
-    files: list[_CodeFile] = []
-    sources: list[_Source] = []
-    snapshot: _Digest = ""
-
-
-class _InputFacts(_Part):
-    path: str = ""
-    asset: str = ""
-    sha256: _Digest = ""
-    size_bytes: int | None = None
-    place: _Inside = "."
-    file: _Inside = "."
-
-
-class _EnvironmentFacts(_Part):
-    name: str = ""
-    digest: _Digest = ""
-    python: str | None = ""
-    lock: list[str] | None = None
-    definition: dict[str, Any] | None = None
-
-
-class _Captured(_Part):
-    code: _Code | None = None
-    inputs: dict[_Inside, _InputFacts] | None = None
-    environment: _EnvironmentFacts | None = None
-    hardware: dict[str, Any] | None = None
-    software: dict[str, Any] | None = None
-    scheduler: dict[str, Any] | None = None
-    variables: dict[str, str] | None = None
-
-
-class _Figures(_Part):
-    value: _Number | str
-    first: _Number | str
-    min: _Number | str
-    max: _Number | str
-    mean: _Number | str
-    count: int
-    unit: str
-    better: str
-    tolerance: float | None = None
-
-    @field_validator("value", "first", "min", "max", "mean")
-    @classmethod
-    def _is_a_number(cls, value: float | str) -> float | str:
-        float(value)
-        return value
-
-
-class _OutputFacts(_Part):
-    sha256: _Digest
-    size_bytes: int | None = None
-
-
-class _Energy(_Part):
-    total_j: float | None = None
-    parts: list[dict[str, Any]] = []
-
-
-class _Result(_Part):
-    started: _Time | None = None
-    ended: _Time | None = None
-    elapsed_s: float | None = None
-    exit_code: int | None = None
-    reason: str | None = ""
-    metrics: dict[str, _Figures] | None = None
-    outputs: dict[_Inside, _OutputFacts] | None = None
-    spans: dict[str, dict[str, Any]] | None = None
-    usage: dict[str, float | None] | None = None
-    energy: _Energy | None = None
-    notes: list[str] = []
-
-
-class _Attempt(_Part):
-    started: _Time
-
-
-class _Attempts(BaseModel):
-    attempts: list[_Attempt]
 
 
 _Checked = TypeVar("_Checked", bound=BaseModel)
@@ -272,40 +157,78 @@ def run_name(text: str) -> str:
     return slug(text, keep_case=True)[:_LONGEST_NAME].lstrip("._-") or "run"
 
 
-def checked_record(document: Any, place: str) -> RunRecord:
+def checked_record(data: Any, place: str) -> RunRecord:
     """Return the record of a run from elsewhere, or raise InvalidDocument that names what is wrong in it."""
-    if not isinstance(document, dict):
-        raise _wrong(place, "", "is no record of a run")
-    if document.get("format") != FORMAT:
-        raise _wrong(place, "format", f"is {document.get('format')!r}, expected {FORMAT!r}")
-    if not isinstance(document.get("id"), str) or not _ID.fullmatch(document["id"]):
-        raise _wrong(place, "id", "is no name of a folder")
-    created = document.get("created")
-    if isinstance(created, bool) or not isinstance(created, (int, float)) or not 0 <= created < _LAST_TIME:
-        raise _wrong(place, "created", "is no time")
-    for name in ("captured", "result", "prediction", "job"):
-        if not isinstance(document.get(name) or {}, dict):
-            raise _wrong(place, name, "is no object")
-    state = (document.get("result") or {}).get("state") or document.get("state")
-    if state not in [str(each) for each in RunState]:
-        raise _wrong(place, "state", f"is {state!r}, which is no state of a run")
-    parts: tuple[tuple[str, type[BaseModel], Any], ...] = (
-        ("spec", RunSpec, document.get("spec")),
-        ("captured", _Captured, document.get("captured") or {}),
-        ("result", _Result, document.get("result") or {}),
-        ("attempts", _Attempts, {"attempts": document.get("attempts") or []}),
-    )
-    for part, model, value in parts:
-        try:
-            model.model_validate(value)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join([part, *(str(step) for step in first["loc"] if step != part)])
-            raise _wrong(place, where, first["msg"].removeprefix("Value error, ")) from error
     try:
-        return RunRecord.from_dict(document, place)
+        record = RunRecord.from_dict(data, place)
     except SystemFailure as error:
-        raise InvalidDocument([Problem(error.message)], hint="it was not written by `fairmile`") from error
+        raise InvalidDocument([Problem(error.message)], hint=_NOT_OURS) from error
+    if data.get("format") != FORMAT:
+        raise _wrong(place, "format", f"is {data.get('format')!r}, expected {FORMAT!r}")
+    try:
+        RunSpec.model_validate(record.spec.to_dict())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(["spec", *map(str, first["loc"])])
+        raise _wrong(place, where, first["msg"].removeprefix("Value error, ")) from error
+    for where, message in _refused(record):
+        raise _wrong(place, where, message)
+    return record
+
+
+def _refused(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a record from elsewhere that nobody may rely on, each with what is wrong with it."""
+    if not _ID.fullmatch(record.id):
+        yield "id", "is no name of a folder"
+    for number, file in enumerate(record.captured.code.files):
+        if not file.path:
+            yield f"captured.code.files.{number}.path", "is missing"
+    for where, digest in _digests(record):
+        if digest and not _DIGEST.fullmatch(digest):
+            yield where, f"is {digest!r:.80}, which is no sha256"
+    for where, path in _paths(record):
+        try:
+            safe_join(Path("run"), path)
+        except UsageError as error:
+            yield where, error.message
+    for where, time_s in _times(record):
+        if not 0 <= time_s < _LAST_TIME:
+            yield where, f"is {time_s}, which is no time"
+
+
+def _digests(record: RunRecord) -> Iterator[tuple[str, str]]:
+    captured = record.captured
+    yield "captured.code.snapshot", captured.code.snapshot
+    yield "captured.environment.digest", captured.environment.digest
+    for number, file in enumerate(captured.code.files):
+        yield f"captured.code.files.{number}.sha256", file.sha256
+    for number, source in enumerate(captured.code.sources):
+        yield f"captured.code.sources.{number}.sha256", source.sha256
+    for name, given in captured.inputs.items():
+        yield f"captured.inputs.{name}.sha256", given.sha256
+    for name, made in record.result.outputs.items() if record.result is not None else ():
+        yield f"result.outputs.{name}.sha256", made.sha256
+
+
+def _paths(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield what is joined to the folder of a run, or becomes a file in it."""
+    for number, file in enumerate(record.captured.code.files):
+        yield f"captured.code.files.{number}.name", file.name
+    for name, given in record.captured.inputs.items():
+        yield "captured.inputs", name
+        yield f"captured.inputs.{name}.place", given.place or "."
+        yield f"captured.inputs.{name}.file", str(given.extra.get("file") or ".")
+    for name in record.result.outputs if record.result is not None else ():
+        yield "result.outputs", name
+
+
+def _times(record: RunRecord) -> Iterator[tuple[str, float]]:
+    yield "created", record.created
+    for number, attempt in enumerate(record.attempts):
+        yield f"attempts.{number}.started", attempt.started
+    if record.result is not None:
+        yield "result.started", record.result.started or 0.0
+        yield "result.ended", record.result.ended or 0.0
 
 
 def metric_figures(points: Iterable[Point]) -> dict[str, Metric]:
@@ -355,7 +278,7 @@ def _tail(key: str) -> str:
 
 
 def _wrong(place: str, field: str, message: str) -> InvalidDocument:
-    return InvalidDocument([Problem(message, file=place, field=field, hint="it was not written by `fairmile`")])
+    return InvalidDocument([Problem(message, file=place, field=field, hint=_NOT_OURS)])
 
 
 def files_below(folder: Path) -> list[str]:

@@ -166,9 +166,12 @@ def _list_conversion(
     def read_list(value: Any) -> list[Any]:
         if not isinstance(value, list):
             raise _Misfit(value, "a list")
-        return [_inside(str(index), read, each) for index, each in enumerate(value)]
+        try:
+            return [read(each) for each in value]
+        except _Misfit:
+            return [_inside(str(index), read, each) for index, each in enumerate(value)]  # which tells where
 
-    return read_list, lambda value: [write(each) for each in value]
+    return read_list, list if write is _keep else lambda value: [write(each) for each in value]
 
 
 def _dict_conversion(
@@ -177,9 +180,11 @@ def _dict_conversion(
     def read_dict(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _Misfit(value, "an object")
-        return {key: _inside(key, read, each) for key, each in value.items() if each is not None or read is _keep}
+        if read is _keep:
+            return dict(value)
+        return {key: _inside(key, read, each) for key, each in value.items() if each is not None}
 
-    return read_dict, lambda value: {key: write(each) for key, each in value.items()}
+    return read_dict, dict if write is _keep else lambda value: {key: write(each) for key, each in value.items()}
 
 
 def _inside(name: str, read: Callable[[Any], Any], value: Any) -> Any:
@@ -311,8 +316,8 @@ class GitState(Part):
     """The repository of a program, and what differs from its commit."""
 
     root: Stated[str] = ""
-    commit: str = ""
-    branch: str = ""
+    commit: Stated[str] = ""
+    branch: Stated[str] = ""
     remote: str = ""
     dirty: bool | None = None  # None: git was not asked, as in the repository of another user
     diff_sha256: str = ""
@@ -391,10 +396,10 @@ class Captured(Part):
     environment: Stated[CapturedEnvironment] = field(default_factory=CapturedEnvironment)
     agent: dict[str, str] = field(default_factory=dict)
     coverage: Coverage | None = None
-    hardware: dict[str, Any] = field(default_factory=dict)
-    software: dict[str, Any] = field(default_factory=dict)
-    scheduler: dict[str, Any] = field(default_factory=dict)
-    variables: dict[str, str] = field(default_factory=dict)
+    hardware: Stated[dict[str, Any]] = field(default_factory=dict)
+    software: Stated[dict[str, Any]] = field(default_factory=dict)
+    scheduler: Stated[dict[str, Any]] = field(default_factory=dict)
+    variables: Stated[dict[str, str]] = field(default_factory=dict)
     needs: list[dict[str, Any]] = field(default_factory=list)
     start: str = ""  # the folder that a run was started from which works in one of its own
     recorded_by: str = ""  # who wrote the end where the recorder did not live to it
@@ -542,9 +547,13 @@ class RunRecord(Part):
 def _migrated(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an earlier version wrote as this one writes it."""
     data = {key: value for key, value in data.items() if key != "format"}
+    data |= {key: None for key in ("job", "result", "trial") if data.get(key) == {}}  # as good as none
     captured = data.get("captured")
     if isinstance(captured, dict) and isinstance(captured.get("agent"), str):  # before an agent had more than a name
         data["captured"] = captured | {"agent": {"name": captured["agent"]}}
+    result = data.get("result")
+    if isinstance(result, dict) and not result.get("state") and data.get("state"):
+        data["result"] = result | {"state": data["state"]}
     return data
 
 
