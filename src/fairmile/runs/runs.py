@@ -362,8 +362,12 @@ class Runs(Ledger):
             member = replace(plan, spec=plan.spec.model_copy(update=changes))
             # On a system all of them wait in its queue at the same time.
             after = () if plan.spec.system or not number else (After(str(number - 1), "ended"),)
-            tasks.append(Task(str(number), lambda _, member=member: self.prepare(member), after))
+            tasks.append(self._task(str(number), member, after))
         return self._carried_out(tasks, echo)
+
+    def _task(self, name: str, plan: RunPlan, after: tuple[After, ...]) -> Task:
+        """Return the task of a plan, which is prepared when it can begin."""
+        return Task(name, lambda _: self.prepare(plan), after)
 
     def execute(
         self,

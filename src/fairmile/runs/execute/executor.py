@@ -219,11 +219,17 @@ class Graph:
                 continue
             executor = self._place(made)
             self.works[name], self._executors[name] = made, executor
-            groups.setdefault(executor, []).append(name)
+            if callable(self._tasks[name].work):  # else one that cannot be made leaves those before it behind
+                self._hand_over(executor, [name])
+            else:
+                groups.setdefault(executor, []).append(name)
         for executor, names in groups.items():
-            handles = executor.submit([self.works[name] for name in names])
-            self.handles |= dict(zip(names, handles, strict=True))
-            self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
+            self._hand_over(executor, names)
+
+    def _hand_over(self, executor: Executor, names: Sequence[str]) -> None:
+        handles = executor.submit([self.works[name] for name in names])
+        self.handles |= dict(zip(names, handles, strict=True))
+        self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
 
     def follow(self) -> dict[str, TaskStatus]:
         """Carry all tasks to their ends and return how each ended; what comes after a bad end is not begun."""

@@ -246,12 +246,11 @@ class Scheduler:
 
     def _packed(self, spec: RunSpec, count: int) -> int:
         """Return how many members a task should execute, by what those of the batch took, or runs of that name."""
-        rows = self._host.ledger.rows
-        for chosen in ({"group": spec.group}, {"name": spec.name, "limit": _HISTORY}):
-            found = rows(states=[RunState.DONE], **chosen) if any(chosen.values()) else []  # type: ignore[arg-type]
-            if took := [row.elapsed_s for row in found if row.elapsed_s]:
-                return max(1, min(count, int(_PACK_S / max(fmean(took), 0.1))))
-        return 1
+        ledger = self._host.ledger
+        rows = ledger.rows(group=spec.group, states=[RunState.DONE]) if spec.group else []
+        rows = rows or ledger.rows(name=spec.name, states=[RunState.DONE], limit=_HISTORY)
+        took = [row.elapsed_s for row in rows if row.elapsed_s is not None]
+        return max(1, min(count, int(_PACK_S / max(fmean(took), 0.1)))) if took else 1
 
     def _needs(self, resources: Mapping[str, Any], size: int) -> tuple[dict[str, Any], int]:
         """Return what a task of so many members asks for, and how many it can have within the time a job may take."""
