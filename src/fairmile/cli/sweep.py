@@ -35,7 +35,7 @@ _INTERRUPTED = 130
 _BAD = ("failed", "timeout", "interrupted")
 _COLOURS = {"done": "green", "running": "yellow", "queued": "yellow", "left": "dim"}
 _STATES = ("left", *map(str, RunState))
-_OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "wait")
+_OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "pilots", "wait")
 _OF_ANY = ("failed", "best", "dry_run", "as_json")
 _SWEEP = click.argument("reference", metavar="SWEEP")
 _NAME = click.option("--name", default="", help="What it is called, and the manifest that is written.")
@@ -170,6 +170,7 @@ def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry
 @click.option("--slots", type=click.IntRange(min=1), help="Points that run concurrently in a job.")
 @click.option("--at-once", type=click.IntRange(min=1), help="Maximum number of running jobs.")
 @click.option("--queued", type=click.IntRange(min=1), help="Maximum number of queued jobs.")
+@click.option("--pilots", type=click.IntRange(min=1), help="Number of pilot jobs that execute the points.")
 @click.option("--best", default="", metavar="METRIC", help="Show the point that is best by this metric.")
 @click.option("--wait/--leave", default=True, help="Follow a sweep on a system to its end.  [default: wait]")
 @run_options
@@ -220,7 +221,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     except KeyboardInterrupt:
         where = f"its jobs on {found.system} go on; `fairmile sweep run {found.id}` follows them again"
         here = f"`fairmile sweep run {found.id}` goes on with what is missing"
-        out.hint(where if found.system else here)
+        out.hint(where if found.system and not options["pilots"] else here)
         return _INTERRUPTED
 
 
@@ -424,7 +425,7 @@ def known_sweep(sweeps: Sweeps, words: Sequence[str]) -> Sweep | None:
 
 
 def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> list[PointStatus]:
-    if not sweep.system:
+    if not sweep.system or options["pilots"]:
         done = Counter[str]()
 
         def tell(ended: Any) -> None:
@@ -433,7 +434,8 @@ def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]
             if ended.state not in ("done", "cancelled"):
                 out.say(f"{ended.id}: {ended.state}: {ended.reason}")
 
-        return sweeps.run(sweep, at_once=options["jobs"], failed=options["failed"], on_end=tell)
+        executing = {"at_once": options["jobs"], "pilots": options["pilots"] or 0}
+        return sweeps.run(sweep, failed=options["failed"], on_end=tell, **executing)
     submitting = {name: options[name] for name in ("pack", "slots", "at_once", "queued")}
     for job in sweeps.submit(sweep, failed=options["failed"], **submitting):
         out.say(f"job {job.job} on {sweep.system}")

@@ -217,7 +217,7 @@ class Runs(Ledger):
                     f"not carried to {spec.system}: {left}; --data NAME=PATH carries one, to the same place there"
                 )
             argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
-            made = machine.script(carrier.near_job(spec, argv, self.root / "RUN", ""))
+            made = machine.script(carrier.local_job(spec, argv, self.root / "RUN", ""))
             script, notes = made.text, [*notes, *made.notes]
             away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
             steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect}){away}"))
@@ -403,7 +403,7 @@ class Runs(Ledger):
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
-        captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
+        captured = self._preparation.fetch_inputs(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
         captured.needs = needs_record(checked, captured)
         record = _new_record(plan, spec, captured)
         if not again and (known := self._known(record.identity, spec, captured, on_step)) is not None:
@@ -486,30 +486,30 @@ class Runs(Ledger):
         spec = plan.spec
         if spec.system:
             self._around.jobs().machines[spec.system].refuse_elsewhere()
-        is_far = bool(spec.system) and self.arrays.is_far(spec.system)
-        if is_far and spec.environment:  # which is refused
+        is_remote = bool(spec.system) and self.arrays.is_remote(spec.system)
+        if is_remote and spec.environment:  # which is refused
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
         checked = self.check_needs(spec)
-        captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
+        captured = self._preparation.fetch_inputs(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
         captured.needs = needs_record(checked, captured)
         shared = RunRecord(spec=recorded_spec(spec), captured=captured, prediction=dict(plan.prediction))
-        moves = bool(spec.folder) and (is_far or not in_place)
+        moves = bool(spec.folder) and (is_remote or not in_place)
         if moves:
             spec = self._preparation.travelling(folder, shared, spec)
-        values = self._preparation.lay(shared, folder, code=True)
+        values = self._preparation.materialize(shared, folder, code=True)
         view = View([str(each) for each in (PurePath(spec.subfolder), *PurePath(spec.subfolder).parents)][:-1])
-        if moves and not is_far:
+        if moves and not is_remote:
             view = self._preparation.show(captured.code, Path(plan.spec.folder), folder, spec)
-        if is_far:
+        if is_remote:
             values |= {"python": carrier.PYTHON}
-            carrier.lay_benchmarks(spec.argv, folder / WORK)
-        if spec.folder != plan.spec.folder and not is_far:
+            carrier.copy_benchmarks(spec.argv, folder / WORK)
+        if spec.folder != plan.spec.folder and not is_remote:
             argv = _within_reach(spec.argv, Path(plan.spec.folder), folder / WORK / spec.subfolder)
             spec = spec.model_copy(update={"argv": argv})
             shared.spec.argv = list(argv)
         values = {name: text for name, text in values.items() if name not in ("run", "source")}
         # Where things are elsewhere is known only there: placeholders stay until then.
-        frozen = Frozen(folder, spec, {} if is_far else values, tuple(view.notes(Path(plan.spec.folder))))
+        frozen = Frozen(folder, spec, {} if is_remote else values, tuple(view.notes(Path(plan.spec.folder))))
         code = folder / WORK
         env = dict(spec.env)
         around: tuple[str, ...] = (MEMBER,)
@@ -525,7 +525,7 @@ class Runs(Ledger):
                 env,
                 str(code) if is_there else "",
                 around,
-                values=values if is_far else {},
+                values=values if is_remote else {},
                 own=frozenset(view.own),
             )
         )

@@ -354,17 +354,23 @@ class Sweeps:
         *,
         at_once: int = 1,
         failed: bool = False,
+        pilots: int = 0,
         on_end: Callable[[Ended], None] = lambda _: None,
     ) -> list[PointStatus]:
-        """Execute on this machine what of a sweep is missing, and with `failed` also what failed, to the end."""
+        """Execute what of a sweep is missing, and with `failed` also what failed, to the end.
+
+        That is done by `at_once` processes on this machine, or by so many `pilots` on the sweep's system: jobs that
+        stay and take one point after the other, so that none waits in the queue.
+        """
         with self._turn(sweep):
             found = self.points(sweep)
             # Workers of a controller that was killed end what they are at.
             wanted = [each for each in found if _is_missing(each, failed) or self._is_begun_here(each)]
             numbers = {each.run: each.number for each in wanted}
             tasks = [Task.of(Member(sweep.folder, each.number, each.run)) for each in wanted]
-            with self._runs().executors.pool(at_once) as pool:
-                Graph(tasks, lambda _: pool, lambda _, status: on_end(_end_of(numbers, status))).follow()
+            executors = self._runs().executors
+            with executors.pilot(sweep.system, pilots) if pilots else executors.pool(at_once) as executor:
+                Graph(tasks, lambda _: executor, lambda _, status: on_end(_end_of(numbers, status))).follow()
             found = self.points(sweep) if wanted else found
             self._conclude(sweep, found)
         return found
@@ -423,7 +429,9 @@ class Sweeps:
                 with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else hands them over
                     limits = _limits(sweep, pack=None, slots=None, at_once=None, queued=None)
                     self._hand_over(sweep, found, _held_back(sweep), limits)
-            time.sleep(_LOOK_S if len(found) < 100 and not self._runs().arrays.is_far(sweep.system) else _SELDOM_LOOK_S)
+            time.sleep(
+                _LOOK_S if len(found) < 100 and not self._runs().arrays.is_remote(sweep.system) else _SELDOM_LOOK_S
+            )
         with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else who waited does so
             self._conclude(sweep, found)
         return found

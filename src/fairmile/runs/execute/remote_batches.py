@@ -107,7 +107,7 @@ class _Array:
         return [n for n in range(len(self.tasks)) if n not in self.brought and _standing(job, n).state.is_end]
 
 
-class FarBatches:
+class RemoteBatches:
     """Job arrays on machines that ssh reaches, whose runs belong among those below `root`."""
 
     def __init__(self, root: Path, jobs: Jobs) -> None:

@@ -20,7 +20,7 @@ from fairmile.base.errors import FairmileError, Transient, UsageError
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
 from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
-from fairmile.runs.execute.carrier import near_job
+from fairmile.runs.execute.carrier import local_job
 from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, TaskStatus, Work
 from fairmile.runs.execute.following import status_of
 from fairmile.runs.execute.host import WorkspaceRuns
@@ -70,9 +70,9 @@ class SharedRuns:
     def job(self, work: PreparedRun, record: RunRecord, key: str) -> JobSpec:
         """Return the job of a run; one that has begun before goes on with what lies in its folder."""
         if not record.argv:
-            values = self._host.preparation.lay(record, work.folder, code=work.from_snapshot)
+            values = self._host.preparation.materialize(record, work.folder, code=work.from_snapshot)
             record.argv = list(complete(work.spec.argv, {**values, **value_texts(work.spec)}))
-        return near_job(work.spec, record.argv, work.folder, key)
+        return local_job(work.spec, record.argv, work.folder, key)
 
     def sent(self, folder: Path) -> None:
         """Nothing went anywhere."""

@@ -107,7 +107,7 @@ class Studies:
                 f"{definition.origin('tuning')}: the engine {settings.engine} works in one process only",
                 hint="take `engine: optuna` for workers on a system",
             )
-        if system and self._runs().arrays.is_far(system):
+        if system and self._runs().arrays.is_remote(system):
             raise Unsupported(
                 f"{system} is reached over ssh, where a study cannot be shared",
                 hint="start it there, in a workspace of that machine",
