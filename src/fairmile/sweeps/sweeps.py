@@ -25,11 +25,12 @@ from fairmile.runs.execute.crew import Ended
 from fairmile.runs.execute.executor import Graph, Handle, Member, Task, TaskStatus
 from fairmile.runs.execute.scheduler import Packing
 from fairmile.runs.execute.worker import Batch
+from fairmile.runs.plan import RunPlan
 from fairmile.runs.prediction import Fit, unfit
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
-from fairmile.runs.runs import RunPlan, Runs
+from fairmile.runs.runs import Runs
 from fairmile.sweeps.files import is_definition_file, read_document, source_document
 from fairmile.sweeps.folder import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
 from fairmile.sweeps.members import Members, kept

@@ -23,11 +23,12 @@ from fairmile.jobs.queue import Jobs
 from fairmile.runs.execute import remote_batches as batches_far
 from fairmile.runs.execute.batches import ArrayState, Frozen, write_tasks
 from fairmile.runs.execute.remote_batches import RemoteBatches
+from fairmile.runs.plan import RunPlan
 from fairmile.runs.record.layout import open_arrays
 from fairmile.runs.record.record import JobReference
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.runs import RunPlan, Runs
+from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
 
 PROGRAM = """\

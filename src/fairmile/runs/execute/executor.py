@@ -250,11 +250,6 @@ class Graph:
             raise UsageError(f"tasks wait for each other: {', '.join(sorted(left))}")
         return self.over
 
-    def cancel(self) -> None:
-        """End what runs, and begin nothing more."""
-        for executor, live in self._live.items():
-            executor.cancel(list(live))
-
     def has_begun(self, name: str) -> bool:
         """Tell whether there is a run of a task: one after a bad end, or that was cancelled, has none."""
         return name in self._known or (name in self.handles and name in self.over and bool(self.over[name].handle.run))

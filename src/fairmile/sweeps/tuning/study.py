@@ -21,13 +21,14 @@ from fairmile.base.files import Holder, write_atomic
 from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
 from fairmile.runs.execute.worker import Batch
+from fairmile.runs.plan import RunPlan
 from fairmile.runs.record.ledger import Ledger, RunRow
 from fairmile.runs.record.record import JobReference
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.trial import trial_result
 from fairmile.runs.record.values import Better
-from fairmile.runs.runs import RunPlan, Runs
+from fairmile.runs.runs import Runs
 from fairmile.sweeps.files import read_document
 from fairmile.sweeps.folder import SWEEP, Sweep, read_sweep
 from fairmile.sweeps.members import Members
