@@ -22,6 +22,7 @@ from fairmile.base.yaml import load_located
 from fairmile.runs.exchange import EXCHANGES
 from fairmile.runs.record.crate import FileFacts, card_text
 from fairmile.runs.record.layout import CARD, RECORD
+from fairmile.runs.record.record import RunRecord
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 some = settings(
@@ -71,7 +72,9 @@ def test_the_record_of_a_crate(tmp_path: Path, data: st.DataObject) -> None:
     files = {each: FileFacts() for each in ("events.jsonl", "output.log", "work/model é.pt")}
     changed = json.dumps(mutate(data, body)).encode()
     (folder / RECORD).write_bytes(changed)
-    (folder / CARD).write_text(card_text(body, files | {RECORD: FileFacts(len(changed), sha256(changed))}))
+    (folder / CARD).write_text(
+        card_text(RunRecord.from_dict(body), files | {RECORD: FileFacts(len(changed), sha256(changed))})
+    )
     take_in("rocrate", folder)
 
 
@@ -83,7 +86,7 @@ def test_the_card_of_a_crate(tmp_path: Path, data: st.DataObject) -> None:
     body = training()
     lay_run(tmp_path, body | {"id": "crate"})
     names = (RECORD, "events.jsonl", "output.log", "work/model é.pt")
-    card = json.loads(card_text(body, {each: FileFacts() for each in names}))
+    card = json.loads(card_text(RunRecord.from_dict(body), {each: FileFacts() for each in names}))
     (folder / CARD).write_text(json.dumps(mutate(data, card)))
     take_in("rocrate", folder)
 

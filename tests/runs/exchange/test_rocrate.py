@@ -318,4 +318,4 @@ def test_every_format_is_in_the_registry_and_a_wrong_word_gets_the_nearest() -> 
 
 
 def test_training_documents_are_what_the_model_takes() -> None:
-    assert Run(training(), Path()).spec.seed == 42
+    assert Run(RunRecord.from_dict(training()), Path()).spec.seed == 42

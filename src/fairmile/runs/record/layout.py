@@ -45,7 +45,7 @@ def parse_record(data: bytes, source: str) -> RunRecord:
         raise SystemFailure(f"cannot read {source}: {error}") from error
     record = RunRecord.from_dict(stated, source)
     for name in ("id", "spec"):
-        if not stated.get(name):
+        if stated.get(name) in (None, ""):
             raise SystemFailure(f"{source} is damaged: {name} is missing, expected the record of a run")
     return record
 

@@ -311,8 +311,8 @@ class GitState(Part):
     """The repository of a program, and what differs from its commit."""
 
     root: Stated[str] = ""
-    commit: str = ""
-    branch: str = ""
+    commit: Stated[str] = ""
+    branch: Stated[str] = ""
     remote: str = ""
     dirty: bool | None = None  # None: git was not asked, as in the repository of another user
     diff_sha256: str = ""
@@ -391,10 +391,10 @@ class Captured(Part):
     environment: Stated[CapturedEnvironment] = field(default_factory=CapturedEnvironment)
     agent: dict[str, str] = field(default_factory=dict)
     coverage: Coverage | None = None
-    hardware: dict[str, Any] = field(default_factory=dict)
-    software: dict[str, Any] = field(default_factory=dict)
-    scheduler: dict[str, Any] = field(default_factory=dict)
-    variables: dict[str, str] = field(default_factory=dict)
+    hardware: Stated[dict[str, Any]] = field(default_factory=dict)
+    software: Stated[dict[str, Any]] = field(default_factory=dict)
+    scheduler: Stated[dict[str, Any]] = field(default_factory=dict)
+    variables: Stated[dict[str, str]] = field(default_factory=dict)
     needs: list[dict[str, Any]] = field(default_factory=list)
     start: str = ""  # the folder that a run was started from which works in one of its own
     recorded_by: str = ""  # who wrote the end where the recorder did not live to it
