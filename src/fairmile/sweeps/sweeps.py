@@ -408,13 +408,11 @@ class Sweeps:
         self, sweep: Sweep, standings: Sequence[PointStatus], wanted: Sequence[int], limits: Mapping[str, int | None]
     ) -> list[ArrayState]:
         """Submit points as far as the queue has room for them, and note which are held back."""
-        before = len(list(read_tasks(sweep.folder)))
         executor = self._runs().executors.on(sweep.system, _packing(limits))
         members = [Member(sweep.folder, number, standings[number].run, sweep.system) for number in wanted]
         taken = {handle.run for handle in executor.submit(members)}
         _hold_back(sweep, [number for number in wanted if standings[number].run not in taken])
-        keys = [listed["key"] for listed in list(read_tasks(sweep.folder))[before:]]
-        return [job for key in keys if (job := self._runs().arrays.get(key)) is not None]
+        return executor.submitted
 
     def wait(
         self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol
 from fairmile.base.errors import FairmileError, Transient, UsageError
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
-from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
+from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.carrier import local_job
 from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, TaskStatus, Work
 from fairmile.runs.execute.following import status_of
@@ -94,6 +94,7 @@ class Scheduler:
         self._system, self._host, self._arrays, self._packing = system, host, arrays, packing
         self._carrier, self._echo = carrier, echo
         self._states: dict[Handle, RunState] = {}
+        self.submitted: list[ArrayState] = []  # the job arrays of members and loops, as they were submitted
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
         """Submit runs, and return the handles of those that were; the limit of a packing holds others back."""
@@ -218,7 +219,8 @@ class Scheduler:
         words = ["-m", _WORKER, str(frozen.folder), "--tasks", file]
         words += ["--at-once", str(self._packing.slots)] if self._packing.slots > 1 else []
         try:
-            self._arrays.submit(frozen, words, len(tasks), key, at_once=self._packing.at_once, resources=needs)
+            asked: dict[str, Any] = {"at_once": self._packing.at_once, "resources": needs}
+            self.submitted.append(self._arrays.submit(frozen, words, len(tasks), key, **asked))
         except FairmileError as error:
             # After a lost connection it may have arrived, and then needs the file.
             if not isinstance(error, Transient) and self._arrays.get(key) is None:
@@ -233,7 +235,7 @@ class Scheduler:
         words = ["-m", loops[0].module, str(folder), "--job", key, *loops[0].arguments]
         spec = RunSpec.model_validate(Batch.read(folder).shared.spec.to_dict())
         try:
-            self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key)
+            self.submitted.append(self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key))
         except FairmileError as error:
             if not isinstance(error, Transient) and self._arrays.get(key) is None:
                 (folder / file).unlink(missing_ok=True)

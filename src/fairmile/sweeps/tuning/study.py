@@ -271,9 +271,8 @@ class Studies:
         (study.folder / _STOP).unlink(missing_ok=True)
         self._reap(study, engine)
         executor = self._runs().executors.on(study.system)
-        handle, *_ = executor.submit([_loop(study, number) for number in range(workers)])
-        array = self._runs().arrays.get(handle.run.rpartition("/")[0])
-        return array.job if array is not None else ""
+        executor.submit([_loop(study, number) for number in range(workers)])
+        return executor.submitted[0].job
 
     def is_spent(self, study: Sweep) -> bool:
         """Tell whether all trials that a study may have are over."""
