@@ -238,7 +238,7 @@ class Graph:
             wait_s = _LOOK_S if len(self._live) == 1 else _LOOK_S / len(self._live)
             for executor, live in list(self._live.items()):
                 for status in executor.poll(live.keys(), wait_s=wait_s):
-                    if not status.is_over:
+                    if not status.is_over or status.handle not in live:
                         continue
                     name = live.pop(status.handle)
                     if not self._tries_again(name, status):
