@@ -24,7 +24,7 @@ def workspace(tmp_path: Path) -> Workspace:
 def test_a_model_is_trained_by_the_benchmark_that_judges_it_and_its_weights_predict(workspace: Workspace) -> None:
     trained = workspace.models.run("train", "mnist-dnn", params={"epochs": 1}, seed=3)
     assert trained.state is RunState.DONE
-    assert trained.document["spec"]["asset"] == "builtin/benchmark/mnist@1.0"
+    assert trained.record.spec.asset == "builtin/benchmark/mnist@1.0"
     used = workspace.models.run("inference", "mnist-dnn", weights=trained.id)
     assert used.state is RunState.DONE
     assert used.metrics["accuracy"].value == trained.metrics["accuracy"].value
@@ -72,4 +72,4 @@ def test_a_benchmark_of_another_catalog_does_not_run_in_place_of_the_models_own(
     workspace.catalog.sync()
     assert "group" in {each.card.catalog for each in workspace.benchmarks.ls()}
     found = workspace.models.run("train", "mnist-dnn", params={"epochs": 1})
-    assert found.document["spec"]["asset"] == "builtin/benchmark/mnist@1.0"
+    assert found.record.spec.asset == "builtin/benchmark/mnist@1.0"

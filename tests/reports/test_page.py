@@ -17,6 +17,7 @@ from run_making import make_run, metric_document, repeats, training_events
 from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.reports import figures
 from fairmile.reports.page import Report, report
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run
 
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
@@ -208,14 +209,15 @@ def test_a_run_that_still_runs_is_reported_as_far_as_it_is_known(tmp_path: Path)
 
 def test_a_record_with_next_to_nothing_is_still_reported(tmp_path: Path) -> None:
     document = {"format": "fairmile-run/1", "id": "x", "created": 0.0, "spec": {"name": "x", "argv": ["true"]}}
-    run = Run({**document, "state": "interrupted", "captured": {}, "result": None}, tmp_path / "gone")
+    document |= {"state": "interrupted", "captured": {}, "result": None}
+    run = Run(RunRecord.from_dict(document), tmp_path / "gone")
     assert "fairmile rerun x" in page_of(report([run])).text()
     assert "fairmile rerun x" in report([run]).markdown()
 
 
 def test_a_packed_run_says_what_is_left_out(tmp_path: Path) -> None:
     run = trained(tmp_path)
-    packed = Run(run.document, run.folder, packed=True)
+    packed = Run(run.record, run.folder, packed=True)
     made = report([packed])
     assert "fairmile runs unpack train-k3x9qa" in page_of(made).text()
     assert [picture.name for picture in made.pictures] == ["prediction"]

@@ -13,6 +13,7 @@ from fairmile.reports.one_run import document_of
 from fairmile.reports.page import report
 from fairmile.reports.results import results_of
 from fairmile.runs.record.layout import WORK
+from fairmile.runs.record.record import OutputFile, RunRecord
 from fairmile.runs.record.run import Run
 
 RESULTS = {
@@ -41,7 +42,7 @@ def run(tmp_path: Path) -> Run:
     (work.parent / "secret.svg").write_bytes(SVG)
     outputs = {name: {"size_bytes": len(data), "sha256": sha256(data)} for name, data in files.items()}
     outputs["../secret.svg"] = {"size_bytes": len(SVG), "sha256": sha256(SVG)}
-    return Run(trivial(outputs=outputs), work.parent)
+    return Run(RunRecord.from_dict(trivial(outputs=outputs)), work.parent)
 
 
 def test_every_method_stands_in_one_table_with_what_was_published(run: Run) -> None:
@@ -76,7 +77,7 @@ def test_the_data_of_the_report_has_the_scores(run: Run) -> None:
 def test_a_file_of_that_name_that_is_no_result_is_left_alone(run: Run, text: str) -> None:
     data = text.encode()
     (run.folder / WORK / "results.json").write_bytes(data)
-    run.result.outputs["results.json"] = {"size_bytes": len(data), "sha256": sha256(data)}
+    run.result.outputs["results.json"] = OutputFile(size_bytes=len(data), sha256=sha256(data))
     assert results_of(run) is None
     assert "Scores" not in report([run], supply=Supply()).markdown()
 
@@ -100,5 +101,5 @@ def test_other_bytes_than_the_record_tells_of_are_not_shown(run: Run) -> None:
 def test_parts_that_a_program_wrote_otherwise_do_not_break_the_report(run: Run, odd: dict[str, object]) -> None:
     data = json.dumps({**RESULTS, **odd}).encode()
     (run.folder / WORK / "results.json").write_bytes(data)
-    run.result.outputs["results.json"] = {"size_bytes": len(data), "sha256": sha256(data)}
+    run.result.outputs["results.json"] = OutputFile(size_bytes=len(data), sha256=sha256(data))
     assert "Quake on a made-up catalog, seed 3." in report([run], supply=Supply()).markdown()

@@ -19,7 +19,8 @@ from fairmile.reports.measures import counts, ending
 from fairmile.reports.page import report
 from fairmile.reports.study import front, goals_of, history, importance, spent, total, trial_curves
 from fairmile.reports.sweep import survey
-from fairmile.runs.record.run import Run
+from fairmile.runs.record.record import TrialReference
+from fairmile.runs.record.run import Run, RunState
 
 _NS = 1_000_000_000
 
@@ -48,8 +49,10 @@ def trial(
     run = make_run(tmp_path, f"tune-{number}", **(facts | said))
     goals = {"throughput": "higher"} if loss is None and speed is not None else {"loss": "lower"}
     said_of_it = {"study": "tune", "number": number, "generation": 0, "objectives": goals, **(trial or {})}
-    reason = {"reason": "stopped early: weak"} if state == "pruned" else {}
-    return Run({**run.document, "result": {**run.result, **reason}, "trial": said_of_it}, run.folder)
+    run.record.trial = TrialReference.from_dict(said_of_it)
+    if state == "pruned":
+        run.result.reason = "stopped early: weak"
+    return run
 
 
 def searched(tmp_path: Path, count: int = 60) -> list[Run]:
@@ -76,10 +79,9 @@ def searched(tmp_path: Path, count: int = 60) -> list[Run]:
 )
 def test_a_trial_counts_as_its_run_ended(tmp_path: Path, state: str, reason: str, expected: str) -> None:
     run = trial(tmp_path, 0, 0.5, trial={"state": "pruned"})  # as earlier versions noted of those that ended, too
-    document = {**run.document, "result": {**run.result, "state": state, "reason": reason}}
-    changed = Run(document, run.folder)
-    assert ending(changed) == expected
-    assert counts(changed) is (expected == "done")
+    run.result.state, run.result.reason = RunState(state), reason
+    assert ending(run) == expected
+    assert counts(run) is (expected == "done")
 
 
 def test_a_trial_without_a_value_of_its_objective_failed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,7 +20,7 @@ from fairmile.reports.html import inline_svg
 from fairmile.reports.page import report
 from fairmile.reports.study import TrialCurve, TrialCurves, front, history, importance
 from fairmile.reports.sweep import Sweep, heat_map, survey
-from fairmile.runs.record.run import Run
+from fairmile.runs.record.run import Metric, Run
 
 
 def run(tmp_path: Path, at: int, params: dict[str, Any], loss: Any, **said: Any) -> Run:
@@ -117,10 +118,10 @@ def test_of_a_thousand_lines_some_are_drawn_and_that_is_said(tmp_path: Path) -> 
     template = run(tmp_path, 0, {"x": 0, "y": 0}, 1.0)
     runs = []
     for at in range(1000):
-        document = {**template.document, "id": f"s-{at}"}
-        document["spec"] = {**document["spec"], "params": {"x": at, "y": at % 7}}
-        document["result"] = {**document["result"], "metrics": {"loss": metric_document(float(at), better="lower")}}
-        runs.append(Run(document, template.folder))
+        record = replace(template.record.copy(), id=f"s-{at}")
+        record.spec.params = {"x": at, "y": at % 7}
+        record.result.metrics = {"loss": Metric.from_dict(metric_document(float(at), better="lower"))}
+        runs.append(Run(record, template.folder))
     picture = sweep_figures.parallel_coordinates(survey(runs, "loss"))
     assert "Of 1,000 runs the best 150 and an even choice of the others are drawn." in picture.note
     assert len(picture.svg()) < 300_000

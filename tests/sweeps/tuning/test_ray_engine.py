@@ -215,8 +215,8 @@ def test_a_population_of_runs_exchanges_its_checkpoints(tmp_path, monkeypatch):
     trials = workspace.studies.trials(study)
     assert [each.state for each in trials] == ["done", "done"]
     runs = workspace.runs.select(study.id)
-    assert {run.document["trial"]["generation"] for run in runs} > {0}
-    gone_on = [run for run in runs if run.document["trial"]["generation"]]
+    assert {run.trial.generation for run in runs} > {0}
+    gone_on = [run for run in runs if run.trial.generation]
     assert all(run.metrics["total"].count == 2 for run in gone_on)
     assert workspace.studies.best(study)[0].values[0] == max(run.metrics["total"].value for run in gone_on)
 

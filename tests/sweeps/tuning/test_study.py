@@ -81,7 +81,7 @@ class TestHere:
             assert each.values == (run.metrics["loss"].value,)
             assert [step for step, _ in each.curve] == [1, 2, 3, 4, 5]
             said = {"study": study.id, "number": each.number, "generation": 0}
-            assert run.document["trial"] == {**said, "objectives": {"loss": "lower"}}
+            assert run.trial.to_dict() == {**said, "objectives": {"loss": "lower"}}
         (best,) = workspace.studies.best(study)
         assert best.values[0] == min(each.values[0] for each in trials)
 
@@ -131,8 +131,8 @@ class TestHere:
         text = STUDY.replace("every: 0\n", 'every: 0\ntimeout: "{x}m"\ntags: ["x-{x}"]\nenv: {A: "{x}", B: "{x}"}\n')
         study = made(workspace, tmp_path, text, trials=1, timeout_s=50.0, tags=("mine",), env={"A": "7"})
         (trial,) = workspace.studies.run(study)
-        spec = workspace.runs.get(trial.run).document["spec"]
-        assert (spec["timeout_s"], spec["tags"]) == (50.0, ["mine"])
+        spec = workspace.runs.get(trial.run).spec
+        assert (spec.timeout_s, list(spec.tags)) == (50.0, ["mine"])
 
     def test_a_failure_is_a_failed_trial_with_its_reason(self, workspace: Workspace, tmp_path: Path) -> None:
         text = STUDY.replace('[sh, program.sh, "{x}", "UNTIL"]', "sh -c 'exit {x}'").replace("random", "grid")
@@ -191,7 +191,7 @@ class TestHere:
         (trial,) = workspace.studies.run(study)
         run = workspace.runs.get(trial.run)
         assert "m" not in run.params
-        assert "[]" in run.document["argv"]
+        assert "[]" in run.argv
 
     def test_stopped_it_begins_nothing_more_and_goes_on_later(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, until=f"[ -e {tmp_path}/go ]", trials=2)
