@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -405,3 +406,22 @@ class TestOnSlurm:
         said = json.loads((sweep.folder / "tasks-1.json").read_text())
         assert said["tasks"] == [list(range(8))]
         assert states(slurm.sweeps.wait(sweep)) == {"done": 8}
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(importlib.util.find_spec("parsl") is None, reason="needs the Python package parsl")
+# Sockets of Parsl are closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_pilot_jobs_execute_points_without_a_job_for_each(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workspace = workspace_on(slurm_cluster, tmp_path, monkeypatch)
+    (tmp_path / "sweep.yaml").write_text("name: s\ncommand: sh -c 'echo {n} $SLURM_JOB_ID'\naxes: {n: 'range(1, 9)'}\n")
+    definition, source = workspace.sweeps.read([tmp_path / "sweep.yaml"])
+    sweep = workspace.sweeps.create(definition, source, system="rig", resources={"time_s": 600})
+    found = workspace.sweeps.run(sweep, pilots=1)
+    assert {each.state for each in found} == {"done"}
+    printed = [workspace.runs.output(each.run).decode().split() for each in found]
+    assert [number for number, _ in printed] == [str(n) for n in range(1, 9)]
+    assert len({job for _, job in printed}) == 1

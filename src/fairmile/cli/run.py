@@ -15,12 +15,13 @@ from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import ANYWAY, WithCommand, changes_from, command_of, pairs, run_options
 from fairmile.runs.execute.isolation import isolating_runtime
+from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.prediction import Fit, unfit
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.rerun import Rerun
 from fairmile.runs.results import RunList
 from fairmile.runs.review import Review
-from fairmile.runs.runs import RunPlan, Runs, Step
+from fairmile.runs.runs import Runs
 from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 

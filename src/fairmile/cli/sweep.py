@@ -36,7 +36,7 @@ _INTERRUPTED = 130
 _BAD = ("failed", "timeout", "interrupted")
 _COLOURS = {"done": "green", "running": "yellow", "queued": "yellow", "left": "dim"}
 _STATES = ("left", *map(str, RunState))
-_OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "wait")
+_OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "pilots", "wait")
 _OF_ANY = ("failed", "best", "dry_run", "as_json")
 _SWEEP = click.argument("reference", metavar="SWEEP")
 _NAME = click.option("--name", default="", help="Name of the sweep, and of the manifest.")
@@ -162,6 +162,7 @@ def generate_(out: Out, folder: Path, dry_run: bool, **options: Any) -> None:
 @click.option("--slots", type=click.IntRange(min=1), help="Number of points to run concurrently in a job.")
 @click.option("--at-once", type=click.IntRange(min=1), help="Maximum number of running jobs.")
 @click.option("--queued", type=click.IntRange(min=1), help="Maximum number of queued jobs.")
+@click.option("--pilots", type=click.IntRange(min=1), help="Number of pilot jobs that run the points.")
 @_BEST
 @click.option("--wait/--leave", default=True, help="Wait for a sweep on a system to end, or leave it.  [default: wait]")
 @run_options
@@ -215,7 +216,8 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
         return _exit_code(status, is_over=options["wait"] or not known.system)
     except KeyboardInterrupt:
         there = f"its jobs on {known.system} continue; `fairmile sweep run {known.id}` follows them again"
-        out.hint(there if known.system else f"`fairmile sweep run {known.id}` runs the missing points")
+        here = f"`fairmile sweep run {known.id}` runs the missing points"
+        out.hint(there if known.system and not options["pilots"] else here)
         return _INTERRUPTED
 
 
@@ -389,8 +391,8 @@ def known_sweep(workspace: Workspace, words: Sequence[str], verb: str = "sweep")
 
 def _execute(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> SweepStatus:
     """Run the missing points of a sweep here, or submit them and wait for them if asked to."""
-    if not sweep.system:
-        return _run_here(out, sweeps, sweep, options)
+    if not sweep.system or options["pilots"]:
+        return _run_to_end(out, sweeps, sweep, options)
     submitting = {name: options[name] for name in ("pack", "slots", "at_once", "queued")}
     for job in sweeps.submit(sweep, failed=options["failed"], **submitting):
         out.say(f"job {job.job} on {sweep.system}")
@@ -399,7 +401,7 @@ def _execute(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any])
     return sweeps.wait(sweep, on_look=lambda points: _print_progress(out, points))
 
 
-def _run_here(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> SweepStatus:
+def _run_to_end(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> SweepStatus:
     ended_points = Counter[str]()
 
     def report(ended: Ended) -> None:
@@ -408,7 +410,8 @@ def _run_here(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]
         if ended.state not in ("done", "cancelled"):
             out.say(f"{ended.id}: {ended.state}: {ended.reason}")
 
-    return sweeps.run(sweep, at_once=options["jobs"], failed=options["failed"], on_end=report)
+    limits = {"at_once": options["jobs"], "pilots": options["pilots"] or 0}
+    return sweeps.run(sweep, failed=options["failed"], on_end=report, **limits)
 
 
 def _print_progress(out: Out, points: Sequence[PointStatus]) -> None:

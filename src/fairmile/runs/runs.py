@@ -8,7 +8,7 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from fairmile.base.errors import (
@@ -19,10 +19,7 @@ from fairmile.base.errors import (
     Unsupported,
     UsageError,
 )
-from fairmile.base.files import write_failure
-from fairmile.base.results import Result
 from fairmile.base.units import format_duration
-from fairmile.base.views import View
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
 from fairmile.envs.envs import Envs
@@ -35,25 +32,25 @@ from fairmile.meter.footprint import Supply
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.resolve import Nouns, resolve
-from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.exchange import EXCHANGES
 from fairmile.runs.execute import capture, carrier
-from fairmile.runs.execute.batches import Frozen, write_batch
+from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.execute.executor import After, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
+from fairmile.runs.execute.freezing import freeze
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.isolation import isolated_environment
 from fairmile.runs.execute.job_arrays import Arrays
-from fairmile.runs.execute.materials import Material, plan_materials
+from fairmile.runs.execute.materials import plan_materials
 from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.recorder import Ending, begin, check_no_orphan, finish
-from fairmile.runs.execute.worker import MEMBER, Batch
 from fairmile.runs.interchange import export_run, import_runs, known_run
 from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
 from fairmile.runs.parameters import check_placeholders, check_used, unused_params
+from fairmile.runs.plan import RunPlan, Step, changed_spec, check_container, plan_crate
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
 from fairmile.runs.projection import project, walltime
-from fairmile.runs.record.crate import CODE
-from fairmile.runs.record.layout import OUTPUT, WORK, open_arrays
+from fairmile.runs.record.layout import OUTPUT, open_arrays
 from fairmile.runs.record.ledger import Changes, Ledger, recorded_spec
 from fairmile.runs.record.packing import SUFFIX as PACKED
 from fairmile.runs.record.record import Captured, RunRecord, RunResult
@@ -68,11 +65,9 @@ from fairmile.runs.results import (
     RunDetails,
     RunList,
     RunOutput,
-    RunPlanDict,
-    StepDict,
 )
 from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
-from fairmile.runs.review import Review, is_foreign, refuse_unseen, restrict, review
+from fairmile.runs.review import is_foreign, refuse_unseen, restrict, review
 from fairmile.runs.targets import (
     Runnable,
     checked_spec,
@@ -89,69 +84,6 @@ _HISTORY = 20
 _NO_RUN = "no successful earlier run"
 _STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows
 _TAIL_BYTES = 64 << 10
-
-
-@dataclass(frozen=True)
-class Step:
-    """One thing that happens before or while a run is executed."""
-
-    verb: str  # fetch, build, submit, run; known, restore and again where an earlier run has the same identity
-    what: str
-    size_bytes: int | None = None
-
-    def to_dict(self) -> StepDict:
-        return {"verb": self.verb, "what": self.what, "size_bytes": self.size_bytes}
-
-
-@dataclass(frozen=True, repr=False)
-class RunPlan(Result):
-    """What a run would do; nothing has happened yet."""
-
-    spec: RunSpec
-    steps: tuple[Step, ...]
-    notes: tuple[str, ...] = ()
-    prediction: Mapping[str, Any] = field(default_factory=dict)
-    script: str = ""  # of the job, where a system's scheduler carries it
-    sources: tuple[str, ...] = ()
-    materials: tuple[Material, ...] = ()  # what goes to places of the folder it runs in
-    is_complete: bool = False  # its parameters are part of its command already
-    original: Run | None = None  # what is done again
-    review: Review | None = None  # of a record from elsewhere: what somebody must have agreed to
-    crate: Path | None = None  # what the record is imported from before it is done again
-    container: str = ""  # the image that a program is locked into
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    unpredicted: str = ""  # why there is no prediction
-
-    @property
-    def fit(self) -> Fit:
-        """Whether the run is expected to have room on its device; FITS also where nothing tells."""
-        return unfit(self.prediction)[0]
-
-    def to_dict(self) -> RunPlanDict:
-        fit, why = unfit(self.prediction)
-        plan: RunPlanDict = {
-            "spec": self.spec.model_dump(mode="json", exclude_defaults=True),
-            "steps": [step.to_dict() for step in self.steps],
-            "notes": list(self.notes),
-            "prediction": dict(self.prediction),
-            "fit": str(fit) if why else None,
-            "script": self.script,
-        }
-        if self.review is not None:
-            plan["review"] = self.review.to_dict()
-        return plan
-
-    def summary(self) -> str:
-        where = f" on {self.spec.system}" if self.spec.system else ""
-        return f"{self.spec.name}{where}: {' '.join(self.spec.argv)}"
-
-    def refuse_unfit(self) -> None:
-        """Raise UsageError where the run does not fit: it would wait in a queue only to run out of memory."""
-        fit, why = unfit(self.prediction)
-        if fit is Fit.DOES_NOT and not self.spec.anyway:
-            remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
-            advice = remedies[0] if remedies else "ask for less, or for a device with more memory"
-            raise UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it regardless")
 
 
 class Recording:
@@ -244,7 +176,7 @@ class Runs(Ledger):
                     f"not carried to {spec.system}: {left}; --data NAME=PATH carries one, to the same place there"
                 )
             argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
-            made = machine.script(carrier.near_job(spec, argv, self.root / "RUN", ""))
+            made = machine.script(carrier.local_job(spec, argv, self.root / "RUN", ""))
             script, notes = made.text, [*notes, *made.notes]
             away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
             steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect}){away}"))
@@ -383,8 +315,12 @@ class Runs(Ledger):
             member = replace(plan, spec=plan.spec.model_copy(update=changes))
             # On a system all of them wait in its queue at the same time.
             after = () if plan.spec.system or not number else (After(str(number - 1), "ended"),)
-            tasks.append(Task(str(number), lambda _, member=member: self.prepare(member), after))
+            tasks.append(self._task(str(number), member, after))
         return RunList(self._carried_out(tasks, echo))
+
+    def _task(self, name: str, plan: RunPlan, after: tuple[After, ...]) -> Task:
+        """Return the task of a plan, which is prepared when it can begin."""
+        return Task(name, lambda _: self.prepare(plan), after)
 
     def execute(
         self,
@@ -420,7 +356,9 @@ class Runs(Ledger):
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
-        captured = self._preparation.bring(spec, sources=plan.sources, materials=plan.materials, original=plan.original)
+        captured = self._preparation.fetch_inputs(
+            spec, sources=plan.sources, materials=plan.materials, original=plan.original
+        )
         captured.needs = needs_record(checked, captured)
         record = _new_record(plan, spec, captured)
         if not again and (known := self._known(record.identity, spec, captured, on_step)) is not None:
@@ -500,54 +438,7 @@ class Runs(Ledger):
         Each of them has a folder of its own to work in, which shows that of the specification, unless `in_place` has
         all work in that one.
         """
-        spec = plan.spec
-        if spec.system:
-            self._around.jobs().machines[spec.system].refuse_elsewhere()
-        is_far = bool(spec.system) and self.arrays.is_far(spec.system)
-        if is_far and spec.environment:  # which is refused
-            self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
-        checked = self.check_needs(spec)
-        captured = self._preparation.bring(spec, sources=plan.sources, materials=plan.materials, original=plan.original)
-        captured.needs = needs_record(checked, captured)
-        shared = RunRecord(spec=recorded_spec(spec), captured=captured, prediction=dict(plan.prediction))
-        moves = bool(spec.folder) and (is_far or not in_place)
-        if moves:
-            spec = self._preparation.travelling(folder, shared, spec)
-        values = self._preparation.lay(shared, folder, code=True)
-        view = View([str(each) for each in (PurePath(spec.subfolder), *PurePath(spec.subfolder).parents)][:-1])
-        if moves and not is_far:
-            view = self._preparation.show(captured.code, Path(plan.spec.folder), folder, spec)
-        if is_far:
-            values |= {"python": carrier.PYTHON}
-            carrier.lay_benchmarks(spec.argv, folder / WORK)
-        if spec.folder != plan.spec.folder and not is_far:
-            argv = _within_reach(spec.argv, Path(plan.spec.folder), folder / WORK / spec.subfolder)
-            spec = spec.model_copy(update={"argv": argv})
-            shared.spec.argv = list(argv)
-        values = {name: text for name, text in values.items() if name not in ("run", "source")}
-        # Where things are elsewhere is known only there: placeholders stay until then.
-        frozen = Frozen(folder, spec, {} if is_far else values, tuple(view.notes(Path(plan.spec.folder))))
-        code = folder / WORK
-        env = dict(spec.env)
-        around: tuple[str, ...] = (MEMBER,)
-        if spec.environment and not spec.system:
-            command = self._around.envs().shell(captured.environment.digest, [MEMBER])
-            env, around = {**command.env, **env}, tuple(command.argv)
-        is_there = code.is_dir() and not spec.folder
-        write_batch(
-            Batch(
-                folder,
-                shared,
-                self.root,
-                env,
-                str(code) if is_there else "",
-                around,
-                values=values if is_far else {},
-                own=frozenset(view.own),
-            )
-        )
-        _made(self.root)
-        return frozen
+        return freeze(plan, folder, self._host, self.check_needs, in_place=in_place)
 
     @property
     def executors(self) -> Executors:
@@ -674,7 +565,7 @@ class Runs(Ledger):
         if crate is not None:
             (imported,) = EXCHANGES["rocrate"].read(crate)
             if known_run(self, imported, crate) is None:
-                return _crate_plan(imported, crate, container, changes)
+                return plan_crate(imported, crate, container, changes)
             reference = imported.id
         original = self.collect(reference)
         check_repeatable(original)
@@ -685,12 +576,12 @@ class Runs(Ledger):
         dropped: dict[str, str] = {}
         if foreign:
             spec, dropped = restrict(spec, original)
-        spec = _changed(spec, changes)
+        spec = changed_spec(spec, changes)
         checked = None
         if foreign:
             source = str(original.record.imported.get("from") or original.record.rerun_of or original.folder)
             checked = review(original, spec, dropped, sorted(kept), source, container)
-        _check_container(container, spec)
+        check_container(container, spec)
         sources = tuple(each.asset for each in code.sources)
         steps = (Step("run", " ".join(spec.argv)),)
         return RunPlan(
@@ -809,51 +700,3 @@ def _new_record(plan: RunPlan, spec: RunSpec, captured: Captured) -> RunRecord:
         foreign=plan.review is not None,
         container=plan.container,
     )
-
-
-def _within_reach(argv: Sequence[str], before: Path, work: Path) -> tuple[str, ...]:
-    """Return a command with the files that were not copied with its code named by where they are."""
-    return tuple(
-        str(before / word)
-        if word and (number or "/" in word) and not (work / word).exists() and (before / word).exists()
-        else word
-        for number, word in enumerate(argv)
-    )
-
-
-def _check_container(container: str, spec: RunSpec) -> None:
-    if container and spec.system:
-        raise UsageError(f"a container isolates programs on this machine, not on {spec.system}", hint="add --on laptop")
-
-
-def _crate_plan(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:
-    """Return the plan of doing a record again that is not among ours yet."""
-    original = Run(imported.record, Path())
-    check_repeatable(original)
-    kept = {name.removeprefix(f"{CODE}/") for name in imported.files if name.startswith(f"{CODE}/")}
-    spec, dropped = restrict(rerun_spec(original, {}, kept), original)
-    spec = _changed(spec, changes)
-    checked = review(original, spec, dropped, sorted(kept), imported.source, container)
-    _check_container(container, spec)
-    steps = (Step("import", str(crate)), Step("run", " ".join(spec.argv)))
-    return RunPlan(spec, steps, original=original, review=checked, crate=crate, container=container, changes=changes)
-
-
-def _changed(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
-    """Return a specification with fields that a person changed; variables are added to those it has."""
-    if not changes:
-        return spec
-    env = {**spec.env, **changes.get("env", {})}
-    return checked_spec({**_said(spec), **changes, "env": env})
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_failure(str(folder), error) from error
-    return folder
-
-
-def _said(spec: RunSpec) -> dict[str, Any]:
-    return spec.model_dump(mode="json", exclude_defaults=True)

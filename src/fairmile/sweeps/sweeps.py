@@ -27,11 +27,12 @@ from fairmile.runs.execute.crew import Ended
 from fairmile.runs.execute.executor import Graph, Handle, Member, Task, TaskStatus
 from fairmile.runs.execute.scheduler import Packing
 from fairmile.runs.execute.worker import Batch
+from fairmile.runs.plan import RunPlan
 from fairmile.runs.prediction import Fit, unfit
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
-from fairmile.runs.runs import RunPlan, Runs
+from fairmile.runs.runs import Runs
 from fairmile.sweeps.files import is_definition, read_document, source_document
 from fairmile.sweeps.folder import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
 from fairmile.sweeps.generate import Generated, GenerationPlan, Progress, generate, plan_generation
@@ -434,17 +435,23 @@ class Sweeps:
         *,
         at_once: int = 1,
         failed: bool = False,
+        pilots: int = 0,
         on_end: Callable[[Ended], None] = lambda _: None,
     ) -> SweepStatus:
-        """Execute on this machine what of a sweep is missing, and with `failed` also what failed, to the end."""
+        """Execute what of a sweep is missing, and with `failed` also what failed, to the end.
+
+        That is done by `at_once` processes on this machine, or by so many `pilots` on the sweep's system: jobs that
+        stay and take one point after the other, so that none waits in the queue.
+        """
         with self._turn(sweep):
             found = self.points(sweep)
             # Workers of a controller that was killed end what they are at.
             wanted = [each for each in found if _is_missing(each, failed) or self._is_begun_here(each)]
             numbers = {each.run: each.number for each in wanted}
             tasks = [Task.of(Member(sweep.folder, each.number, each.run)) for each in wanted]
-            with self._runs().executors.pool(at_once) as pool:
-                Graph(tasks, lambda _: pool, lambda _, status: on_end(_end_of(numbers, status))).follow()
+            executors = self._runs().executors
+            with executors.pilot(sweep.system, pilots) if pilots else executors.pool(at_once) as executor:
+                Graph(tasks, lambda _: executor, lambda _, status: on_end(_end_of(numbers, status))).follow()
             found = self.points(sweep) if wanted else found
             self._conclude(sweep, found)
         return found
@@ -481,13 +488,11 @@ class Sweeps:
         self, sweep: Sweep, standings: Sequence[PointStatus], wanted: Sequence[int], limits: Mapping[str, int | None]
     ) -> list[ArrayState]:
         """Submit points as far as the queue has room for them, and note which are held back."""
-        before = len(list(read_tasks(sweep.folder)))
         executor = self._runs().executors.on(sweep.system, _packing(limits))
         members = [Member(sweep.folder, number, standings[number].run, sweep.system) for number in wanted]
         taken = {handle.run for handle in executor.submit(members)}
         _hold_back(sweep, [number for number in wanted if standings[number].run not in taken])
-        keys = [listed["key"] for listed in list(read_tasks(sweep.folder))[before:]]
-        return [job for key in keys if (job := self._runs().arrays.get(key)) is not None]
+        return executor.submitted
 
     def wait(self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None) -> SweepStatus:
         """Follow a sweep on its system to its end; what its limit held back is submitted as others end."""
@@ -501,7 +506,9 @@ class Sweeps:
                 with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else hands them over
                     limits = _limits(sweep, pack=None, slots=None, at_once=None, queued=None)
                     self._hand_over(sweep, found, _held_back(sweep), limits)
-            time.sleep(_LOOK_S if len(found) < 100 and not self._runs().arrays.is_far(sweep.system) else _SELDOM_LOOK_S)
+            time.sleep(
+                _LOOK_S if len(found) < 100 and not self._runs().arrays.is_remote(sweep.system) else _SELDOM_LOOK_S
+            )
         with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else who waited does so
             self._conclude(sweep, found)
         return found

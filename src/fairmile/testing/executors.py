@@ -59,7 +59,13 @@ class Place:
         number = len(list(self.folder.glob("batch-*")))
         folder, name = self.folder / f"batch-{number}", f"g{number}"
         folder.mkdir()
-        asked = {"group": name, "params": {"x": ""}, "used": ("x",), "system": self.system, "watch_s": 0} | fields
+        asked: dict[str, Any] = {
+            "group": name,
+            "params": {"x": ""},
+            "used": ("x",),
+            "system": self.system,
+            "watch_s": 0,
+        } | fields
         frozen = self.runs.freeze(self.runs.plan(["sh", "-c", script], name="try", **asked), folder)
         ids = [f"{name}-{n}" for n in range(len(values))]
         frozen.write_members(frozen.member(id, params={"x": x}) for id, x in zip(ids, values, strict=True))
@@ -67,7 +73,7 @@ class Place:
 
     def run(self, script: str, **fields: Any) -> PreparedRun:
         """Return a run of its own that was prepared."""
-        asked = {"system": self.system, "watch_s": 0, "folder": ""} | fields
+        asked: dict[str, Any] = {"system": self.system, "watch_s": 0, "folder": ""} | fields
         made = self.runs.prepare(self.runs.plan(["sh", "-c", script], name="own", **asked))
         assert isinstance(made, PreparedRun)
         return made

@@ -22,12 +22,13 @@ from fairmile.jobs.folders import FarPlace
 from fairmile.jobs.queue import Jobs
 from fairmile.runs.execute import remote_batches as batches_far
 from fairmile.runs.execute.batches import ArrayState, Frozen, write_tasks
-from fairmile.runs.execute.remote_batches import FarBatches
+from fairmile.runs.execute.remote_batches import RemoteBatches
+from fairmile.runs.plan import RunPlan
 from fairmile.runs.record.layout import open_arrays
 from fairmile.runs.record.record import JobReference
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.runs import RunPlan, Runs
+from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
 
 PROGRAM = """\
@@ -311,7 +312,7 @@ class TestWhatComes:
                 link = tarfile.TarInfo("g-0/output.log")
                 link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
                 archive.addfile(link)
-            FarBatches(tmp_path / "runs", None)._unpack(pack, frozenset({"g-0"}), "far", "")  # type: ignore[arg-type]
+            RemoteBatches(tmp_path / "runs", None)._unpack(pack, frozenset({"g-0"}), "far", "")  # type: ignore[arg-type]
 
         return unpack
 
@@ -339,7 +340,7 @@ class TestWhatComes:
     def test_a_damaged_archive_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "pack").write_bytes(b"\x1f\x8bnothing")
         with pytest.raises(Integrity, match="damaged"):
-            FarBatches(tmp_path, None)._unpack(tmp_path / "pack", frozenset(), "far", "")  # type: ignore[arg-type]
+            RemoteBatches(tmp_path, None)._unpack(tmp_path / "pack", frozenset(), "far", "")  # type: ignore[arg-type]
 
 
 def test_an_environment_of_this_machine_is_refused(box: Runs, tmp_path: Path) -> None:

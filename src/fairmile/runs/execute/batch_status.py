@@ -62,9 +62,9 @@ def member_statuses(folder: Path, host: WorkspaceRuns, arrays: Callable[[], Arra
     rows = {row.id: row for row in host.ledger.rows(group=group)}
     if system:
         jobs: dict[str, Any] = {}
-        begun = [row for row in rows.values() if not row.state.is_end]
-        for row in begun:
-            host.collect(row.id, jobs)
+        begun = [row.id for row in rows.values() if not row.state.is_end]
+        for id in begun:
+            host.collect(id, jobs)
         rows = {row.id: row for row in host.ledger.rows(group=group)} if begun else rows
     found = []
     for number, member in enumerate(batch.members()):

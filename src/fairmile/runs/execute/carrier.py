@@ -91,13 +91,15 @@ _STATES = {
 }
 
 
-def near_job(spec: RunSpec, argv: Sequence[str], folder: Path, key: str) -> JobSpec:
+def local_job(spec: RunSpec, argv: Sequence[str], folder: Path, key: str) -> JobSpec:
     """Return the job that executes a run on a machine which sees the files of this one."""
     recorder = (sys.executable, "-P", "-m", "fairmile.runs.execute.recorder", str(folder), "--")
     return _job(spec, argv, key, around=recorder, folder=spec.folder)
 
 
-def far_job(spec: RunSpec, argv: Sequence[str], record: RunRecord, recorder: Path, key: str, folder: Path) -> JobSpec:
+def remote_job(
+    spec: RunSpec, argv: Sequence[str], record: RunRecord, recorder: Path, key: str, folder: Path
+) -> JobSpec:
     """Return the job that executes a run elsewhere: record, recorder, the folder it works in and inputs travel."""
     going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in travelling_inputs(record.captured)}
     inputs = {name: path for name, path in going.items() if not os.path.isdir(path)}
@@ -113,7 +115,7 @@ def far_job(spec: RunSpec, argv: Sequence[str], record: RunRecord, recorder: Pat
     return made.model_copy(update=given)
 
 
-def lay_benchmarks(argv: Sequence[str], work: Path) -> None:
+def copy_benchmarks(argv: Sequence[str], work: Path) -> None:
     """Put what the programs of benchmarks need of Fairmile beside them, for a machine that has none."""
     if _BENCHMARKS not in argv:
         return
@@ -142,7 +144,7 @@ def tied(file: Path, folders: Mapping[str, str], links: Mapping[str, str]) -> Pa
     return file
 
 
-def far_values(record: RunRecord) -> dict[str, str]:
+def remote_values(record: RunRecord) -> dict[str, str]:
     """Return what placeholders stand for elsewhere, as seen from where the program starts; the record notes inputs."""
     up = os.path.relpath(WORK, os.path.join(WORK, record.spec.subfolder))
     values = {"source": up, "run": os.path.join(up, ".."), "python": PYTHON}
@@ -213,11 +215,11 @@ def collect(run: Run, jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
     if carried.task is not None:
         return _of_array(run, carried, carried.task, jobs, arrays)
     job = jobs.find(carried.key)
-    is_far = bool(jobs.machines[carried.system].reach.host)
+    is_remote = bool(jobs.machines[carried.system].reach.host)
     if job is None:
         is_lost = time.time() - run.created > 60
         return run.in_state(RunState.INTERRUPTED) if is_lost else run
-    if is_far and job.is_over:
+    if is_remote and job.is_over:
         _bring(run.folder, job, jobs)
     record = read_record(run.folder)
     if record.result is not None:

@@ -219,11 +219,17 @@ class Graph:
                 continue
             executor = self._place(made)
             self.works[name], self._executors[name] = made, executor
-            groups.setdefault(executor, []).append(name)
+            if callable(self._tasks[name].work):  # else one that cannot be made leaves those before it behind
+                self._hand_over(executor, [name])
+            else:
+                groups.setdefault(executor, []).append(name)
         for executor, names in groups.items():
-            handles = executor.submit([self.works[name] for name in names])
-            self.handles |= dict(zip(names, handles, strict=True))
-            self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
+            self._hand_over(executor, names)
+
+    def _hand_over(self, executor: Executor, names: Sequence[str]) -> None:
+        handles = executor.submit([self.works[name] for name in names])
+        self.handles |= dict(zip(names, handles, strict=True))
+        self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
 
     def follow(self) -> dict[str, TaskStatus]:
         """Carry all tasks to their ends and return how each ended; what comes after a bad end is not begun."""
@@ -232,7 +238,7 @@ class Graph:
             wait_s = _LOOK_S if len(self._live) == 1 else _LOOK_S / len(self._live)
             for executor, live in list(self._live.items()):
                 for status in executor.poll(live.keys(), wait_s=wait_s):
-                    if not status.is_over:
+                    if not status.is_over or status.handle not in live:
                         continue
                     name = live.pop(status.handle)
                     if not self._tries_again(name, status):
@@ -243,11 +249,6 @@ class Graph:
         if left := self._tasks.keys() - self.over.keys():
             raise UsageError(f"tasks wait for each other: {', '.join(sorted(left))}")
         return self.over
-
-    def cancel(self) -> None:
-        """End what runs, and begin nothing more."""
-        for executor, live in self._live.items():
-            executor.cancel(list(live))
 
     def has_begun(self, name: str) -> bool:
         """Tell whether there is a run of a task: one after a bad end, or that was cancelled, has none."""

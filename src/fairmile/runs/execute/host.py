@@ -44,7 +44,7 @@ class WorkspaceRuns:
         spec, record = work.spec, work.record
         if record.attempts:
             return Launch(record.argv or spec.argv, self._resuming(work), {})
-        values = self.preparation.lay(record, work.folder, code=work.from_snapshot)
+        values = self.preparation.materialize(record, work.folder, code=work.from_snapshot)
         argv = complete(spec.argv, {**values, **value_texts(spec)})
         env = {**self._environ, **spec.env}
         if spec.environment:

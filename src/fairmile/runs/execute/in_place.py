@@ -94,8 +94,10 @@ class InPlace:
             raise Unsupported("a loop needs a process of its own", hint="take a pool of one process")
         batch = self._batches.get(work.batch) or self._batches.setdefault(work.batch, self._batch(work.batch))
         member = work.line if work.line is not None else batch.member(work.number)
-        references = {"job": work.job, "trial": work.trial, "mended": work.mended}
-        return batch.execute(member, look=work.look, then=work.then, **references), batch.root / work.id
+        record = batch.execute(
+            member, job=work.job, trial=work.trial, mended=work.mended, look=work.look, then=work.then
+        )
+        return record, batch.root / work.id
 
     def _execute_run(self, work: PreparedRun) -> RunRecord:
         try:

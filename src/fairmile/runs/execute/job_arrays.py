@@ -12,7 +12,7 @@ from fairmile.envs.envs import Envs
 from fairmile.jobs.queue import Jobs
 from fairmile.jobs.spec import Resources
 from fairmile.runs.execute.batches import ArrayState, Frozen, array_job
-from fairmile.runs.execute.remote_batches import FarBatches
+from fairmile.runs.execute.remote_batches import RemoteBatches
 
 
 class Arrays:
@@ -21,7 +21,7 @@ class Arrays:
     def __init__(self, root: Path, jobs: Jobs, envs: Callable[[], Envs]) -> None:
         self._jobs = jobs
         self._envs = envs
-        self._far = FarBatches(root, jobs)
+        self._remote = RemoteBatches(root, jobs)
 
     def submit(
         self,
@@ -40,8 +40,8 @@ class Arrays:
         """
         spec = frozen.spec
         needs = spec.resources if resources is None else Resources.model_validate(resources)
-        if self.is_far(spec.system):
-            return self._submit_far(frozen, worker, key, count=count, at_once=at_once, resources=needs)
+        if self.is_remote(spec.system):
+            return self._submit_remote(frozen, worker, key, count=count, at_once=at_once, resources=needs)
         words = (sys.executable, "-P", *worker)
         job = array_job(spec, words, count=count, at_once=at_once, resources=needs, key=key)
         if spec.environment:
@@ -49,13 +49,13 @@ class Arrays:
             job = self._jobs.equipped(job, self._envs(), digest, on=spec.system)
         return ArrayState.of(self._jobs.submit(job, on=spec.system))
 
-    def _submit_far(self, frozen: Frozen, worker: Sequence[str], key: str, **asked: Any) -> ArrayState:
-        job = self._far.job(frozen, worker, key=key, **asked)
+    def _submit_remote(self, frozen: Frozen, worker: Sequence[str], key: str, **asked: Any) -> ArrayState:
+        job = self._remote.job(frozen, worker, key=key, **asked)
         try:
             return ArrayState.of(self._jobs.submit(job, on=frozen.spec.system))
         except FairmileError:
             if self._jobs.find(key) is None:  # else it may have arrived
-                self._far.forget(key)
+                self._remote.forget(key)
             raise
 
     def get(self, key: str) -> ArrayState | None:
@@ -64,7 +64,7 @@ class Arrays:
         The records of tasks that have ended elsewhere are here then.
         """
         job = self._jobs.find(key)
-        return None if job is None else self._far.state(key, job)
+        return None if job is None else self._remote.state(key, job)
 
     def cancel(self, key: str) -> None:
         """End a job array, where there is one."""
@@ -72,7 +72,7 @@ class Arrays:
         if job is not None and not job.is_over:
             self._jobs.cancel([job.job])
 
-    def is_far(self, system: str) -> bool:
+    def is_remote(self, system: str) -> bool:
         """Tell whether a system is reached over ssh, and sees no file of this machine."""
         return bool(self._jobs.machines[system].reach.host)
 

@@ -1,4 +1,4 @@
-"""What goes into a run: brought, digested, and laid where its program looks for it."""
+"""What goes into a run: fetched, digested, and materialized where its program looks for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LINK_MODE = 0o120000
 
 
 class Preparation:
-    """Brings what the runs of a workspace, whose folder is `root`, need, and lays it out for them."""
+    """Fetches what the runs of a workspace, whose folder is `root`, need, and materializes it for them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Preparation:
         self._assets, self._store, self._envs = assets, store, envs
         self._environ = environ
 
-    def bring(
+    def fetch_inputs(
         self,
         spec: RunSpec,
         *,
@@ -67,7 +67,7 @@ class Preparation:
         materials: Sequence[Material],
         original: Run | None,
     ) -> Captured:
-        """Bring what a run needs and return what goes in, with digests.
+        """Fetch what a run needs and return what goes in, with digests.
 
         `sources` are the assets whose files it works on, `materials` go to places of its folder, `original` is the run
         that it does again.
@@ -121,7 +121,7 @@ class Preparation:
         )
         return captured
 
-    def lay(self, record: RunRecord, folder: Path, *, code: bool) -> dict[str, str]:
+    def materialize(self, record: RunRecord, folder: Path, *, code: bool) -> dict[str, str]:
         """Put the files that a run works on into its folder, and return what placeholders stand for.
 
         With `code` that means also the snapshot of a program which is not where it was, or not what it was.

@@ -107,7 +107,7 @@ class _Array:
         return [n for n in range(len(self.tasks)) if n not in self.brought and _status_of(job, n).state.is_end]
 
 
-class FarBatches:
+class RemoteBatches:
     """Job arrays on machines that ssh reaches, whose runs belong among those below `root`."""
 
     def __init__(self, root: Path, jobs: Jobs) -> None:
@@ -289,9 +289,7 @@ class FarBatches:
             began_s = status.started or record.created
             record.attempts = [Attempt(started=began_s, host=status.nodes or array.system)]
             record.captured.recorded_by = f"the scheduler of {array.system}"
-            reason = (
-                ends.get(id, "").partition(": ")[2] or f"its task ended before it began: {last or status.sentence}"
-            )
+            reason = ends.get(id, "").partition(": ")[2] or f"its task ended before it began: {last or status.sentence}"
             ending = Ending(run_state(status.state), status.exit_code, status.signal, reason, hint)
             _made(self._root / id)
             record.state = RunState.QUEUED

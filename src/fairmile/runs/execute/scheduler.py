@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, Protocol
 from fairmile.base.errors import FairmileError, Transient, UsageError
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
-from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
-from fairmile.runs.execute.carrier import near_job
+from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
+from fairmile.runs.execute.carrier import local_job
 from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, TaskStatus, Work
 from fairmile.runs.execute.following import status_of
 from fairmile.runs.execute.host import WorkspaceRuns
@@ -70,9 +70,9 @@ class SharedRuns:
     def job(self, work: PreparedRun, record: RunRecord, key: str) -> JobSpec:
         """Return the job of a run; one that has begun before goes on with what lies in its folder."""
         if not record.argv:
-            values = self._host.preparation.lay(record, work.folder, code=work.from_snapshot)
+            values = self._host.preparation.materialize(record, work.folder, code=work.from_snapshot)
             record.argv = list(complete(work.spec.argv, {**values, **value_texts(work.spec)}))
-        return near_job(work.spec, record.argv, work.folder, key)
+        return local_job(work.spec, record.argv, work.folder, key)
 
     def sent(self, folder: Path) -> None:
         """Nothing went anywhere."""
@@ -94,6 +94,7 @@ class Scheduler:
         self._system, self._host, self._arrays, self._packing = system, host, arrays, packing
         self._carrier, self._echo = carrier, echo
         self._states: dict[Handle, RunState] = {}
+        self.submitted: list[ArrayState] = []  # the job arrays of members and loops, as they were submitted
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
         """Submit runs, and return the handles of those that were; the limit of a packing holds others back."""
@@ -218,7 +219,8 @@ class Scheduler:
         words = ["-m", _WORKER, str(frozen.folder), "--tasks", file]
         words += ["--at-once", str(self._packing.slots)] if self._packing.slots > 1 else []
         try:
-            self._arrays.submit(frozen, words, len(tasks), key, at_once=self._packing.at_once, resources=needs)
+            asked: dict[str, Any] = {"at_once": self._packing.at_once, "resources": needs}
+            self.submitted.append(self._arrays.submit(frozen, words, len(tasks), key, **asked))
         except FairmileError as error:
             # After a lost connection it may have arrived, and then needs the file.
             if not isinstance(error, Transient) and self._arrays.get(key) is None:
@@ -233,7 +235,7 @@ class Scheduler:
         words = ["-m", loops[0].module, str(folder), "--job", key, *loops[0].arguments]
         spec = RunSpec.model_validate(Batch.read(folder).shared.spec.to_dict())
         try:
-            self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key)
+            self.submitted.append(self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key))
         except FairmileError as error:
             if not isinstance(error, Transient) and self._arrays.get(key) is None:
                 (folder / file).unlink(missing_ok=True)
@@ -246,12 +248,11 @@ class Scheduler:
 
     def _packed(self, spec: RunSpec, count: int) -> int:
         """Return how many members a task should execute, by what those of the batch took, or runs of that name."""
-        rows = self._host.ledger.rows
-        for chosen in ({"group": spec.group}, {"name": spec.name, "limit": _HISTORY}):
-            found = rows(states=[RunState.DONE], **chosen) if any(chosen.values()) else []  # type: ignore[arg-type]
-            if took := [row.elapsed_s for row in found if row.elapsed_s]:
-                return max(1, min(count, int(_PACK_S / max(fmean(took), 0.1))))
-        return 1
+        ledger = self._host.ledger
+        rows = ledger.rows(group=spec.group, states=[RunState.DONE]) if spec.group else []
+        rows = rows or ledger.rows(name=spec.name, states=[RunState.DONE], limit=_HISTORY)
+        took = [row.elapsed_s for row in rows if row.elapsed_s is not None]
+        return max(1, min(count, int(_PACK_S / max(fmean(took), 0.1)))) if took else 1
 
     def _needs(self, resources: Mapping[str, Any], size: int) -> tuple[dict[str, Any], int]:
         """Return what a task of so many members asks for, and how many it can have within the time a job may take."""

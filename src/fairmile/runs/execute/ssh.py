@@ -27,11 +27,11 @@ class SentRuns:
         """Return the job of a run, with all that goes along."""
         preparation, folder = self._host.preparation, work.folder
         spec = preparation.travelling(folder, record, work.spec)
-        values = {**preparation.lay(record, folder, code=True), **carrier.far_values(record)}
-        carrier.lay_benchmarks(spec.argv, folder / WORK)
+        values = {**preparation.materialize(record, folder, code=True), **carrier.remote_values(record)}
+        carrier.copy_benchmarks(spec.argv, folder / WORK)
         argv = complete(spec.argv, {**values, **value_texts(spec)})
         recorder = carrier.recorder_file(self._host.ledger.root / ".recorder")
-        return carrier.far_job(spec, argv, record, recorder, key, folder)
+        return carrier.remote_job(spec, argv, record, recorder, key, folder)
 
     def sent(self, folder: Path) -> None:
         """Remove from the folder of a run what its job took along."""

@@ -22,13 +22,14 @@ from fairmile.base.results import Result
 from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
 from fairmile.runs.execute.worker import Batch
+from fairmile.runs.plan import RunPlan
 from fairmile.runs.record.ledger import Ledger, RunRow
 from fairmile.runs.record.record import JobReference
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.trial import trial_result
 from fairmile.runs.record.values import Better
-from fairmile.runs.runs import RunPlan, Runs
+from fairmile.runs.runs import Runs
 from fairmile.sweeps.files import read_document
 from fairmile.sweeps.folder import SWEEP, Sweep, read_sweep
 from fairmile.sweeps.members import Members
@@ -125,7 +126,7 @@ class Studies:
                 f"{definition.origin('tuning')}: the engine {settings.engine} works in one process only",
                 hint="take `engine: optuna` for workers on a system",
             )
-        if system and self._runs().arrays.is_far(system):
+        if system and self._runs().arrays.is_remote(system):
             raise Unsupported(
                 f"{system} is reached over ssh, where a study cannot be shared",
                 hint="start it there, in a workspace of that machine",
@@ -285,9 +286,8 @@ class Studies:
         (study.folder / _STOP).unlink(missing_ok=True)
         self._reap(study, engine)
         executor = self._runs().executors.on(study.system)
-        handle, *_ = executor.submit([_loop(study, number) for number in range(workers)])
-        array = self._runs().arrays.get(handle.run.rpartition("/")[0])
-        return array.job if array is not None else ""
+        executor.submit([_loop(study, number) for number in range(workers)])
+        return executor.submitted[0].job
 
     def is_spent(self, study: Sweep) -> bool:
         """Tell whether all trials that a study may have are over."""

@@ -1,0 +1,111 @@
+"""The plan of a run: what it would do, before anything has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import UsageError
+from fairmile.base.results import Result
+from fairmile.runs.exchange import ImportedRun
+from fairmile.runs.execute.materials import Material
+from fairmile.runs.prediction import Fit, unfit
+from fairmile.runs.record.crate import CODE
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.rerun import check_repeatable, rerun_spec
+from fairmile.runs.results import RunPlanDict, StepDict
+from fairmile.runs.review import Review, restrict, review
+from fairmile.runs.targets import checked_spec
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that happens before or while a run is executed."""
+
+    verb: str  # fetch, build, submit, run; known, restore and again where an earlier run has the same identity
+    what: str
+    size_bytes: int | None = None
+
+    def to_dict(self) -> StepDict:
+        return {"verb": self.verb, "what": self.what, "size_bytes": self.size_bytes}
+
+
+@dataclass(frozen=True, repr=False)
+class RunPlan(Result):
+    """What a run would do; nothing has happened yet."""
+
+    spec: RunSpec
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+    prediction: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""  # of the job, where a system's scheduler carries it
+    sources: tuple[str, ...] = ()
+    materials: tuple[Material, ...] = ()  # what goes to places of the folder it runs in
+    is_complete: bool = False  # its parameters are part of its command already
+    original: Run | None = None  # what is done again
+    review: Review | None = None  # of a record from elsewhere: what somebody must have agreed to
+    crate: Path | None = None  # what the record is imported from before it is done again
+    container: str = ""  # the image that a program is locked into
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    unpredicted: str = ""  # why there is no prediction
+
+    @property
+    def fit(self) -> Fit:
+        """Whether the run is expected to have room on its device; FITS also where nothing tells."""
+        return unfit(self.prediction)[0]
+
+    def to_dict(self) -> RunPlanDict:
+        fit, why = unfit(self.prediction)
+        plan: RunPlanDict = {
+            "spec": self.spec.model_dump(mode="json", exclude_defaults=True),
+            "steps": [step.to_dict() for step in self.steps],
+            "notes": list(self.notes),
+            "prediction": dict(self.prediction),
+            "fit": str(fit) if why else None,
+            "script": self.script,
+        }
+        if self.review is not None:
+            plan["review"] = self.review.to_dict()
+        return plan
+
+    def summary(self) -> str:
+        where = f" on {self.spec.system}" if self.spec.system else ""
+        return f"{self.spec.name}{where}: {' '.join(self.spec.argv)}"
+
+    def refuse_unfit(self) -> None:
+        """Raise UsageError where the run does not fit: it would wait in a queue only to run out of memory."""
+        fit, why = unfit(self.prediction)
+        if fit is Fit.DOES_NOT and not self.spec.anyway:
+            remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
+            advice = remedies[0] if remedies else "ask for less, or for a device with more memory"
+            raise UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it regardless")
+
+
+def check_container(container: str, spec: RunSpec) -> None:
+    """Raise UsageError where a program is to be isolated on a system."""
+    if container and spec.system:
+        raise UsageError(f"a container isolates programs on this machine, not on {spec.system}", hint="add --on laptop")
+
+
+def plan_crate(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:
+    """Return the plan of doing a record again that is not among ours yet."""
+    original = Run(imported.record, Path())
+    check_repeatable(original)
+    kept = {name.removeprefix(f"{CODE}/") for name in imported.files if name.startswith(f"{CODE}/")}
+    spec, dropped = restrict(rerun_spec(original, {}, kept), original)
+    spec = changed_spec(spec, changes)
+    checked = review(original, spec, dropped, sorted(kept), imported.source, container)
+    check_container(container, spec)
+    steps = (Step("import", str(crate)), Step("run", " ".join(spec.argv)))
+    return RunPlan(spec, steps, original=original, review=checked, crate=crate, container=container, changes=changes)
+
+
+def changed_spec(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
+    """Return a specification with fields that a person changed; variables are added to those it has."""
+    if not changes:
+        return spec
+    env = {**spec.env, **changes.get("env", {})}
+    return checked_spec({**spec.model_dump(mode="json", exclude_defaults=True), **changes, "env": env})

@@ -1,0 +1,127 @@
+"""Tasks with edges, on an executor of our own making that ends them as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.runs.execute.executor import After, Graph, Handle, Member, Task, TaskStatus, Work
+from fairmile.runs.record.record import RunRecord
+from fairmile.runs.record.run import Run, RunState
+
+
+class Scripted:
+    """Ends each task as the next of its states says, one at each poll; without states it is done."""
+
+    def __init__(self, **states: Sequence[RunState]) -> None:
+        self._states = {id: list(each) for id, each in states.items()}
+        self.submitted: list[list[str]] = []
+        self._live: list[Handle] = []
+
+    def submit(self, works: Sequence[Work]) -> list[Handle]:
+        self.submitted.append([work.id for work in works])
+        handles = [Handle.of(work) for work in works]
+        self._live += handles
+        return handles
+
+    def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+        handle = next(each for each in self._live if each in handles)
+        self._live.remove(handle)
+        left = self._states.get(handle.run) or [RunState.DONE]
+        return [TaskStatus(handle, left.pop(0))]
+
+    def cancel(self, handles: Collection[Handle]) -> None:
+        raise NotImplementedError
+
+    def collect(self, handle: Handle) -> Run:
+        return Run(RunRecord(id=handle.run), Path(handle.run))
+
+
+def member(id: str) -> Member:
+    return Member(Path("batch"), 0, id)
+
+
+def task(id: str, *after: str, retries: int = 0) -> Task:
+    return Task.of(member(id), *map(After, after), retries=retries)
+
+
+def states(over: dict[str, TaskStatus]) -> dict[str, RunState]:
+    return {name: status.state for name, status in over.items()}
+
+
+def test_what_needs_nothing_is_submitted_together_and_the_rest_as_it_may_begin() -> None:
+    executor = Scripted()
+    Graph([task("d", "b", "c"), task("a"), task("b", "a"), task("c")], lambda _: executor).follow()
+    assert executor.submitted == [["a", "c"], ["b"], ["d"]]
+
+
+def test_what_comes_after_a_bad_end_never_begins_and_the_others_do() -> None:
+    executor = Scripted(a=[RunState.FAILED])
+    over = Graph([task("a"), task("b", "a"), task("c", "b"), task("d")], lambda _: executor).follow()
+    assert states(over) == {
+        "a": RunState.FAILED,
+        "b": RunState.CANCELLED,
+        "c": RunState.CANCELLED,
+        "d": RunState.DONE,
+    }
+    assert over["b"].reason == "it comes after a, which is failed"
+    assert executor.submitted == [["a", "d"]]
+
+
+def test_an_end_of_any_kind_but_a_cancellation_may_be_enough() -> None:
+    chain = [task("a"), Task.of(member("b"), After("a", "ended")), Task.of(member("c"), After("b", "ended"))]
+    executor = Scripted(a=[RunState.FAILED], b=[RunState.CANCELLED])
+    over = Graph(chain, lambda _: executor).follow()
+    assert states(over) == {"a": RunState.FAILED, "b": RunState.CANCELLED, "c": RunState.CANCELLED}
+    assert executor.submitted == [["a"], ["b"]]
+
+
+def test_a_failure_is_tried_again_so_often_and_a_cancellation_is_not() -> None:
+    failed = RunState.FAILED
+    executor = Scripted(a=[failed, RunState.TIMEOUT, RunState.DONE], b=[failed] * 5, c=[RunState.CANCELLED])
+    ends: list[str] = []
+    tasks = [task(id, retries=2) for id in "abc"]
+    over = Graph(tasks, lambda _: executor, lambda name, _: ends.append(name)).follow()
+    assert states(over) == {"a": RunState.DONE, "b": failed, "c": RunState.CANCELLED}
+    assert sorted(ends) == ["a", "b", "c"]
+    assert sum(id == "b" for ids in executor.submitted for id in ids) == 3
+
+
+def test_work_is_made_from_the_runs_before_it_or_a_known_run_stands_for_it() -> None:
+    executor = Scripted()
+    known = Run(RunRecord(id="known", state=RunState.DONE), Path("known"))
+    made: list[str] = []
+
+    def make(before: object) -> Work:
+        assert isinstance(before, dict)
+        made.extend(run.id for run in before.values())
+        return member("late")
+
+    tasks = [Task("first", lambda _: known), task("a"), Task("second", make, (After("first"), After("a")))]
+    graph = Graph(tasks, lambda _: executor)
+    graph.follow()
+    assert made == ["known", "a"]
+    assert executor.submitted == [["a"], ["late"]]
+    assert [graph.collect(name).id for name in ("first", "second")] == ["known", "late"]
+
+
+def test_work_that_cannot_be_made_leaves_nothing_behind_that_was_made_before_it() -> None:
+    executor = Scripted()
+
+    def refuse(_: object) -> Work:
+        raise NotFound("there is no such input")
+
+    graph = Graph([Task("a", lambda _: member("a")), Task("b", refuse)], lambda _: executor)
+    with pytest.raises(NotFound):
+        graph.submit()
+    assert executor.submitted == [["a"]]
+
+
+def test_edges_that_lead_nowhere_or_in_a_circle_are_refused() -> None:
+    with pytest.raises(UsageError, match="task a comes after z, which is not among the tasks"):
+        Graph([task("a", "z")], lambda _: Scripted())
+    with pytest.raises(UsageError, match="tasks wait for each other: a, b"):
+        Graph([task("a", "b"), task("b", "a")], lambda _: Scripted()).follow()
