@@ -155,7 +155,7 @@ def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **
 def sweep(
     what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, at_once: int = 1, **fields: Any
 ) -> SweepStatus:
-    """Run a file, an asset or a command over all combinations of values, to the end; tell how each point ended.
+    """Run a file, an asset or a command over all combinations of values, and return the status of each point.
 
     `params` are axes, as `{"lr": [0.1, 0.01]}`; `fields` are those of a run, as `system`, where it then runs.
     """
@@ -171,7 +171,7 @@ def sweep(
 def tune(
     what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, workers: int = 1, **fields: Any
 ) -> StudyStatus:
-    """Search for the best values as a file says, until its budget is spent; return all trials.
+    """Search for the best values as a file says, until its budget is spent, and return the trials and the best.
 
     `fields` are those of a run, or of the file's `tuning`, as `trials` and `sampler`.
     """

@@ -93,7 +93,7 @@ def test_a_new_program_runs_as_it_is(workspace: Workspace, tmp_path: Path) -> No
     run = workspace.runs.run(str(tmp_path / "lake"), params={"terms": 10})
     assert run.metrics["error"].value == pytest.approx(0.0998, abs=1e-3)
     assert run.metrics["error"].better == "lower"
-    assert {each["name"] for each in run.captured.code["files"]} == {"lake", "run.sh"}
+    assert {each.name for each in run.captured.code.files} == {"lake", "run.sh"}
 
 
 @pytest.mark.thorough

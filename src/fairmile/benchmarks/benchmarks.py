@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic, write_failure
+from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result, Results
 from fairmile.benchmarks.harness.schema import Field, Schema
 from fairmile.benchmarks.program import SCHEMA, SETTINGS, STEP, SUITE, folder_of, load, names
@@ -110,6 +111,10 @@ class BenchmarkList(Results[Benchmark]):
 
     def summary(self) -> str:
         return f"{len(self)} benchmarks: {', '.join(each.name for each in self)}"
+
+    def _repr_html_(self) -> str:
+        columns = ["domain", "metric", "target"]
+        return rows_table(["name", *columns], [[each.name, *map(each.rule.get, columns)] for each in self])
 
 
 @dataclass(frozen=True, repr=False)

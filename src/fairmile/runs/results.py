@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NotRequired, TypedDict, cast
 
+from fairmile.base.html_tables import fields_table
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration, format_size
 from fairmile.meter.footprint import Footprint, FootprintDict
@@ -12,6 +13,8 @@ from fairmile.runs.record.ledger import Changes
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.shapes import RunDict
 from fairmile.runs.record.values import Value
+
+_TAIL_BYTES = 2000  # of an output that a notebook shows
 
 
 class RunListDict(TypedDict):
@@ -62,6 +65,9 @@ class RunOutput(bytes, Result):
 
     def summary(self) -> str:
         return f"{format_size(len(self))}, {len(self.splitlines()):,} lines"
+
+    def _repr_html_(self) -> str:
+        return fields_table({"output": self.summary(), "end": self[-_TAIL_BYTES:].decode(errors="replace")})
 
     __repr__ = Result.__repr__
 
