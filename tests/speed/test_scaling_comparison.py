@@ -21,7 +21,7 @@ from scaling_accuracy.published import read_megatron, read_mlperf_hpc, read_vtra
 
 from fairmile.base.errors import UsageError
 
-SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
+SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SCRIPT = Path(__file__).parents[2] / "speed" / "accuracy_scaling.py"
 
 

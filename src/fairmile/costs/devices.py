@@ -62,12 +62,12 @@ class Device:
 def device(name: str) -> Device:
     """Return a device by its name or an alias, case and punctuation aside; NotFound suggests the nearest."""
     table = _by_name()
-    found = table.get(_plain(name))
-    if found is None:
+    known = table.get(_plain(name))
+    if known is None:
         names = sorted({alias for each in table.values() for alias in (each.slug, *each.aliases)})
         hint = did_you_mean(name, names) or f"known are {', '.join(device_names())}"
         raise NotFound(f"no device is called {name!r}", hint=hint)
-    return found
+    return known
 
 
 def device_names() -> list[str]:
@@ -77,38 +77,38 @@ def device_names() -> list[str]:
 
 @cache
 def _by_name() -> dict[str, Device]:
-    found: dict[str, Device] = {}
+    devices: dict[str, Device] = {}
     folder = files("fairmile.costs") / "data" / "devices"
     for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if each.name.endswith(".yaml"):
             one = read_device(each)
             for name in (one.slug, one.name, *one.aliases):
-                found[_plain(name)] = one
-    return found
+                devices[_plain(name)] = one
+    return devices
 
 
 def read_device(file: Traversable) -> Device:
     """Read one device's file; Integrity says what it lacks."""
-    said = load(file.read_text(encoding="utf-8"), file=str(file))
+    fields = load(file.read_text(encoding="utf-8"), file=str(file))
     try:
         return Device(
             slug=file.name.removesuffix(".yaml"),
-            name=str(said["name"]),
-            architecture=str(said["architecture"]),
-            aliases=tuple(map(str, said.get("aliases", ()))),
-            peak_flops_per_s={str(key): float(value) for key, value in said["peak_flops_per_s"].items()},
-            memory_bytes=int(said["memory_bytes"]),
-            bandwidth_bytes_per_s=float(said["bandwidth_bytes_per_s"]),
-            multiprocessors=int(said["multiprocessors"]),
-            cache_bytes=int(said["cache_bytes"]),
-            link_bytes_per_s=float(said["link_bytes_per_s"]),
-            idle_w=float(said["idle_w"]),
-            max_w=float(said["max_w"]),
-            least_op_s=float(said["least_op_us"]) * _US,
-            source=str(said["source"]),
-            date=str(said["date"]),
-            measured=dict(said.get("measured") or {}),
-            note=str(said.get("note", "")),
+            name=str(fields["name"]),
+            architecture=str(fields["architecture"]),
+            aliases=tuple(map(str, fields.get("aliases", ()))),
+            peak_flops_per_s={str(key): float(value) for key, value in fields["peak_flops_per_s"].items()},
+            memory_bytes=int(fields["memory_bytes"]),
+            bandwidth_bytes_per_s=float(fields["bandwidth_bytes_per_s"]),
+            multiprocessors=int(fields["multiprocessors"]),
+            cache_bytes=int(fields["cache_bytes"]),
+            link_bytes_per_s=float(fields["link_bytes_per_s"]),
+            idle_w=float(fields["idle_w"]),
+            max_w=float(fields["max_w"]),
+            least_op_s=float(fields["least_op_us"]) * _US,
+            source=str(fields["source"]),
+            date=str(fields["date"]),
+            measured=dict(fields.get("measured") or {}),
+            note=str(fields.get("note", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Integrity(f"{file} describes no device: {error}", hint="compare it with another device's file") from error

@@ -111,13 +111,15 @@ def read_trace(path: Path) -> StepTrace:
         raise Integrity(f"{path} is no trace of a step: {error}", hint="predict again") from error
 
 
-def _op(said: dict[str, Any]) -> Op:
+def _op(fields: dict[str, Any]) -> Op:
     tensors = {
         side: tuple(
             TensorSpec(tuple(each["shape"]), tuple(each["strides"]), each["dtype"], each["storage"])
-            for each in said.pop(side)
+            for each in fields.pop(side)
         )
         for side in ("inputs", "outputs")
     }
-    arguments, keywords = tuple(said.pop("arguments")), tuple((name, value) for name, value in said.pop("keywords"))
-    return Op(said["name"], said["phase"], said["module"], tensors["inputs"], tensors["outputs"], arguments, keywords)
+    arguments, keywords = tuple(fields.pop("arguments")), tuple((name, value) for name, value in fields.pop("keywords"))
+    return Op(
+        fields["name"], fields["phase"], fields["module"], tensors["inputs"], tensors["outputs"], arguments, keywords
+    )

@@ -32,8 +32,8 @@ class MeasuredTimes:
             return step_time(trace, on, correction=self.correction(on).factors)
         if shipped is None:
             return step_time(trace, on, own)
-        found = step_time(trace, on, shipped.joined(own), correction=self.correction(on).factors)
-        return replace(found, notes=(*found.notes, _joined_words(own, shipped)))
+        step = step_time(trace, on, shipped.joined(own), correction=self.correction(on).factors)
+        return replace(step, notes=(*step.notes, _joined_words(own, shipped)))
 
     def table_file(self, on: Device) -> Path:
         """Return where the operators of a device that were measured here are kept."""
@@ -46,10 +46,10 @@ class MeasuredTimes:
 
     def learn(self, on: Device, steps: Sequence[MeasuredStep], *, dry_run: bool = False) -> Correction:
         """Correct a device's table by steps, predicted as the table that comes along says, and forget the rest."""
-        found = refined(Correction(on.slug), steps)
+        correction = refined(Correction(on.slug), steps)
         if not dry_run:
-            write_correction(found, self._correction_file(on))
-        return found
+            write_correction(correction, self._correction_file(on))
+        return correction
 
     def digest(self, on: Device) -> str:
         """Return a text that is another one whenever step times may be others; empty where nothing was measured."""

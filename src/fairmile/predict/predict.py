@@ -351,13 +351,13 @@ class Predict:
         if layout is not None:
             _refuse_stopped(target, trace)
         taken = account(trace, on, options)
-        found = _spread(MemoryPrediction(target, on, batch_of(trace), taken), _footprint(trace, taken), layout)
-        if found.rank is None or not _is_squeezed(found):
-            return found
+        prediction = _spread(MemoryPrediction(target, on, batch_of(trace), taken), _footprint(trace, taken), layout)
+        if prediction.rank is None or not _is_squeezed(prediction):
+            return prediction
         # Replay the whole step on a device that is larger by the same factor as the step is larger than the rank.
-        times = taken.peak_allocated_bytes / found.rank.allocated_bytes
+        times = taken.peak_allocated_bytes / prediction.rank.allocated_bytes
         limit = taken.context_bytes + (on.memory_bytes - taken.context_bytes) * times
-        return _squeezed(found) if account(trace, on, options, limit_bytes=int(limit)).fits else found
+        return _squeezed(prediction) if account(trace, on, options, limit_bytes=int(limit)).fits else prediction
 
     def largest_batch(
         self,
@@ -379,8 +379,8 @@ class Predict:
             def described(batch: int) -> MemoryAccount:
                 return _as_account(closed_form(first.model_copy(update={"batch": batch}), on), on)
 
-            found = largest_batch(described, start=first.batch)
-            return _doubting_next(found, closed_form(first.model_copy(update={"batch": found.batch + 1}), on))
+            largest = largest_batch(described, start=first.batch)
+            return _doubting_next(largest, closed_form(first.model_copy(update={"batch": largest.batch + 1}), on))
         name = batch_argument or _batch_name(asked, given)
         if not name:
             raise UsageError(f"which argument of {target} is the batch?", hint="name it: --batch-argument NAME")
@@ -388,13 +388,13 @@ class Predict:
 
         def traces(batches: Sequence[int]) -> list[StepTrace]:
             tell(f"tracing the step with a batch of {' and of '.join(f'{each:,}' for each in batches)}")
-            found = self._traces(asked, [{**given, name: each} for each in batches], how)
-            for trace in found:
+            traced = self._traces(asked, [{**given, name: each} for each in batches], how)
+            for trace in traced:
                 _refuse_stopped(target, trace)
-            return found
+            return traced
 
-        said = given.get(name, parameters_of(asked).get(name))
-        start = said if isinstance(said, int) else 1
+        usual = given.get(name, parameters_of(asked).get(name))
+        start = usual if isinstance(usual, int) else 1
         return largest_traced_batch(traces, lambda trace: account(trace, on, options), start=start)
 
     def time(
@@ -422,8 +422,8 @@ class Predict:
         fed = None
         if storage is not None or decode_s:
             fed = loading(step.step_time_s, batch, sample_bytes, storage or {}, workers=workers, decode_s=decode_s)
-        found = TimePrediction(target, batch, step, None, fed)
-        return replace(found, energy=energy_of(found.paced, on)) if on.max_w else found
+        prediction = TimePrediction(target, batch, step, None, fed)
+        return replace(prediction, energy=energy_of(prediction.paced, on)) if on.max_w else prediction
 
     def foresee(
         self, file: Path, arguments: Mapping[str, Any], on: str | Partition, *, as_shipped: bool = False
@@ -568,8 +568,8 @@ def _own_gpu() -> str:
     return models[0]
 
 
-def _one_gpu(found: StepTime, trace: StepTrace, how: Mapping[str, Any]) -> OneGpuStep:
-    return OneGpuStep.of_phases(found.step_time_s, _samples(trace, how), found.by_phase)
+def _one_gpu(step: StepTime, trace: StepTrace, how: Mapping[str, Any]) -> OneGpuStep:
+    return OneGpuStep.of_phases(step.step_time_s, _samples(trace, how), step.by_phase)
 
 
 def _samples(trace: StepTrace, how: Mapping[str, Any]) -> int:
@@ -584,21 +584,21 @@ def _input_fields(loading: Loading) -> LoadingDict:
 
 
 def _spread(
-    found: MemoryPrediction, footprint: ModelFootprint, layout: Layout | None, *, is_transformer: bool = False
+    prediction: MemoryPrediction, footprint: ModelFootprint, layout: Layout | None, *, is_transformer: bool = False
 ) -> MemoryPrediction:
     """Return what the fullest rank needs, too, where there is a layout."""
     if layout is None:
-        return found
+        return prediction
     if layout.zero and layout.data == 1 and layout.optimizer_on == layout.parameters_on == "device":
         raise UsageError("ZeRO shares out over replicas, and there is only one", hint="name how many: --data 8")
-    if found.batch % layout.micro_batches:
+    if prediction.batch % layout.micro_batches:
         raise UsageError(
-            f"a batch of {found.batch} cannot be cut into {layout.micro_batches} micro-batches of the same size",
-            hint=f"the batch is that of one replica: ask for {_listed(divisors(found.batch))}, or another batch",
+            f"a batch of {prediction.batch} cannot be cut into {layout.micro_batches} micro-batches of the same size",
+            hint=f"the batch is that of one replica: ask for {_listed(divisors(prediction.batch))}, or another batch",
         )
-    layout = replace(layout, micro_batch=found.batch // layout.micro_batches)
+    layout = replace(layout, micro_batch=prediction.batch // layout.micro_batches)
     notes = (_TENSOR_NOTE,) if layout.tensor > 1 and not is_transformer else ()
-    return replace(found, layout=layout, rank=rank_memory(footprint, layout), more_notes=notes)
+    return replace(prediction, layout=layout, rank=rank_memory(footprint, layout), more_notes=notes)
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -606,18 +606,18 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _is_squeezed(found: MemoryPrediction) -> bool:
+def _is_squeezed(prediction: MemoryPrediction) -> bool:
     """Tell whether a rank has room for what it uses, but not for all that its allocator would hold."""
-    room = found.gpu.memory_bytes
-    return found.rank is not None and found.rank.least_device_bytes <= room < found.rank.device_bytes
+    room = prediction.gpu.memory_bytes
+    return prediction.rank is not None and prediction.rank.least_device_bytes <= room < prediction.rank.device_bytes
 
 
-def _squeezed(found: MemoryPrediction) -> MemoryPrediction:
+def _squeezed(prediction: MemoryPrediction) -> MemoryPrediction:
     """Return a rank whose allocator gives back what it does not use: it fills the device."""
-    assert found.rank is not None
-    left = found.gpu.memory_bytes - found.rank.least_device_bytes
-    wanted = round(found.rank.device_bytes)
-    return replace(found, rank=replace(found.rank, slack_bytes=left), wanted_bytes=wanted)
+    assert prediction.rank is not None
+    left = prediction.gpu.memory_bytes - prediction.rank.least_device_bytes
+    wanted = round(prediction.rank.device_bytes)
+    return replace(prediction, rank=replace(prediction.rank, slack_bytes=left), wanted_bytes=wanted)
 
 
 def _refuse_allocator(target: str, allocator: str) -> None:
@@ -627,22 +627,22 @@ def _refuse_allocator(target: str, allocator: str) -> None:
         )
 
 
-def _as_account(found: ClosedForm, on: Device) -> MemoryAccount:
+def _as_account(form: ClosedForm, on: Device) -> MemoryAccount:
     """Return what is known of a description as of a traced step: no time line, no modules."""
-    used, fits = found.device_used_bytes, found.device_used_bytes <= on.memory_bytes
-    low, high = (round(found.peak_allocated_bytes * (1 + sign * _FORM_ERROR)) for sign in (-1, 1))
-    outside = used - found.peak_allocated_bytes
+    used, fits = form.device_used_bytes, form.device_used_bytes <= on.memory_bytes
+    low, high = (round(form.peak_allocated_bytes * (1 + sign * _FORM_ERROR)) for sign in (-1, 1))
+    outside = used - form.peak_allocated_bytes
     return MemoryAccount(
-        peak_allocated_bytes=found.peak_allocated_bytes,
-        peak_reserved_bytes=found.peak_reserved_bytes,
+        peak_allocated_bytes=form.peak_allocated_bytes,
+        peak_reserved_bytes=form.peak_reserved_bytes,
         device_used_bytes=used,
         allocated_span=SizeInterval(low, high),
-        reserved_span=SizeInterval(low, high + found.breakdown["slack"]),
-        device_span=SizeInterval(low + found.breakdown["context"], high + outside),
-        context_bytes=found.breakdown["context"],
-        breakdown=found.breakdown,
+        reserved_span=SizeInterval(low, high + form.breakdown["slack"]),
+        device_span=SizeInterval(low + form.breakdown["context"], high + outside),
+        context_bytes=form.breakdown["context"],
+        breakdown=form.breakdown,
         by_module={},
-        peak=Moment(0, "", found.moment, ""),
+        peak=Moment(0, "", form.moment, ""),
         timeline=(),
         device=on.name,
         device_bytes=on.memory_bytes,
@@ -650,7 +650,7 @@ def _as_account(found: ClosedForm, on: Device) -> MemoryAccount:
         out_of_memory=None if fits else f"{format_size(used)} of {format_size(on.memory_bytes)} would be needed",
         retries=0,
         verified=False,
-        notes=found.notes,
+        notes=form.notes,
         wanted_bytes=used,
     )
 
@@ -658,10 +658,10 @@ def _as_account(found: ClosedForm, on: Device) -> MemoryAccount:
 def _of_description(
     described: Transformer | Cnn | Rnn | Gnn, target: str, on: Device, layout: Layout | None
 ) -> MemoryPrediction:
-    found = closed_form(described, on)
-    whole = MemoryPrediction(target, on, described.batch, found)
+    form = closed_form(described, on)
+    whole = MemoryPrediction(target, on, described.batch, form)
     if layout is None:
-        return _doubting(whole, found.least_device_bytes)
+        return _doubting(whole, form.least_device_bytes)
     if isinstance(described, Transformer) and described.heads % layout.tensor:
         raise UsageError(
             f"{described.heads} heads cannot be shared by {layout.tensor} ranks",
@@ -669,23 +669,23 @@ def _of_description(
         )
     if layout.recompute == "none":
         layout = replace(layout, recompute=described.recompute)
-    spread = _spread(whole, found.footprint, layout, is_transformer=isinstance(described, Transformer))
+    spread = _spread(whole, form.footprint, layout, is_transformer=isinstance(described, Transformer))
     return _doubting(spread, spread.rank.least_device_bytes if spread.rank is not None else 0.0)
 
 
-def _doubting(found: MemoryPrediction, least_bytes: float) -> MemoryPrediction:
+def _doubting(prediction: MemoryPrediction, least_bytes: float) -> MemoryPrediction:
     """Say of a description where the estimate of slack alone decides that it does not fit."""
-    if found.fits or least_bytes > found.gpu.memory_bytes:
-        return found
-    return replace(found, more_notes=(*found.more_notes, f"without slack it would fit: {_FOLLOWED}"))
+    if prediction.fits or least_bytes > prediction.gpu.memory_bytes:
+        return prediction
+    return replace(prediction, more_notes=(*prediction.more_notes, f"without slack it would fit: {_FOLLOWED}"))
 
 
-def _doubting_next(found: LargestBatch, more: ClosedForm) -> LargestBatch:
+def _doubting_next(largest: LargestBatch, more: ClosedForm) -> LargestBatch:
     """Say of the largest batch of a description where the estimate of slack alone rules out one more."""
-    if found.too_large is None or more.least_device_bytes > found.account.device_bytes:
-        return found
-    notes = (*found.account.notes, f"without slack one more would fit: {_FOLLOWED}")
-    return replace(found, account=replace(found.account, notes=notes))
+    if largest.too_large is None or more.least_device_bytes > largest.account.device_bytes:
+        return largest
+    notes = (*largest.account.notes, f"without slack one more would fit: {_FOLLOWED}")
+    return replace(largest, account=replace(largest.account, notes=notes))
 
 
 def _footprint(trace: StepTrace, taken: MemoryAccount) -> ModelFootprint:
@@ -727,28 +727,28 @@ def _changed(subject: Subject, arguments: Mapping[str, Any], how: Mapping[str, A
     described = subject.description
     if described is None:
         raise NotFound(f"{subject.name} is no description")
-    said = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments}
+    fields = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments}
     for name, value in how.items():
         if value is None or (name, value) == ("accumulate", 1):
             continue
         if name == "checkpointing":
-            said["recompute"] = "full" if value else "none"
+            fields["recompute"] = "full" if value else "none"
         elif name in _OF_DESCRIPTIONS:
-            said[_OF_DESCRIPTIONS[name]] = value
+            fields[_OF_DESCRIPTIONS[name]] = value
         else:
             raise UsageError(
                 f"{subject.name} is a description: it cannot be told {name.replace('_', ' ')}",
                 hint="give FILE.py:FUNCTION, whose operators are followed",
             )
-    return parse_description(said, file=subject.name)
+    return parse_description(fields, file=subject.name)
 
 
-def _described(found: ClosedForm) -> dict[str, Any]:
+def _described(form: ClosedForm) -> dict[str, Any]:
     return {
-        "peak_allocated_bytes": found.peak_allocated_bytes,
-        "peak_reserved_bytes": found.peak_reserved_bytes,
-        "parameters": found.parameters,
-        "flops_per_step": found.flops_per_step,
-        "breakdown": dict(found.breakdown),
-        "moment": found.moment,
+        "peak_allocated_bytes": form.peak_allocated_bytes,
+        "peak_reserved_bytes": form.peak_reserved_bytes,
+        "parameters": form.parameters,
+        "flops_per_step": form.flops_per_step,
+        "breakdown": dict(form.breakdown),
+        "moment": form.moment,
     }

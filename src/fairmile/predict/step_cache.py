@@ -58,10 +58,10 @@ def foresee(
     code = b"".join(each.read_bytes() for each in sorted(file.parent.glob("*.py")) if each.is_file())
     kept = cache / f"{sha256_hex(asked + code)[:32]}.json"
     try:
-        said = json.loads(kept.read_bytes())
-        (peak, low, high), (step_s, low_s, high_s) = said["peak_bytes"], said["step_s"]
+        document = json.loads(kept.read_bytes())
+        (peak, low, high), (step_s, low_s, high_s) = document["peak_bytes"], document["step_s"]
         numbers = (peak, low, high), (step_s, low_s, high_s)
-        return StepForecast(said["gpu"], said["batch"], *numbers, said["by_kind"], said["usable_bytes"])
+        return StepForecast(document["gpu"], document["batch"], *numbers, document["by_kind"], document["usable_bytes"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not there yet, or something else wrote it
     with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
@@ -69,7 +69,7 @@ def foresee(
         trace = trace_target(request, timeout_s=_LONGEST_S, folder=Path(folder))
     taken, step = account(trace, on), step_time(trace, on) if measured is None else measured.step_time(trace, on)
     spans = taken.allocated_span
-    found = StepForecast(
+    forecast = StepForecast(
         on.slug,
         batch_of(trace),
         (taken.peak_allocated_bytes, spans.low, spans.high),
@@ -78,5 +78,5 @@ def foresee(
         max(0, taken.device_bytes - taken.context_bytes),
     )
     with suppress(FairmileError):  # what cannot be kept is traced again
-        write_atomic(kept, json.dumps(asdict(found)))
-    return found
+        write_atomic(kept, json.dumps(asdict(forecast)))
+    return forecast

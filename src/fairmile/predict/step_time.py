@@ -263,14 +263,14 @@ def _views(ops: Sequence[Op]) -> Iterator[int]:
 
 def _computed_again(ops: Sequence[Op]) -> list[int]:
     """Return where a backward pass begins to compute again what was not kept."""
-    found: list[int] = []
+    begins: list[int] = []
     is_again = False
     for place, op in enumerate(ops):
         if op.phase == "backward":
             if base_name(op) in _AGAIN and not is_again:
-                found.append(place)
+                begins.append(place)
             is_again = base_name(op) in _AGAIN or (is_again and "backward" not in op.name)
-    return found
+    return begins
 
 
 class _Tally:

@@ -85,10 +85,10 @@ def parameters_of(subject: Subject) -> Mapping[str, Any]:
         return {}  # whoever runs it says where it is wrong
     for each in parsed.body:
         if isinstance(each, ast.FunctionDef) and each.name == subject.function:
-            said = each.args
-            plain = [*said.posonlyargs, *said.args]
-            defaults = [*[None] * (len(plain) - len(said.defaults)), *said.defaults, *said.kw_defaults]
-            names = [one.arg for one in (*plain, *said.kwonlyargs)]
+            arguments = each.args
+            plain = [*arguments.posonlyargs, *arguments.args]
+            defaults = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
+            names = [one.arg for one in (*plain, *arguments.kwonlyargs)]
             return {name: _constant(value) for name, value in zip(names, defaults, strict=True)}
     return {}
 

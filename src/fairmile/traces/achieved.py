@@ -112,16 +112,16 @@ def operators(table: EventTable) -> tuple[OperatorWork, ...]:
         return ()
     numbers, texts = _numbered(attribute.values.tolist())
     keys = table.name[attribute.rows].astype(np.int64) * len(texts) + numbers
-    found, group = np.unique(keys, return_inverse=True)
-    calls = [_call(table.names[key // len(texts)], texts[key % len(texts)]) for key in found.tolist()]
+    unique, group = np.unique(keys, return_inverse=True)
+    calls = [_call(table.names[key // len(texts)], texts[key % len(texts)]) for key in unique.tolist()]
     kinds = np.array([-1 if each is None else _KINDS.index(each[1].kind) for each in calls], np.int8)[group]
     kept = np.flatnonzero(kinds >= 0)
     kept = kept[_counting(table, attribute.rows[kept], kinds[kept])]
     rows, group = attribute.rows[kept], group[kept]
     took = _device_ns(table, rows)
     real = took > 0
-    times = np.bincount(group[real], took[real], len(found)) * _NS
-    counts = np.bincount(group[real], minlength=len(found))
+    times = np.bincount(group[real], took[real], len(unique)) * _NS
+    counts = np.bincount(group[real], minlength=len(unique))
     on = device_of_names(each.device for each in table.processes if each.device) if counts.any() else None
     works = [
         _achieved(*call, int(count), float(seconds), on)
@@ -202,12 +202,12 @@ def _holder(table: EventTable, rows: Array, launches: Array) -> Array:
     order = np.lexsort((is_launch, table.start_ns[every], table.lane[every]))
     last = np.maximum.accumulate(np.where(is_launch[order], -1, np.arange(len(order))))
     holder = np.where(last >= 0, order[last], -1)  # the operator that began last before each place
-    found = np.full(len(every), -1, np.int64)
-    found[order] = holder
-    found = found[len(rows) :]
-    at = rows[found]
-    held = (found >= 0) & (table.lane[at] == table.lane[launches]) & (table.start_ns[launches] < table.end_ns[at])
-    return np.where(held, found, -1)
+    holders = np.full(len(every), -1, np.int64)
+    holders[order] = holder
+    holders = holders[len(rows) :]
+    at = rows[holders]
+    held = (holders >= 0) & (table.lane[at] == table.lane[launches]) & (table.start_ns[launches] < table.end_ns[at])
+    return np.where(held, holders, -1)
 
 
 def _achieved(op: Op, work: Work, calls: int, seconds: float, on: Device | None) -> OperatorWork:
@@ -269,7 +269,7 @@ def _tensor(dims: Any, type_name: str) -> TensorSpec:
     if not isinstance(dims, list) or not all(isinstance(each, int) and each >= 0 for each in dims):
         raise ValueError(f"{dims} is no shape")
     plain = re.sub(r"[^a-z0-9]", "", type_name.lower().replace("c10::", ""))
-    found = tensor(dims, _TYPES.get(plain, plain))
-    if found.elements > _MOST_ELEMENTS:
+    spec = tensor(dims, _TYPES.get(plain, plain))
+    if spec.elements > _MOST_ELEMENTS:
         raise ValueError(f"{dims} is larger than any tensor")
-    return found
+    return spec

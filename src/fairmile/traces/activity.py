@@ -170,8 +170,8 @@ def _activity(table: EventTable, names: _Names, component: str, rank: int, rows:
     if has_device:
         compute = among(kernels)
     else:
-        told = work | phase
-        if not is_torch and among(told & ~frame).length_ns > _FINER * among(told & frame).length_ns:
+        recorded = work | phase
+        if not is_torch and among(recorded & ~frame).length_ns > _FINER * among(recorded & frame).length_ns:
             work, phase = work & ~frame, phase & ~frame  # what lies within tells more
         breaks = talks | loads | saves | (kind == EventKind.SYNC) | (kind == EventKind.EXCHANGE) | copied
         # A step does not tell that its thread computes while another one communicates or waits.
@@ -236,12 +236,12 @@ def _main_lanes(kind: Array, lane: Array) -> Array:
 
 def _host_work(lane: Array, start: Array, end: Array, work: Array, breaks: Array) -> Spans:
     """Return when the host computes: its regions without what they wait for in the same lane."""
-    found = []
+    spans_of_host = []
     for each in lanes_of(lane[work]):
         here = lane == each
         mine, waits = here & work, here & breaks
-        found.append(spans(start[mine], end[mine]) - spans(start[waits], end[waits]))
-    return union(found)
+        spans_of_host.append(spans(start[mine], end[mine]) - spans(start[waits], end[waits]))
+    return union(spans_of_host)
 
 
 def _parts(made: dict[str, Spans]) -> dict[str, Spans]:
@@ -276,8 +276,8 @@ def _from_phases(table: EventTable, phases: Array, rows: Array) -> Steps:
     stems = {int(each): _NUMBER.sub("", table.names[int(each)]) for each in np.unique(table.name[phases])}
     for row, far in zip(phases.tolist(), on_device(table, phases).tolist(), strict=True):
         kinds.setdefault(f"{int(far)}{stems[int(table.name[row])]}", []).append(row)
-    host = {stem: found for stem, found in kinds.items() if stem[0] == "0"} or kinds
-    chosen = np.array(max(host.values(), key=lambda found: (len(found), -int(table.duration_ns[found].sum()))))
+    host = {stem: places for stem, places in kinds.items() if stem[0] == "0"} or kinds
+    chosen = np.array(max(host.values(), key=lambda places: (len(places), -int(table.duration_ns[places].sum()))))
     chosen = chosen[np.argsort(table.start_ns[chosen], kind="stable")]
     numbers, starts, ends = table.step[chosen], table.start_ns[chosen], table.end_ns[chosen].copy()
     ends[:-1] = np.minimum(ends[:-1], starts[1:])

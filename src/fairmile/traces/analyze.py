@@ -140,36 +140,38 @@ class TraceAnalysis(Result):
 
 def analyze(table: EventTable, *, model: TransferModel | None = None) -> TraceAnalysis:
     """Return what a trace tells; `model` says how long collectives should take on that machine."""
-    found = activities(table)
-    if not found:
+    rank_activity = activities(table)
+    if not rank_activity:
         raise NotFound("the trace has no events", hint="record at least one step, and read the files of all ranks")
-    times = breakdown(found)
-    waits = waiting(table, found, model)
-    replay = Replay(table, found, waits) if any(len(each.meetings.members) > 1 for each in waits.calls) else None
+    times = breakdown(rank_activity)
+    waits = waiting(table, rank_activity, model)
+    replay = (
+        Replay(table, rank_activity, waits) if any(len(each.meetings.members) > 1 for each in waits.calls) else None
+    )
     if replay is not None and replay.places <= _MOST_PLACES:
         waits = _priced(waits, replay, times.total_s)
     else:
         replay = None
-    coupled = coupling(table, found)
+    coupled = coupling(table, rank_activity)
     missing = tuple(table.missing_ranks)
     return TraceAnalysis(
         len(table),
-        tuple(each.label for each in found),
+        tuple(each.label for each in rank_activity),
         missing,
         tuple(dict.fromkeys(each.device for each in table.processes if each.device)),
-        (max(each.end_ns for each in found) - min(each.start_ns for each in found)) * NS,
+        (max(each.end_ns for each in rank_activity) - min(each.start_ns for each in rank_activity)) * NS,
         times.total_s,
         times.step_s,
         max(each.steps for each in times.ranks),
         times,
         waits,
-        critical_path(table, found, waits, coupled.edges if coupled else ()),
-        findings(table, found, times, waits, coupled, replay),
-        _names(table, found),
-        tuple(_timelines(found)),
+        critical_path(table, rank_activity, waits, coupled.edges if coupled else ()),
+        findings(table, rank_activity, times, waits, coupled, replay),
+        _names(table, rank_activity),
+        tuple(_timelines(rank_activity)),
         coupled,
         operators(table),
-        tuple(dict.fromkeys([*table.notes, *waits.notes, *_notes(found, missing)])),
+        tuple(dict.fromkeys([*table.notes, *waits.notes, *_notes(rank_activity, missing)])),
     )
 
 
@@ -196,20 +198,20 @@ def _members(waits: Waiting) -> set[tuple[str, int]]:
     return {(each.component, each.rank) for each in waits.states}
 
 
-def _notes(found: Sequence[Activity], missing: Sequence[int]) -> list[str]:
+def _notes(rank_activity: Sequence[Activity], missing: Sequence[int]) -> list[str]:
     notes = []
     if missing:
         names = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
         rank, it = ("rank", "it") if len(missing) == 1 else ("ranks", "them")
         notes.append(f"there is no trace of {rank} {names}: waits for {it} look like slow transfers")
-    by = {each.steps.found_by for each in found}
-    without = [each.label for each in found if each.steps.found_by == "nothing"]
+    by = {each.steps.found_by for each in rank_activity}
+    without = [each.label for each in rank_activity if each.steps.found_by == "nothing"]
     if without:
-        who = ["the trace"] if len(without) == len(found) else without
+        who = ["the trace"] if len(without) == len(rank_activity) else without
         its = "its whole is one step" if len(who) == 1 else "their whole is one step each"
         notes.append(f"{_without_steps(who)}, and none were found by loader or optimizer: {its}")
     if others := by - {"the trace", "nothing"}:
-        who = ["the trace"] if len(by) == 1 else [each.label for each in found if each.steps.found_by in others]
+        who = ["the trace"] if len(by) == 1 else [each.label for each in rank_activity if each.steps.found_by in others]
         notes.append(f"{_without_steps(who)}: they were found by {' and '.join(sorted(others))}")
     return notes
 
@@ -219,12 +221,12 @@ def _without_steps(labels: Sequence[str], most: int = 8) -> str:
     return f"{listed} {'marks' if len(labels) == 1 else 'mark'} no steps"
 
 
-def _names(table: EventTable, found: Sequence[Activity]) -> tuple[NameTime, ...]:
+def _names(table: EventTable, rank_activity: Sequence[Activity]) -> tuple[NameTime, ...]:
     sums = np.zeros(len(table.names), np.int64)
-    for each in found:
+    for each in rank_activity:
         sums += time_by_name(table, each, one(each.start_ns, each.end_ns))
     calls = np.bincount(table.name, minlength=len(table.names))
-    total = max(1, int(sum(each.end_ns - each.start_ns for each in found)))
+    total = max(1, int(sum(each.end_ns - each.start_ns for each in rank_activity)))
     order = np.argsort(-sums, kind="stable")[:_MOST_NAMES]
     return tuple(
         NameTime(table.names[at], float(sums[at]) * NS, float(sums[at]) / total, int(calls[at]))
@@ -233,22 +235,24 @@ def _names(table: EventTable, found: Sequence[Activity]) -> tuple[NameTime, ...]
     )
 
 
-def _timelines(found: Sequence[Activity]) -> list[TraceTimeline]:
+def _timelines(rank_activity: Sequence[Activity]) -> list[TraceTimeline]:
     """Return the whole trace, and two steps of usual length from its middle where it has more."""
-    first, last = min(each.start_ns for each in found), max(each.end_ns for each in found)
-    lines = [_timeline("All steps", found, first, last)]
-    steps = max(found, key=lambda each: len(each.steps)).steps
+    first, last = min(each.start_ns for each in rank_activity), max(each.end_ns for each in rank_activity)
+    lines = [_timeline("All steps", rank_activity, first, last)]
+    steps = max(rank_activity, key=lambda each: len(each.steps)).steps
     if len(steps) > 3:
         lengths = steps.ends[1:] - steps.starts[:-1]
         middle = 1 + int(np.abs(lengths[1:] - np.median(lengths)).argmin())
         number = int(steps.numbers[middle])
         begin, end = int(steps.starts[middle]), int(steps.ends[min(middle + 1, len(steps) - 1)])
-        lines.append(_timeline(f"Steps {number} and {number + 1}", found, begin, end))
+        lines.append(_timeline(f"Steps {number} and {number + 1}", rank_activity, begin, end))
     return lines
 
 
-def _timeline(title: str, found: Sequence[Activity], first: int, last: int) -> TraceTimeline:
-    return TraceTimeline(title, first, (last - first) * NS, tuple(_timeline_row(each, first, last) for each in found))
+def _timeline(title: str, rank_activity: Sequence[Activity], first: int, last: int) -> TraceTimeline:
+    return TraceTimeline(
+        title, first, (last - first) * NS, tuple(_timeline_row(each, first, last) for each in rank_activity)
+    )
 
 
 def _timeline_row(each: Activity, first: int, last: int) -> TimelineRow:

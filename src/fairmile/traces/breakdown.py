@@ -141,11 +141,11 @@ class Breakdown:
         return float(np.mean([each.total.total_s for each in self.ranks])) if self.ranks else 0.0
 
 
-def breakdown(found: Sequence[Activity]) -> Breakdown:
+def breakdown(rank_activity: Sequence[Activity]) -> Breakdown:
     """Return where the time of each rank and step went."""
     steps: list[StepBreakdown] = []
     ranks: list[RankTime] = []
-    for each in found:
+    for each in rank_activity:
         mine = _steps(each)
         steps += mine
         total = _sum(each, mine)
@@ -187,8 +187,8 @@ def _steps(each: Activity) -> list[StepBreakdown]:
     windows = each.steps
     hidden = each.communication & each.compute
 
-    def within(found: Spans) -> NDArray[np.int64]:
-        return found.within(windows.starts, windows.ends)
+    def within(part: Spans) -> NDArray[np.int64]:
+        return part.within(windows.starts, windows.ends)
 
     total = windows.ends - windows.starts
     parts = {part: within(each.parts[part]) for part in PARTS}

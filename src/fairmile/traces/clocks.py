@@ -72,12 +72,12 @@ def align_clocks(table: EventTable) -> EventTable:
 
 def _ranks(table: EventTable) -> list[_Rank]:
     """Return the processes that have events; of one rank with several files the first stands for it."""
-    found: dict[tuple[str, int], Process] = {}
+    processes: dict[tuple[str, int], Process] = {}
     for process in table.processes:
-        found.setdefault((process.component, process.rank), process)
+        processes.setdefault((process.component, process.rank), process)
     key = table.component.astype(np.int64) << 32 | table.rank
     ranks = []
-    for (component, rank), process in sorted(found.items()):
+    for (component, rank), process in sorted(processes.items()):
         number = table.components.index(component) if component in table.components else -1
         rows = np.flatnonzero(key == (number << 32 | rank))
         if len(rows):
@@ -197,10 +197,10 @@ def _moved(table: EventTable, ranks: Sequence[_Rank], shifts: dict[int, _Shift],
             )
     if not moved and not notes:
         return table
-    found = [(each, moved.get((each.component, each.rank))) for each in table.processes]
+    moves = [(each, moved.get((each.component, each.rank))) for each in table.processes]
     processes = [
         replace(each, offset_ns=by.offset_ns, drift=by.drift, origin_ns=by.origin_ns) if by else each
-        for each, by in found
+        for each, by in moves
     ]
     aligned = replace(table, start_ns=start, end_ns=np.maximum(end, start), processes=processes)
     aligned.notes = [*table.notes, *notes]

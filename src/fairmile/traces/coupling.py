@@ -136,12 +136,12 @@ class _Side:
     waited: int  # as the program itself told, -1: it did not
 
 
-def coupling(table: EventTable, found: Sequence[Activity]) -> CouplingAnalysis | None:
+def coupling(table: EventTable, rank_activity: Sequence[Activity]) -> CouplingAnalysis | None:
     """Return how the components of a program depend on each other, None where nothing was exchanged."""
     rows = np.flatnonzero(table.of_kind(EventKind.EXCHANGE))
     if not len(rows):
         return None
-    names = list(dict.fromkeys(each.component for each in found))
+    names = list(dict.fromkeys(each.component for each in rank_activity))
     puts, gets = _sides(table, rows[np.argsort(table.start_ns[rows], kind="stable")], names)
     sums: dict[tuple[int, int, str], list[tuple[_Side, _Side, int]]] = {}
     unmatched = 0
@@ -158,13 +158,13 @@ def coupling(table: EventTable, found: Sequence[Activity]) -> CouplingAnalysis |
                 pair = (put, get, newest.than(version, get.start))
                 sums.setdefault((put.component, get.component, key), []).append(pair)
     exchanges = [_exchange(names, key, pairs) for key, pairs in sums.items()]
-    members = {name: [each for each in found if each.component == name] for name in names}
-    waits = _waits(names, found, sums.values())
+    members = {name: [each for each in rank_activity if each.component == name] for name in names}
+    waits = _waits(names, rank_activity, sums.values())
     matrix = np.zeros((len(names), len(names)))
     alone: dict[str, int] = dict.fromkeys(names, 0)
     for (at, giver), moments in waits.items():
-        matrix[names.index(found[at].component), giver] += moments.length_ns * NS
-    for at, each in enumerate(found):
+        matrix[names.index(rank_activity[at].component), giver] += moments.length_ns * NS
+    for at, each in enumerate(rank_activity):
         alone[each.component] += union([moments for (who, _), moments in waits.items() if who == at]).length_ns
     return CouplingAnalysis(
         tuple(sorted(exchanges, key=lambda each: (-(each.taker_waits_s + each.giver_waits_s), each.key))),
@@ -172,14 +172,14 @@ def coupling(table: EventTable, found: Sequence[Activity]) -> CouplingAnalysis |
         tuple(tuple(float(value) for value in row) for row in matrix),
         unmatched,
         sum(version not in gets.get(key, {}) for key, versions in puts.items() for version in versions),
-        tuple(_edges(names, found, sums.values())),
+        tuple(_edges(names, rank_activity, sums.values())),
     )
 
 
 def _edges(
-    names: Sequence[str], found: Sequence[Activity], pairs: Iterable[Sequence[tuple[_Side, _Side, int]]]
+    names: Sequence[str], rank_activity: Sequence[Activity], pairs: Iterable[Sequence[tuple[_Side, _Side, int]]]
 ) -> Iterator[tuple[int, int, int, int]]:
-    places = {(each.component, each.rank): at for at, each in enumerate(found)}
+    places = {(each.component, each.rank): at for at, each in enumerate(rank_activity)}
     for put, get, _ in (pair for several in pairs for pair in several):
         if get.start < put.start < get.end:
             taker, giver = ((names[side.component], side.rank) for side in (get, put))
@@ -213,8 +213,8 @@ def _sides(
     place = {number: names.index(name) for number, name in enumerate(table.components) if name in names}
     for row in rows.tolist():
         name = table.name_of(row)
-        said = str(hows[row] or name)
-        gives = bool(_GIVES.search(said)) and not _TAKES.match(said)
+        verb = str(hows[row] or name)
+        gives = bool(_GIVES.search(verb)) and not _TAKES.match(verb)
         key = str(keys[row]) if keys[row] is not None else _WORD.sub("", name) or name
         version = int(table.sequence[row]) if table.sequence[row] >= 0 else int(table.correlation[row])
         component = int(table.component[row])
@@ -243,16 +243,19 @@ def _waited(put: _Side, get: _Side) -> tuple[int, int]:
 
 
 def _waits(
-    names: Sequence[str], found: Sequence[Activity], pairs: Iterable[Sequence[tuple[_Side, _Side, int]]]
+    names: Sequence[str], rank_activity: Sequence[Activity], pairs: Iterable[Sequence[tuple[_Side, _Side, int]]]
 ) -> dict[tuple[int, int], Spans]:
     """Return when each rank (its place) waited for each other component and did nothing else."""
-    places = {(each.component, each.rank): at for at, each in enumerate(found)}
+    places = {(each.component, each.rank): at for at, each in enumerate(rank_activity)}
     moments: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for put, get, _ in (pair for several in pairs for pair in several):
         for side, other, length in zip((get, put), (put, get), _waited(put, get), strict=True):
             key = (places[names[side.component], side.rank], other.component)
             moments.setdefault(key, []).append((side.start, side.start + length))
-    return {key: spans(*np.array(each, np.int64).T) & found[key[0]].parts["exchange"] for key, each in moments.items()}
+    return {
+        key: spans(*np.array(each, np.int64).T) & rank_activity[key[0]].parts["exchange"]
+        for key, each in moments.items()
+    }
 
 
 def _exchange(

@@ -76,27 +76,32 @@ class CriticalPath:
 
 
 def critical_path(
-    table: EventTable, found: Sequence[Activity], waits: Waiting, edges: Sequence[Edge] = (), *, most_names: int = 20
+    table: EventTable,
+    rank_activity: Sequence[Activity],
+    waits: Waiting,
+    edges: Sequence[Edge] = (),
+    *,
+    most_names: int = 20,
 ) -> CriticalPath:
     """Return the critical path from the first event of the program to its last.
 
     `edges` are further waits: place of who waited, until when, when the other came, place of the other.
     """
-    if not found:
+    if not rank_activity:
         return CriticalPath((), 0.0, (), (), ())
-    walked = _walk(found, waits, edges)
-    local = [nothing() for _ in found]
-    talk = [nothing() for _ in found]
-    for member in range(len(found)):
+    walked = _walk(rank_activity, waits, edges)
+    local = [nothing() for _ in rank_activity]
+    talk = [nothing() for _ in rank_activity]
+    for member in range(len(rank_activity)):
         for transfer, sets in ((False, local), (True, talk)):
             mine = [(start, end) for at, start, end, moves in walked if at == member and moves == transfer]
             if mine:
                 sets[member] = spans(*np.array(mine, np.int64).T)
-    by_rank = {each.label: (local[at].length_ns + talk[at].length_ns) * NS for at, each in enumerate(found)}
-    handed = sum((each.exchange & talk[at]).length_ns for at, each in enumerate(found))
+    by_rank = {each.label: (local[at].length_ns + talk[at].length_ns) * NS for at, each in enumerate(rank_activity)}
+    handed = sum((each.exchange & talk[at]).length_ns for at, each in enumerate(rank_activity))
     parts: dict[str, int] = {"communication": sum(each.length_ns for each in talk) - handed, "exchange": handed}
     names = np.zeros(len(table.names), np.int64)
-    for at, each in enumerate(found):
+    for at, each in enumerate(rank_activity):
         rest = local[at]
         for part in PARTS:
             taken = each.parts[part] & rest
@@ -109,7 +114,10 @@ def critical_path(
         ((table.names[at], int(names[at])) for at in np.flatnonzero(names)), key=lambda each: (-each[1], each)
     )
     return CriticalPath(
-        tuple(PathPiece(found[at].component, found[at].rank, start, end, moves) for at, start, end, moves in walked),
+        tuple(
+            PathPiece(rank_activity[at].component, rank_activity[at].rank, start, end, moves)
+            for at, start, end, moves in walked
+        ),
         sum(end - start for _, start, end, _ in walked) * NS,
         _listed(by_rank),
         _listed({name: value * NS for name, value in parts.items()}),
@@ -164,17 +172,17 @@ def _add_self_times(table: EventTable, rows: Array, windows: Spans, sums: NDArra
     np.add.at(sums, table.name[rows], np.maximum(own, 0))
 
 
-def _walk(found: Sequence[Activity], waits: Waiting, edges: Sequence[Edge]) -> list[tuple[int, int, int, bool]]:
+def _walk(rank_activity: Sequence[Activity], waits: Waiting, edges: Sequence[Edge]) -> list[tuple[int, int, int, bool]]:
     """Return (place of the rank, start, end, is transfer) in order of time."""
-    leaves, steps = _blocking(len(found), waits, edges)
-    member = max(range(len(found)), key=lambda at: found[at].end_ns)
-    moment, pieces = found[member].end_ns, []
+    leaves, steps = _blocking(len(rank_activity), waits, edges)
+    member = max(range(len(rank_activity)), key=lambda at: rank_activity[at].end_ns)
+    moment, pieces = rank_activity[member].end_ns, []
     while True:
         at = int(np.searchsorted(leaves[member], moment, side="right")) - 1
         while at >= 0 and steps[member][at][1] >= moment:  # the rank came while the path was here already
             at -= 1
         if at < 0:
-            begin = min(found[member].start_ns, moment)
+            begin = min(rank_activity[member].start_ns, moment)
             pieces.append((member, begin, moment, False))
             break
         leave, come, culprit = int(leaves[member][at]), steps[member][at][1], steps[member][at][2]
@@ -189,7 +197,7 @@ def _blocking(
     ranks: int, waits: Waiting, edges: Sequence[Edge]
 ) -> tuple[list[NDArray[np.int64]], list[list[tuple[int, int, int]]]]:
     """Return for each rank the calls that held it up by their ends, with (end, when the last one came, its place)."""
-    found: list[list[tuple[int, int, int]]] = [[] for _ in range(ranks)]
+    waits_by_rank: list[list[tuple[int, int, int]]] = [[] for _ in range(ranks)]
     for each in waits.calls:
         meetings = each.meetings
         come = meetings.enter[np.arange(len(meetings)), each.last]
@@ -198,12 +206,12 @@ def _blocking(
             for call in real.tolist():
                 culprit = meetings.members[int(each.last[call])]
                 leave = int(meetings.leave[call, column])  # by clocks that differ, before the last one came
-                found[member].append((leave, min(int(come[call]), leave), culprit))
+                waits_by_rank[member].append((leave, min(int(come[call]), leave), culprit))
     for member, until, given, giver in edges:
-        found[member].append((until, given, giver))
-    for entries in found:
+        waits_by_rank[member].append((until, given, giver))
+    for entries in waits_by_rank:
         entries.sort()
-    return [np.array([entry[0] for entry in entries], np.int64) for entries in found], found
+    return [np.array([entry[0] for entry in entries], np.int64) for entries in waits_by_rank], waits_by_rank
 
 
 def _listed(sums: dict[str, float]) -> tuple[tuple[str, float], ...]:

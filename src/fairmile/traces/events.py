@@ -189,8 +189,8 @@ class EventTable:
     @property
     def ranks(self) -> list[int]:
         """Return the ranks that have a trace."""
-        told = {process.rank for process in self.processes}
-        return sorted(told | set(np.unique(self.rank).tolist()))
+        known = {process.rank for process in self.processes}
+        return sorted(known | set(np.unique(self.rank).tolist()))
 
     @property
     def missing_ranks(self) -> list[int]:
@@ -254,7 +254,7 @@ class EventTable:
         place[rows] = np.arange(len(rows), dtype=np.int32)
         columns = {column: getattr(self, column)[rows] for column in COLUMNS}
         columns["parent"] = place[columns["parent"]]
-        attributes = {name: found for name, each in self.attributes.items() if len((found := _moved(each, place)).rows)}
+        attributes = {name: moved for name, each in self.attributes.items() if len((moved := _moved(each, place)).rows)}
         return replace(self, **columns, attributes=attributes, notes=list(self.notes))
 
     def by_rank(self) -> Iterator[tuple[str, int, EventTable]]:
@@ -380,7 +380,7 @@ class Rows:
     ) -> int:
         """Add an event and return its row; `columns` are values of further columns, `with_` attributes."""
         row = len(self)
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "start_ns": start_ns,
             "end_ns": end_ns,
             "rank": lane.rank,
@@ -392,7 +392,7 @@ class Rows:
             **columns,
         }
         for column, (_, default) in COLUMNS.items():
-            self._columns[column].append(told.get(column, default))
+            self._columns[column].append(fields.get(column, default))
         for key, value in (with_ or {}).items():
             rows, values = self._attributes.setdefault(key, ([], []))
             rows.append(row)
@@ -446,9 +446,9 @@ def _held(column: str, values: list[Any]) -> Any:
 
 def objects(values: Sequence[Any]) -> Array:
     """Return values as an array of objects, whatever they are."""
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 class _Merged(Generic[T]):
@@ -459,11 +459,11 @@ class _Merged(Generic[T]):
         self._number: dict[T, int] = {}
 
     def number(self, entry: T) -> int:
-        found = self._number.get(entry)
-        if found is None:
-            found = self._number[entry] = len(self.entries)
+        place = self._number.get(entry)
+        if place is None:
+            place = self._number[entry] = len(self.entries)
             self.entries.append(entry)
-        return found
+        return place
 
     def take(self, entries: Iterable[T]) -> Array:
         """Return the new number of each entry; the one behind the last answers for -1."""
@@ -479,7 +479,7 @@ def _moved(attribute: Attribute, place: Array) -> Attribute:
 
 
 def _joined(tables: Sequence[EventTable], starts: Sequence[int]) -> dict[str, Attribute]:
-    found: dict[str, Attribute] = {}
+    attributes: dict[str, Attribute] = {}
     for name in dict.fromkeys(name for table in tables for name in table.attributes):
         parts = [
             (table.attributes[name], at) for table, at in zip(tables, starts, strict=False) if name in table.attributes
@@ -487,8 +487,8 @@ def _joined(tables: Sequence[EventTable], starts: Sequence[int]) -> dict[str, At
         rows = np.concatenate([each.rows.astype(np.int32) + np.int32(at) for each, at in parts])
         alike = len({each.values.dtype for each, _ in parts}) == 1
         values = [each.values if alike else each.values.astype(object) for each, _ in parts]
-        found[name] = Attribute(rows, np.concatenate(values))
-    return found
+        attributes[name] = Attribute(rows, np.concatenate(values))
+    return attributes
 
 
 def _parents(lane: Array, start: Array, end: Array, flat: Array) -> Array:
@@ -546,8 +546,8 @@ def _steps(table: EventTable) -> Array:
             known = table.correlation[launches]
             place = np.minimum(np.searchsorted(known, table.correlation[caused]), max(len(known) - 1, 0))
             if len(known):
-                found = known[place] == table.correlation[caused]
-                step[caused[found]] = step[launches[place[found]]]
+                matches = known[place] == table.correlation[caused]
+                step[caused[matches]] = step[launches[place[matches]]]
     return step
 
 

@@ -66,18 +66,18 @@ def _chrome_events(table: EventTable, begin: int) -> Iterator[dict[str, Any]]:
         zip(*(column.tolist() for column in (*columns, *more)), strict=True)
     ):
         pid, tid = lanes[lane]
-        told: dict[str, Any] = {"name": table.names[name], "pid": pid, "tid": tid, "ts": (start - begin) / 1000}
+        event: dict[str, Any] = {"name": table.names[name], "pid": pid, "tid": tid, "ts": (start - begin) / 1000}
         if kind in (EventKind.COUNTER, EventKind.MEMORY):
             if math.isfinite(value):
-                yield {**told, "ph": "C", "args": {"value": value}}
+                yield {**event, "ph": "C", "args": {"value": value}}
             continue
         args = {"bytes": size, "step": step, "sequence": sequence, "correlation": correlation}
         args = {key: each for key, each in args.items() if each >= 0}
         args.update({key: _plain(values[row]) for key, values in extras if row in values})
         if kind == EventKind.MARKER:
-            yield {**told, "ph": "i", "s": "t", "args": args}
+            yield {**event, "ph": "i", "s": "t", "args": args}
         else:
-            yield {**told, "ph": "X", "cat": kinds[kind], "dur": (end - start) / 1000, "args": args}
+            yield {**event, "ph": "X", "cat": kinds[kind], "dur": (end - start) / 1000, "args": args}
 
 
 def _plain(value: Any) -> Any:

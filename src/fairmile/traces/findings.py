@@ -126,14 +126,14 @@ _CAUSE_NAMES = {"idle": "time in which nothing was recorded", "launch": "time of
 
 def findings(
     table: EventTable,
-    found: Sequence[Activity],
+    rank_activity: Sequence[Activity],
     times: Breakdown,
     waits: Waiting,
     coupled: CouplingAnalysis | None,
     replay: Replay | None = None,
 ) -> tuple[Finding, ...]:
     """Return what costs time, the dearest first; a replay tells what a change of the communication would save."""
-    about = _About(table, found, times, waits, replay)
+    about = _About(table, rank_activity, times, waits, replay)
     if not times.ranks:
         return ()
     if about.total_s <= 0:  # who waits in the first collective of all has no time yet
@@ -159,18 +159,20 @@ class _About:
     def __init__(
         self,
         table: EventTable,
-        found: Sequence[Activity],
+        rank_activity: Sequence[Activity],
         times: Breakdown,
         waits: Waiting,
         replay: Replay | None,
     ) -> None:
-        self.table, self.found, self.times, self.waits, self.replay = table, found, times, waits, replay
+        self.table, self.activity, self.times, self.waits, self.replay = table, rank_activity, times, waits, replay
         self.total_s = times.total_s
         self.count = max(1, len(times.ranks))
-        self.labels = {(each.component, each.rank): each.label for each in found}
-        self.has_device = any(each.has_device for each in found)
-        self.has_work = any(len(each.compute) or len(each.input) or len(each.host) for each in found)
-        self.synced_s = self.mean_in_steps([_drained(table, each) for each in found]) if self.has_device else 0.0
+        self.labels = {(each.component, each.rank): each.label for each in rank_activity}
+        self.has_device = any(each.has_device for each in rank_activity)
+        self.has_work = any(len(each.compute) or len(each.input) or len(each.host) for each in rank_activity)
+        self.synced_s = (
+            self.mean_in_steps([_drained(table, each) for each in rank_activity]) if self.has_device else 0.0
+        )
 
     def finding(
         self,
@@ -196,7 +198,7 @@ class _About:
         """Return how long sets of moments, one for each rank, last within its steps: the mean over ranks."""
         lengths = [
             int(each.within(activity.steps.starts, activity.steps.ends).sum())
-            for activity, each in zip(self.found, sets, strict=True)
+            for activity, each in zip(self.activity, sets, strict=True)
         ]
         return sum(lengths) * NS / max(1, len(lengths))
 
@@ -367,7 +369,7 @@ def _shared_input(about: _About) -> Iterator[Finding]:
             "input starvation",
             "Training waits for its input" if about.count > 1 else "The program waits for its input",
             seconds,
-            "all ranks" if about.count > 1 else about.found[0].label,
+            "all ranks" if about.count > 1 else about.activity[0].label,
             f"Every rank waits at least {_time(seconds / max(1, about.steps))} a step for the next batch, "
             f"{_percent(share)} of the time, and does nothing else meanwhile.",
             "More loader workers, persistent_workers and prefetch_factor; decode once and store the result; faster "
@@ -411,18 +413,18 @@ def _communication(about: _About) -> Iterator[Finding]:
 
 def _queued(about: _About) -> Iterator[Finding]:
     """Calls that all ranks have come to and whose data does not move yet, as Horovod's timeline tells."""
-    told = [each for each in about.waits.collectives if each.exposed_queued_s > 0]
-    seconds = about.of_all_ranks(told, "exposed_queued_s")
-    if not told or seconds <= 0:
+    queued = [each for each in about.waits.collectives if each.exposed_queued_s > 0]
+    seconds = about.of_all_ranks(queued, "exposed_queued_s")
+    if not queued or seconds <= 0:
         return
-    calls = sum(each.calls for each in told)
-    top = max(told, key=lambda each: each.exposed_queued_s)
+    calls = sum(each.calls for each in queued)
+    top = max(queued, key=lambda each: each.exposed_queued_s)
     yield about.finding(
         "queued collectives",
         "Collectives wait in a queue though all ranks have come",
         seconds,
         f"mostly {top.operation} of group {top.group!r}",
-        f"{calls:,} calls wait {_time(sum(each.queued_s for each in told) / calls)} apiece (mean) until their data "
+        f"{calls:,} calls wait {_time(sum(each.queued_s for each in queued) / calls)} apiece (mean) until their data "
         f"moves, {_time(seconds)} in all without another transfer meanwhile: the cycle of the back end, data that is "
         "not computed yet, copies into and out of its buffer.",
         "Shorten HOROVOD_CYCLE_TIME, or fuse more tensors (HOROVOD_FUSION_THRESHOLD).",
@@ -507,7 +509,7 @@ def _device(about: _About) -> Iterator[Finding]:
             "copies",
             "Copies between host and device hold up the device",
             copies,
-            "all ranks" if about.count > 1 else about.found[0].label,
+            "all ranks" if about.count > 1 else about.activity[0].label,
             f"{_time(copies)} of copies happen while nothing is computed"
             + (", from pageable memory, which is copied twice." if pageable else "."),
             "Pin memory in the loader (pin_memory=True), copy with non_blocking=True one batch ahead, keep data on "
@@ -525,13 +527,13 @@ def _device(about: _About) -> Iterator[Finding]:
             "non_blocking=True.",
         )
     yield from _layouts(about)
-    waits = about.mean_in_steps([each.idle & each.sync for each in about.found])
+    waits = about.mean_in_steps([each.idle & each.sync for each in about.activity])
     if waits > 0.05 * about.total_s:
         yield about.finding(
             "waiting host",
             "The device is idle, and the host waits in a synchronising call",
             waits,
-            "all ranks" if about.count > 1 else about.found[0].label,
+            "all ranks" if about.count > 1 else about.activity[0].label,
             f"In {_percent(waits / about.total_s)} of the time the host waits ({_sync_names(about)}) though no kernel "
             "or copy runs.",
             "Another process or device may be waited for, or the device starts (its first use, a lazily loaded "
@@ -543,7 +545,7 @@ def _device(about: _About) -> Iterator[Finding]:
             "idle device",
             "The device is idle, and the host does nothing that was recorded",
             idle,
-            "all ranks" if about.count > 1 else about.found[0].label,
+            "all ranks" if about.count > 1 else about.activity[0].label,
             f"In {_percent(idle / about.total_s)} of the time neither device nor host do anything the trace tells of.",
             "Python code outside operators, or other threads: record with stacks, or put spans around the code.",
         )
@@ -564,7 +566,7 @@ def _layouts(about: _About) -> Iterator[Finding]:
     rows = table.of_kind(EventKind.KERNEL) & np.isin(table.name, turning)
     if not rows.any():
         return
-    ran = [each.rows[rows[each.rows]] for each in about.found]
+    ran = [each.rows[rows[each.rows]] for each in about.activity]
     seconds = about.mean_in_steps([spans(table.start_ns[mine], table.end_ns[mine]) for mine in ran])
     yield about.finding(
         "layouts",
@@ -585,7 +587,7 @@ def _host(about: _About) -> Iterator[Finding]:
             "host overhead",
             "Time goes into the framework between operators",
             launch,
-            "all ranks" if about.count > 1 else about.found[0].label,
+            "all ranks" if about.count > 1 else about.activity[0].label,
             f"{_percent(launch / about.total_s)} of the time lies within named blocks but outside any operator.",
             "Fewer and larger operators: torch.compile, fused optimizers, larger batches.",
         )
@@ -597,7 +599,7 @@ def _host(about: _About) -> Iterator[Finding]:
             "host-bound",
             f"The device waits while the host is in {name}",
             launch,
-            "all ranks" if about.count > 1 else about.found[0].label,
+            "all ranks" if about.count > 1 else about.activity[0].label,
             f"The device is idle for {_percent(launch / about.total_s)} of the time while the host works, "
             f"{_time(seconds)} of it in {name} ({_time(each_s)} a call).",
             "Look at what it does: the first use of a device, memory that is allocated or copied, work that the "
@@ -626,7 +628,7 @@ def _long_on_host(about: _About, launch_s: float) -> tuple[str, float, float] | 
     """
     table = about.table
     sums = np.zeros(len(table.names), np.int64)
-    for each in about.found:
+    for each in about.activity:
         sums += time_by_name(table, each, each.parts["launch"])
     if not len(sums):
         return None
@@ -656,7 +658,7 @@ def _shared_checkpoints(about: _About) -> Iterator[Finding]:
             "checkpoint",
             "Work pauses while checkpoints are written",
             seconds,
-            "all ranks" if about.count > 1 else about.found[0].label,
+            "all ranks" if about.count > 1 else about.activity[0].label,
             f"Every rank spends at least {_time(seconds)} on it and computes nothing meanwhile.",
             "Write in the background (asynchronous checkpoints), each rank its shard, or less often.",
         )

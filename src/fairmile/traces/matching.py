@@ -76,12 +76,12 @@ def operation_of(name: str) -> str:
     return next((operation for pattern, operation in _PATTERNS if re.search(pattern, plain)), "other")
 
 
-def matched(table: EventTable, found: Sequence[Activity]) -> tuple[list[Meetings], list[str]]:
+def matched(table: EventTable, rank_activity: Sequence[Activity]) -> tuple[list[Meetings], list[str]]:
     """Return the collectives and messages of all ranks, and a sentence for each thing that did not match."""
     notes: list[str] = []
     talks: dict[tuple[str, int], list[tuple[int, Array]]] = {}
     messages: list[tuple[int, Array]] = []
-    for at, each in enumerate(found):
+    for at, each in enumerate(rank_activity):
         rows = each.rows[table.kind[each.rows] == EventKind.COLLECTIVE]
         for group in np.unique(table.group[rows]).tolist():
             mine = rows[table.group[rows] == group]
@@ -91,15 +91,15 @@ def matched(table: EventTable, found: Sequence[Activity]) -> tuple[list[Meetings
         if len(rows):
             messages.append((at, rows[np.argsort(table.start_ns[rows], kind="stable")]))
     meetings = [_collectives(table, group, parts, notes) for (_, group), parts in sorted(talks.items())]
-    meetings += _messages(table, found, messages, notes)
-    return [replace(each, nodes=_nodes(table, found, each)) for each in meetings if len(each)], notes
+    meetings += _messages(table, rank_activity, messages, notes)
+    return [replace(each, nodes=_nodes(table, rank_activity, each)) for each in meetings if len(each)], notes
 
 
-def _nodes(table: EventTable, found: Sequence[Activity], meetings: Meetings) -> int:
+def _nodes(table: EventTable, rank_activity: Sequence[Activity], meetings: Meetings) -> int:
     """Return over how many hosts the ranks of a group are spread, as far as the traces tell."""
     hosts = {(each.component, each.rank): each.host for each in table.processes}
-    told = {hosts.get((found[at].component, found[at].rank), "") for at in meetings.members}
-    spread = max(1, len(told - {""}))
+    nodes = {hosts.get((rank_activity[at].component, rank_activity[at].rank), "") for at in meetings.members}
+    spread = max(1, len(nodes - {""}))
     return min(meetings.size, -(-spread * meetings.size // len(meetings.members)))
 
 
@@ -134,10 +134,10 @@ def _meetings(
 ) -> Meetings:
     root = np.full(len(rows), -1, np.int64)
     if "root" in table.attributes and len(rows):
-        said = table.attributes["root"]
+        roots = table.attributes["root"]
         column = {int(table.rank[row]): at for at, row in enumerate(rows[0].tolist())}
         for call, row in enumerate(rows[:, 0].tolist()):
-            value = said.get(row)
+            value = roots.get(row)
             if isinstance(value, (int, np.integer)):
                 world = ranks[int(value)] if int(value) < len(ranks) and int(value) not in column else int(value)
                 root[call] = column.get(world, -1)
@@ -168,9 +168,9 @@ def _moves(
     if not len(rows):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     began, ended = enter.min(axis=1), leave.max(axis=1)
-    if told := table.attributes.get("moves"):
+    if attribute := table.attributes.get("moves"):
         for call, row in enumerate(rows[:, 0].tolist()):
-            if moves := told.get(row):
+            if moves := attribute.get(row):
                 began[call] = np.clip(moves[0], began[call], ended[call])
                 ended[call] = np.clip(moves[1], began[call], ended[call])
     return began, ended
@@ -189,20 +189,20 @@ def _numbered(table: EventTable, parts: list[tuple[int, Array]]) -> bool:
 
 def _by_sequence(table: EventTable, parts: list[tuple[int, Array]]) -> NDArray[np.int64]:
     numbers = np.unique(np.concatenate([table.sequence[rows] for _, rows in parts]))
-    found = np.full((len(numbers), len(parts)), -1, np.int64)
+    grid = np.full((len(numbers), len(parts)), -1, np.int64)
     for column, (_, rows) in enumerate(parts):
-        found[np.searchsorted(numbers, table.sequence[rows]), column] = rows
-    return found
+        grid[np.searchsorted(numbers, table.sequence[rows]), column] = rows
+    return grid
 
 
 def _by_order(table: EventTable, parts: list[tuple[int, Array]]) -> NDArray[np.int64]:
     """Match the n-th call with the n-th; where ranks have unequally many, the n-th of a step or of an operation."""
     counts = {len(rows) for _, rows in parts}
     if len(counts) == 1:
-        found = np.stack([rows for _, rows in parts], axis=1).astype(np.int64)
-        codes = _codes(table)[table.name[found]]
-        if not len(found) or (codes == codes[:, :1]).all(axis=1).mean() > 0.5:
-            return found
+        grid = np.stack([rows for _, rows in parts], axis=1).astype(np.int64)
+        codes = _codes(table)[table.name[grid]]
+        if not len(grid) or (codes == codes[:, :1]).all(axis=1).mean() > 0.5:
+            return grid
         return _by_key(table, parts, lambda rows: _codes(table)[table.name[rows]])
     stepped = all(bool((table.step[rows] >= 0).any()) for _, rows in parts)
     return _by_key(table, parts, lambda rows: table.step[rows] if stepped else _codes(table)[table.name[rows]])
@@ -221,17 +221,19 @@ def _by_key(table: EventTable, parts: list[tuple[int, Array]], key_of: object) -
 
 
 def _messages(
-    table: EventTable, found: Sequence[Activity], parts: list[tuple[int, Array]], notes: list[str]
+    table: EventTable, rank_activity: Sequence[Activity], parts: list[tuple[int, Array]], notes: list[str]
 ) -> list[Meetings]:
     """Pair what one rank sends with what the other receives, by ranks, tag and order."""
-    places = {(each.component, each.rank): at for at, each in enumerate(found)}
+    places = {(each.component, each.rank): at for at, each in enumerate(rank_activity)}
     peer, tag = table.attribute("peer"), table.attribute("tag")
     sent: dict[tuple[int, int, str], list[int]] = {}
     received: dict[tuple[int, int, str], list[int]] = {}
     for at, rows in parts:
         for row in rows.tolist():
             named = peer[row]  # a log may state anything
-            other = places.get((found[at].component, int(named))) if isinstance(named, (int, np.integer)) else None
+            other = (
+                places.get((rank_activity[at].component, int(named))) if isinstance(named, (int, np.integer)) else None
+            )
             name = table.name_of(row)
             if other is None:
                 continue
@@ -251,7 +253,7 @@ def _messages(
     return [
         _meetings(
             table,
-            f"{found[source].rank}→{found[target].rank}",
+            f"{rank_activity[source].rank}→{rank_activity[target].rank}",
             (source, target),
             2,
             (rows := np.array(calls, np.int64).reshape(-1, 2)),

@@ -60,7 +60,7 @@ def read_traces(
     tables, notes = _read_all(jobs, _workers(jobs, workers))
     notes += passed_over
     _name_components(tables)
-    tables, doubled = _not_told_twice(tables)
+    tables, doubled = _without_repeats(tables)
     tables, more = _one_file_a_rank(tables)
     more += [*doubled, *_place_beside_others(tables)]
     table = concat(tables, consume=True)
@@ -104,19 +104,19 @@ def _jobs(paths: str | Path | Iterable[str | Path], format: str | None) -> tuple
     unknown: list[Path] = []
     broken: list[Path] = []
     for file, was_named in _files([paths] if isinstance(paths, str | Path) else paths):
-        found = format if format is not None and was_named else format_of(file)
-        if found is not None and (format is None or found == format):
-            jobs.setdefault(file, found)
+        kind = format if format is not None and was_named else format_of(file)
+        if kind is not None and (format is None or kind == format):
+            jobs.setdefault(file, kind)
         elif was_named:
             unknown.append(file)
-        elif found is None and _seems_broken(file):
+        elif kind is None and _seems_broken(file):
             broken.append(file)
     if unknown:
         known = ", ".join(f"{name} ({FORMATS.summary(name)})" for name in FORMATS.names())
         raise UsageError(f"{unknown[0]} is no trace in a format that is known", hint=f"known: {known}")
     if not jobs:
-        told = ", ".join(map(str, [paths] if isinstance(paths, str | Path) else paths))
-        raise NotFound(f"there is no trace in {told}", hint=f"known formats: {', '.join(FORMATS.names())}")
+        names = ", ".join(map(str, [paths] if isinstance(paths, str | Path) else paths))
+        raise NotFound(f"there is no trace in {names}", hint=f"known formats: {', '.join(FORMATS.names())}")
     # The logs of one run are one: processes on other hosts write their own.
     logs: dict[Path, list[tuple[str, Path]]] = {
         (file.parent if name == "meter" else file): [] for file, name in jobs.items()
@@ -134,12 +134,12 @@ def _seems_broken(file: Path) -> bool:
 def _passed_over(broken: Sequence[Path]) -> list[str]:
     if not broken:
         return []
-    names = _told_apart(broken)
+    names = _distinct_processes(broken)
     listed = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else "")
     return [f"passed over, since nothing in them is a trace: {listed}"]
 
 
-def _told_apart(files: Sequence[Path]) -> list[str]:
+def _distinct_processes(files: Sequence[Path]) -> list[str]:
     """Return the names of files, with the folders that tell them apart where they are called the same."""
     names = [file.name for file in files]
     if len(set(names)) == len(names):
@@ -157,10 +157,10 @@ def _files(paths: Iterable[str | Path]) -> Iterable[tuple[Path, bool]]:
         elif place.exists():
             yield place, True
         else:
-            found = sorted(glob.glob(str(path), recursive=True))
-            if not found:
+            matches = sorted(glob.glob(str(path), recursive=True))
+            if not matches:
                 raise NotFound(f"there is no trace {path}")
-            for each in found:
+            for each in matches:
                 file = Path(each)
                 yield from ((inner, False) for inner in _inside(file)) if file.is_dir() else [(file, False)]
 
@@ -202,8 +202,8 @@ def _read_all(jobs: Sequence[_Job], workers: int) -> tuple[list[EventTable], lis
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             results = list(pool.map(_read_one, traces, options))
     tables = [each for each in results if isinstance(each, EventTable)]
-    told = [each for table in tables for each in table.processes if each.pid > 0]
-    known = {(each.host, each.pid): each.rank for each in told}
+    processes = [each for table in tables for each in table.processes if each.pid > 0]
+    known = {(each.host, each.pid): each.rank for each in processes}
     results += [_read_one(job, {"known": known}) for job in jobs if job[0] == "meter"]
     tables = [each for each in results if isinstance(each, EventTable)]
     failures = [each for each in results if not isinstance(each, EventTable)]
@@ -235,11 +235,11 @@ def _one_file_a_rank(tables: list[EventTable]) -> tuple[list[EventTable], list[s
     for (_, _, rank), claimed in by_claim.items():
         if len(claimed) < 2 or _follow_each_other(claimed) or _are_parts(claimed):
             continue
-        files = _told_apart([Path(table.processes[0].file) for table in claimed])
+        files = _distinct_processes([Path(table.processes[0].file) for table in claimed])
         names = [Path(file).name for file in files]
-        told = [named if (named := rank_in(file)) is not None else number_at_end(file) for file in names]
+        ranks = [named if (named := rank_in(file)) is not None else number_at_end(file) for file in names]
         others = {table.processes[0].rank for table in tables if len(table.processes) == 1 and table not in claimed}
-        numbers = [number for number in told if number is not None]
+        numbers = [number for number in ranks if number is not None]
         if len(set(numbers)) == len(claimed) and not others & set(numbers):
             for table, number in zip(claimed, numbers, strict=True):
                 _set_rank(table, number)
@@ -254,7 +254,7 @@ def _one_file_a_rank(tables: list[EventTable]) -> tuple[list[EventTable], list[s
     return tables, notes
 
 
-def _not_told_twice(tables: list[EventTable]) -> tuple[list[EventTable], list[str]]:
+def _without_repeats(tables: list[EventTable]) -> tuple[list[EventTable], list[str]]:
     """Leave out flight recorders of ranks whose profiler tells of collectives: it knows when each began and ended."""
     profiled = {
         each.rank
@@ -347,12 +347,12 @@ def _missing(table: EventTable) -> list[str]:
 def _steps(table: EventTable) -> list[str]:
     """Return a sentence where ranks recorded other steps."""
     phases = np.flatnonzero(table.of_kind(EventKind.PHASE) & (table.step >= 0))
-    found: dict[tuple[int, int], set[int]] = {}
+    by_lane: dict[tuple[int, int], set[int]] = {}
     for row in phases.tolist():
-        found.setdefault((int(table.component[row]), int(table.rank[row])), set()).add(int(table.step[row]))
+        by_lane.setdefault((int(table.component[row]), int(table.rank[row])), set()).add(int(table.step[row]))
     notes = []
-    for component in sorted({part for part, _ in found}):
-        mine = {rank: steps for (part, rank), steps in found.items() if part == component}
+    for component in sorted({part for part, _ in by_lane}):
+        mine = {rank: steps for (part, rank), steps in by_lane.items() if part == component}
         common = set.intersection(*mine.values())
         every = set.union(*mine.values())
         if len(mine) > 1 and common != every:

@@ -259,10 +259,10 @@ def variables(folder: Path, settings: RecordSettings) -> dict[str, str]:
     options = {"with_stack": settings.with_stack, "profile_memory": settings.memory}
     names = ("skip", "steps", "every", "after_s", "seconds")
     flight = str(folder / _FLIGHT) if settings.flight_recorder else ""
-    told = {"folder": str(folder), "options": options, "flight": flight}
-    told |= {name: getattr(settings, name) for name in names}
+    hook_settings = {"folder": str(folder), "options": options, "flight": flight}
+    hook_settings |= {name: getattr(settings, name) for name in names}
     added = {
-        VARIABLE: json.dumps(told),
+        VARIABLE: json.dumps(hook_settings),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_HOOK), here.get("PYTHONPATH", "")])),
     }
     if not here.get(FILE_VARIABLE):  # else the program is part of a run, which must not lose what it logs
@@ -298,32 +298,32 @@ def _copy_events(outer: Path, folder: Path) -> None:
 
 
 def _traced(folder: Path) -> list[Traced]:
-    found = []
+    traced = []
     for file in sorted((folder / _PROCESSES).glob("*.json")):
         try:
-            said = json.loads(file.read_bytes())
-            found += _windows(said, folder)
+            document = json.loads(file.read_bytes())
+            traced += _windows(document, folder)
         except (ValueError, KeyError, TypeError):  # it died while it wrote, which it never does in place
             continue
-    return sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid))
+    return sorted(traced, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid))
 
 
-def _windows(said: Mapping[str, Any], folder: Path) -> list[Traced]:
-    who = {name: said[name] for name in ("host", "pid", "rank", "world")}
-    found = [
+def _windows(document: Mapping[str, Any], folder: Path) -> list[Traced]:
+    who = {name: document[name] for name in ("host", "pid", "rank", "world")}
+    windows = [
         Traced(**who, **{name: each[name] for name in ("file", "by", "first_step", "last_step", "reason", "clocks")})
-        for each in said["windows"]
+        for each in document["windows"]
         if (folder / each["file"]).exists()
     ]
-    if said["state"] == "recording":
-        found.append(Traced(**who, file=None, reason="it was killed before its trace was written"))
-    elif said["state"] == "begun":
-        found.append(
+    if document["state"] == "recording":
+        windows.append(Traced(**who, file=None, reason="it was killed before its trace was written"))
+    elif document["state"] == "begun":
+        windows.append(
             Traced(**who, file=None, reason="it was killed, or left by os._exit, before anything was recorded")
         )
-    elif not found:
-        found.append(Traced(**who, file=None, reason=said["reason"] or "its trace is gone"))
-    return found
+    elif not windows:
+        windows.append(Traced(**who, file=None, reason=document["reason"] or "its trace is gone"))
+    return windows
 
 
 def _notes(traced: Sequence[Traced]) -> list[str]:

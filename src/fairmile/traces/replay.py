@@ -128,16 +128,16 @@ class Replay:
     """A trace that can be run again; build it once and ask for as many changes as wanted."""
 
     def __init__(
-        self, table: EventTable, found: Sequence[Activity] | None = None, waits: Waiting | None = None
+        self, table: EventTable, rank_activity: Sequence[Activity] | None = None, waits: Waiting | None = None
     ) -> None:
         self._table = table
-        self._found = list(found) if found is not None else activities(table)
-        self._waits = waits or waiting(table, self._found)
-        if not self._found:
+        self._activity = list(rank_activity) if rank_activity is not None else activities(table)
+        self._waits = waits or waiting(table, self._activity)
+        if not self._activity:
             raise NotFound("the trace has no events to replay")
-        self._plan = _plan(table, self._found, self._waits)
-        self._measured_s = breakdown(self._found).step_s
-        stepped = [each for each in self._found if each.steps.found_by != "nothing"] or self._found
+        self._plan = _plan(table, self._activity, self._waits)
+        self._measured_s = breakdown(self._activity).step_s
+        stepped = [each for each in self._activity if each.steps.found_by != "nothing"] or self._activity
         self._steps = sum(len(each.steps) for each in stepped) / len(stepped)
         self._unchanged_s = _step_s(self._plan)
 
@@ -148,14 +148,14 @@ class Replay:
 
     def gain_s(self, change: WhatIf) -> float:
         """Return how many seconds of the whole trace a change would save, mean over ranks."""
-        found = self.run(change)
-        return max(0.0, found.measured_step_s - found.step_s) * self._steps
+        replayed = self.run(change)
+        return max(0.0, replayed.measured_step_s - replayed.step_s) * self._steps
 
     def run(self, change: WhatIf | None = None) -> Replayed:
         """Return the time of a step under a change."""
         change = change or WhatIf()
         plan, notes = self._plan, list[str]()
-        plan = _with_work(plan, self._table, self._found, change, notes)
+        plan = _with_work(plan, self._table, self._activity, change, notes)
         plan = _with_transfers(plan, change, notes)
         if change.ranks is not None:
             plan = _with_ranks(plan, change.ranks, change, notes)
@@ -195,14 +195,16 @@ class _Plan:
     calls: list[_Call]
 
 
-def _plan(table: EventTable, found: Sequence[Activity], waits: Waiting) -> _Plan:
+def _plan(table: EventTable, rank_activity: Sequence[Activity], waits: Waiting) -> _Plan:
     calls: list[_Call] = []
-    places: list[list[tuple[int, int, int, int]]] = [[] for _ in found]  # ready, leave, call, column of each rank
+    places: list[list[tuple[int, int, int, int]]] = [
+        [] for _ in rank_activity
+    ]  # ready, leave, call, column of each rank
     lanes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    issued = [_issued(table, each) for each in found]
-    alone = [each.communication - union([getattr(each, part) for part in _BUSY]) for each in found]
+    issued = [_issued(table, each) for each in rank_activity]
+    alone = [each.communication - union([getattr(each, part) for part in _BUSY]) for each in rank_activity]
     for each in waits.calls:
-        meetings = _as_seen(each.meetings, found, alone)
+        meetings = _as_seen(each.meetings, rank_activity, alone)
         lane = table.lane[meetings.rows]
         for row in range(len(meetings)):
             number = len(calls)
@@ -220,21 +222,21 @@ def _plan(table: EventTable, found: Sequence[Activity], waits: Waiting) -> _Plan
     known = {(number, column): at for mine in places for at, _, number, column in mine}
     calls = [_queued(call, number, calls, before, known) for number, call in enumerate(calls)]
     # Of a rank without steps the whole is one window, which is no step beside those of others.
-    stepped = any(each.steps.found_by != "nothing" for each in found)
+    stepped = any(each.steps.found_by != "nothing" for each in rank_activity)
     lines = [
         _line(table, each, mine, idle, has_steps=not stepped or each.steps.found_by != "nothing")
-        for each, mine, idle in zip(found, places, alone, strict=True)
+        for each, mine, idle in zip(rank_activity, places, alone, strict=True)
     ]
     return _Plan(lines, calls)
 
 
-def _as_seen(meetings: Meetings, found: Sequence[Activity], alone: Sequence[Spans]) -> Meetings:
+def _as_seen(meetings: Meetings, rank_activity: Sequence[Activity], alone: Sequence[Spans]) -> Meetings:
     """Return the calls with the moments at which the program went on, where a thread told of their end only later."""
     leave = meetings.leave.copy()
     first = np.minimum(meetings.enter.max(axis=1), leave.min(axis=1))  # before all have come no call is done
     for column, member in enumerate(meetings.members):
         stood = alone[member]
-        if found[member].has_device or not len(stood):
+        if rank_activity[member].has_device or not len(stood):
             continue
         at = np.minimum(np.searchsorted(stood.ends, first), len(stood) - 1)
         went_on, since = stood.ends[at], stood.starts[at]
@@ -505,23 +507,28 @@ class _State:
                 todo += self._after.get((call, other), ())
 
 
-def _with_work(plan: _Plan, table: EventTable, found: Sequence[Activity], change: WhatIf, notes: list[str]) -> _Plan:
+def _with_work(
+    plan: _Plan, table: EventTable, rank_activity: Sequence[Activity], change: WhatIf, notes: list[str]
+) -> _Plan:
     """Return the plan with less work where operators are faster, input is there at once, or a rank is no straggler."""
     lines = list(plan.lines)
     for pattern, factor in change.faster.items():
         hit = np.array([fnmatchcase(name, pattern) for name in table.names], bool)
         if not hit.any():
             raise NotFound(f"no event is named {pattern!r}", hint="`*` stands for any letters")
-        for at, each in enumerate(found):
+        for at, each in enumerate(rank_activity):
             rows = each.rows[hit[table.name[each.rows]]]
             if each.has_device:
                 rows = rows[on_device(table, rows)]
             ran = spans(table.start_ns[rows], table.end_ns[rows]) - lines[at].blocked
             lines[at] = _less(lines[at], ran, 1 - 1 / factor)
     if change.without_input_wait:
-        lines = [_less(line, each.parts["input"] - line.blocked, 1.0) for line, each in zip(lines, found, strict=True)]
+        lines = [
+            _less(line, each.parts["input"] - line.blocked, 1.0)
+            for line, each in zip(lines, rank_activity, strict=True)
+        ]
     if change.without_straggler is not None:
-        lines = _like_the_others(lines, found, change.without_straggler, notes)
+        lines = _like_the_others(lines, rank_activity, change.without_straggler, notes)
     return replace(plan, lines=lines)
 
 
@@ -534,16 +541,18 @@ def _less(line: _Line, ran: Spans, share: float) -> _Line:
 
 
 def _like_the_others(
-    lines: list[_Line], found: Sequence[Activity], straggler: int | tuple[str, int], notes: list[str]
+    lines: list[_Line], rank_activity: Sequence[Activity], straggler: int | tuple[str, int], notes: list[str]
 ) -> list[_Line]:
     component, rank = straggler if isinstance(straggler, tuple) else (None, straggler)
     place = next(
-        (at for at, each in enumerate(found) if each.rank == rank and component in (None, each.component)), None
+        (at for at, each in enumerate(rank_activity) if each.rank == rank and component in (None, each.component)), None
     )
     if place is None:
-        raise NotFound(f"the trace has no rank {rank}", hint=f"it has {', '.join(each.label for each in found)}")
-    part = found[place].component
-    others = [line for at, line in enumerate(lines) if at != place and found[at].component == part]
+        raise NotFound(
+            f"the trace has no rank {rank}", hint=f"it has {', '.join(each.label for each in rank_activity)}"
+        )
+    part = rank_activity[place].component
+    others = [line for at, line in enumerate(lines) if at != place and rank_activity[at].component == part]
     if not others:
         raise UsageError("a single rank is no straggler: there is none to compare it with")
     mine = lines[place]
@@ -570,14 +579,14 @@ def _progress(line: _Line) -> dict[tuple[int, int], float]:
 
 def _with_transfers(plan: _Plan, change: WhatIf, notes: list[str]) -> _Plan:
     if change.transfers:
-        plan = replace(plan, calls=[_as_told(call, change.transfers) for call in plan.calls])
+        plan = replace(plan, calls=[_as_recorded(call, change.transfers) for call in plan.calls])
     if change.model is None and change.bandwidth == 1 and change.latency == 1:
         return plan
     floors = _floors(plan.calls)
     return replace(plan, calls=[_other_transfer(call, change, floors, notes) for call in plan.calls])
 
 
-def _as_told(call: _Call, transfers: Mapping[tuple[str, str, int], float]) -> _Call:
+def _as_recorded(call: _Call, transfers: Mapping[tuple[str, str, int], float]) -> _Call:
     meetings, row = call.meetings, call.row
     factor = transfers.get((meetings.group, meetings.operation[row], int(meetings.bytes[row])), 1.0)
     return call if factor == 1 else replace(call, taken=tuple(each * factor for each in call.taken))
@@ -590,16 +599,16 @@ def _floors(calls: Sequence[_Call]) -> dict[tuple[int, str], float]:
         size = int(call.meetings.bytes[call.row])
         sizes = least.setdefault((id(call.meetings), call.meetings.operation[call.row]), {})
         sizes[size] = min(sizes.get(size, np.inf), max(call.taken))
-    found = {}
+    floors = {}
     for key, sizes in least.items():
         known = sorted((size, time) for size, time in sizes.items() if size >= 0)
-        found[key] = 0.0
+        floors[key] = 0.0
         if len(known) > 1:
             (small, fast), (large, slow) = known[0], known[-1]
-            found[key] = min(fast, max(0.0, fast - small * (slow - fast) / (large - small)))
+            floors[key] = min(fast, max(0.0, fast - small * (slow - fast) / (large - small)))
         elif key[1] == "barrier":
-            found[key] = min(sizes.values())
-    return found
+            floors[key] = min(sizes.values())
+    return floors
 
 
 def _other_transfer(call: _Call, change: WhatIf, floors: Mapping[tuple[int, str], float], notes: list[str]) -> _Call:

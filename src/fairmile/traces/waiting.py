@@ -220,19 +220,19 @@ class Waiting:
     calls: tuple[Waits, ...] = field(default=(), repr=False, compare=False)
 
 
-def waiting(table: EventTable, found: Sequence[Activity], model: TransferModel | None = None) -> Waiting:
+def waiting(table: EventTable, rank_activity: Sequence[Activity], model: TransferModel | None = None) -> Waiting:
     """Return who waited for whom and why, call by call and summed."""
-    meetings, notes = matched(table, found)
-    bare = _with_exposed([_waits(each) for each in meetings], found)
-    earlier = _waiting_by_rank(bare, len(found))
-    calls = [_with_causes(each, found, earlier) for each in bare]
+    meetings, notes = matched(table, rank_activity)
+    bare = _with_exposed([_waits(each) for each in meetings], rank_activity)
+    earlier = _waiting_by_rank(bare, len(rank_activity))
+    calls = [_with_causes(each, rank_activity, earlier) for each in bare]
     return Waiting(
-        tuple(each.label for each in found),
-        tuple(_states(calls, found)),
-        tuple(_delays(calls, found)),
+        tuple(each.label for each in rank_activity),
+        tuple(_states(calls, rank_activity)),
+        tuple(_delays(calls, rank_activity)),
         tuple(_summaries(calls, model)),
-        _matrix(calls, len(found)),
-        tuple(_worst(calls, found)),
+        _matrix(calls, len(rank_activity)),
+        tuple(_worst(calls, rank_activity)),
         tuple(notes),
         tuple(calls),
     )
@@ -275,11 +275,11 @@ def _moments_before_moving(each: Meetings, come: Whole) -> Whole:
     since = np.minimum(np.maximum(enter, come[:, None]), leave)
     before = np.clip(np.minimum(each.began[:, None], leave) - since, 0, None)
     after = np.clip(leave - np.maximum(each.ended[:, None], since), 0, None)
-    standing: Whole = before + after
-    return standing
+    idle: Whole = before + after
+    return idle
 
 
-def _with_exposed(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Waits]:
+def _with_exposed(calls: Sequence[Waits], rank_activity: Sequence[Activity]) -> list[Waits]:
     """Set what of waits and transfers was not hidden behind compute, each moment for the call that began first."""
     shapes = [each.wait.shape for each in calls]
     exposed, queued, moved, stepped = ([np.zeros(shape, np.int64) for shape in shapes] for _ in range(4))
@@ -289,10 +289,10 @@ def _with_exposed(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Wai
             by_rank.setdefault(member, []).append((number, column))
     for member, mine in by_rank.items():
         at = 0
-        found_here = _exposed_of_rank(calls, mine, found[member])
+        of_rank = _exposed_of_rank(calls, mine, rank_activity[member])
         for number, column in mine:
             piece = slice(at, at + len(calls[number].meetings))
-            for sets, values in zip((exposed, queued, moved, stepped), found_here, strict=True):
+            for sets, values in zip((exposed, queued, moved, stepped), of_rank, strict=True):
                 sets[number][:, column] = values[piece]
             at = piece.stop
     return [
@@ -350,7 +350,7 @@ def _waiting_by_rank(calls: Sequence[Waits], ranks: int) -> list[Spans]:
     return [spans(np.concatenate(b), np.concatenate(e)) if b else nothing() for b, e in zip(begins, ends, strict=True)]
 
 
-def _with_causes(each: Waits, found: Sequence[Activity], earlier: Sequence[Spans]) -> Waits:
+def _with_causes(each: Waits, rank_activity: Sequence[Activity], earlier: Sequence[Spans]) -> Waits:
     """Share each wait out over what the last rank did longer than the one that waited."""
     meetings = each.meetings
     if not each.wait.any():
@@ -358,7 +358,7 @@ def _with_causes(each: Waits, found: Sequence[Activity], earlier: Sequence[Spans
     spent = np.zeros(each.cost.shape)
     known = each.anchor >= 0
     for column, member in enumerate(meetings.members):
-        activity = found[member]
+        activity = rank_activity[member]
         begin = np.where(known, meetings.leave[each.anchor, column], activity.start_ns)
         begin = np.minimum(begin, meetings.enter[:, column])
         end = meetings.enter[:, column]
@@ -369,7 +369,7 @@ def _with_causes(each: Waits, found: Sequence[Activity], earlier: Sequence[Spans
             own = own + part
         waits = earlier[member].within(begin, end)
         talk = activity.parts["communication"].within(begin, end)
-        start = begin - _earliest(each, found, known)
+        start = begin - _earliest(each, rank_activity, known)
         spent[:, column, -1] = waits + np.maximum(start, 0)
         spent[:, column, -2] = np.maximum(0, end - begin - own - talk)
     ahead = spent[np.arange(len(meetings)), each.last]
@@ -381,8 +381,8 @@ def _with_causes(each: Waits, found: Sequence[Activity], earlier: Sequence[Spans
     return replace(each, cost=share * each.exposed[:, :, None], spent=spent)
 
 
-def _earliest(each: Waits, found: Sequence[Activity], known: NDArray[np.bool_]) -> Whole:
-    first = min(found[member].start_ns for member in each.meetings.members)
+def _earliest(each: Waits, rank_activity: Sequence[Activity], known: NDArray[np.bool_]) -> Whole:
+    first = min(rank_activity[member].start_ns for member in each.meetings.members)
     return np.where(known, each.meetings.leave[each.anchor].min(axis=1), first)
 
 
@@ -400,7 +400,7 @@ def state_names(operation: str) -> tuple[str, str]:
     return _STATES.get(operation, ("Wait at NxN", "NxN Completion"))
 
 
-def _states(calls: Sequence[Waits], found: Sequence[Activity]) -> list[WaitState]:
+def _states(calls: Sequence[Waits], rank_activity: Sequence[Activity]) -> list[WaitState]:
     sums: dict[tuple[int, str], list[float]] = {}
 
     def add(member: int, state: str, wait: Whole, exposed: Whole) -> None:
@@ -422,12 +422,14 @@ def _states(calls: Sequence[Waits], found: Sequence[Activity]) -> list[WaitState
                 if after:
                     add(member, after, each.completion[rows, column], each.completion[rows, column])
     return [
-        WaitState(found[member].component, found[member].rank, state, total * NS, exposed * NS, int(count))
+        WaitState(
+            rank_activity[member].component, rank_activity[member].rank, state, total * NS, exposed * NS, int(count)
+        )
         for (member, state), (total, exposed, count) in sorted(sums.items())
     ]
 
 
-def _delays(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Delay]:
+def _delays(calls: Sequence[Waits], rank_activity: Sequence[Activity]) -> list[Delay]:
     sums: dict[tuple[int, str], list[float]] = {}
 
     def add(member: int, cause: str, waits: float, lost: float, direct: float) -> None:
@@ -457,8 +459,8 @@ def _delays(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Delay]:
                 add(member, cause, totals[call, -1] * part, lost[call] * share * part, 0.0)
     kept = [
         Delay(
-            found[member].component,
-            found[member].rank,
+            rank_activity[member].component,
+            rank_activity[member].rank,
             cause,
             int(values[0]),
             *(round(float(value) * NS, 12) for value in (*values[1:], *compared.means((member, cause)))),
@@ -518,10 +520,10 @@ class _Origins:
         """Return the shares of ranks and causes in the delay that came to a call by an earlier wait."""
         key = (number, call)
         if key not in self._known:
-            self._known[key] = self._found(number, call, deep)
+            self._known[key] = self._origins_of(number, call, deep)
         return self._known[key]
 
-    def _found(self, number: int, call: int, deep: int) -> dict[tuple[int, str], float]:
+    def _origins_of(self, number: int, call: int, deep: int) -> dict[tuple[int, str], float]:
         each = self._calls[number]
         last = int(each.last[call])
         member = each.meetings.members[last]
@@ -549,16 +551,16 @@ class _Origins:
     ) -> tuple[int, int, int] | None:
         """Return the longest wait of a rank between its last common call and this one, or the one in that call."""
         begin = int(each.meetings.leave[anchor, last]) if anchor >= 0 else 0
-        best, found = 0, None
+        best, origin = 0, None
         for ends, lengths, other, places, column in self._waits.get(member, ()):
             low, high = np.searchsorted(ends, [begin, end], side="right")
             if high > low and other != number:
                 at = low + int(lengths[low:high].argmax())
                 if lengths[at] > best:
-                    best, found = int(lengths[at]), (other, int(places[at]), column)
-        if found is None and anchor >= 0 and each.exposed[anchor, last] > 0:
+                    best, origin = int(lengths[at]), (other, int(places[at]), column)
+        if origin is None and anchor >= 0 and each.exposed[anchor, last] > 0:
             return number, anchor, last
-        return found
+        return origin
 
 
 def _summaries(calls: Sequence[Waits], model: TransferModel | None) -> list[CollectiveSummary]:
@@ -632,22 +634,22 @@ def _summary(each: Waits, rows: Whole, key: tuple[str, int], model: TransferMode
 
 
 def _matrix(calls: Sequence[Waits], ranks: int) -> tuple[tuple[float, ...], ...]:
-    found = np.zeros((ranks, ranks))
+    matrix = np.zeros((ranks, ranks))
     for each in calls:
         members = np.array(each.meetings.members)
         for column, member in enumerate(members.tolist()):
-            np.add.at(found[member], members[each.last], each.exposed[:, column] * NS)
-    return tuple(tuple(float(value) for value in row) for row in found)
+            np.add.at(matrix[member], members[each.last], each.exposed[:, column] * NS)
+    return tuple(tuple(float(value) for value in row) for row in matrix)
 
 
-def _worst(calls: Sequence[Waits], found: Sequence[Activity], most: int = 10) -> list[WorstCall]:
+def _worst(calls: Sequence[Waits], rank_activity: Sequence[Activity], most: int = 10) -> list[WorstCall]:
     listed = []
     for each in calls:
         total = each.exposed.max(axis=1)
         for call in np.argsort(-total, kind="stable")[:most].tolist():
             if total[call] <= 0:
                 break
-            last = found[each.meetings.members[int(each.last[call])]]
+            last = rank_activity[each.meetings.members[int(each.last[call])]]
             listed.append(
                 WorstCall(
                     each.meetings.group,

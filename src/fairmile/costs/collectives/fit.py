@@ -209,10 +209,10 @@ class CollectiveFit:
 
 def fit_points(points: Sequence[MeasuredPoint], *, rings: Rings | None = None) -> dict[str, CollectiveFit]:
     """Return the model of each collective that was measured."""
-    found: dict[str, list[MeasuredPoint]] = {}
+    by_name: dict[str, list[MeasuredPoint]] = {}
     for point in points:
-        found.setdefault(collective_name(point.collective), []).append(point)
-    return {name: fit_collective(name, each, rings=rings) for name, each in found.items()}
+        by_name.setdefault(collective_name(point.collective), []).append(point)
+    return {name: fit_collective(name, each, rings=rings) for name, each in by_name.items()}
 
 
 def fit_collective(collective: str, points: Sequence[MeasuredPoint], *, rings: Rings | None = None) -> CollectiveFit:
@@ -247,7 +247,7 @@ def rank_algorithms(collective: str, points: Sequence[MeasuredPoint]) -> tuple[A
 
     name = collective_name(collective)
     times = np.array([point.time_s for point in points])
-    found = []
+    ranked = []
     for algorithm in algorithms(name):
         if algorithm in (TWO_LEVEL, "in_network"):
             continue
@@ -261,9 +261,9 @@ def rank_algorithms(collective: str, points: Sequence[MeasuredPoint]) -> tuple[A
             solved, _ = _solve(matrix, times)
             error = float(np.mean(np.abs(matrix @ solved / times - 1)))
             link = Link(float(solved[1]), float(solved[2]))
-            found.append(AlgorithmFit(algorithm, link, float(solved[0]), error, segments))
+            ranked.append(AlgorithmFit(algorithm, link, float(solved[0]), error, segments))
     best: dict[str, AlgorithmFit] = {}
-    for each in sorted(found, key=lambda each: each.mean_error):
+    for each in sorted(ranked, key=lambda each: each.mean_error):
         best.setdefault(each.algorithm, each)
     return tuple(best.values())
 
@@ -423,13 +423,13 @@ def _mean(values: Sequence[float]) -> float:
 
 def _left_out(table: InterpolatedTimes) -> dict[float, float]:
     """Return size → relative error for each size of a table when the others are used in its place."""
-    found = {}
+    errors = {}
     for at in range(1, len(table.sizes) - 1):
         others = InterpolatedTimes(
             (*table.sizes[:at], *table.sizes[at + 1 :]), (*table.times[:at], *table.times[at + 1 :])
         )
-        found[table.sizes[at]] = abs(others.time_s(table.sizes[at]) / table.times[at] - 1)
-    return found
+        errors[table.sizes[at]] = abs(others.time_s(table.sizes[at]) / table.times[at] - 1)
+    return errors
 
 
 def _unseen_error(

@@ -139,14 +139,14 @@ def measure_collectives(
     commands = plan_collectives(backend, ranks, sizes=sizes, collectives=collectives, seconds=seconds, python=python)
     if backend == "mpi" and shutil.which("mpirun") is None:
         raise SystemFailure("there is no mpirun here", hint="load or install an MPI library, or measure with gloo")
-    found = []
+    measured = []
     with tempfile.TemporaryDirectory(prefix="fairmile-collectives-") as folder:
         for count, command in zip(sorted(set(ranks)), commands, strict=True):
             on_ranks(count)
             file = Path(folder) / f"{count}.json"
             _run(runner or Here(), [*command, "--out", str(file)], timeout_s)
-            found.append(read_measured(file))
-    return merged(found)
+            measured.append(read_measured(file))
+    return merged(measured)
 
 
 def read_measured(path: str | Path) -> MeasuredBackend:
@@ -196,8 +196,8 @@ def topology_of(fits: Mapping[str, CollectiveFit]) -> Topology:
     for name in ("point_to_point", "all_reduce", *fits):
         fit = fits.get(name)
         if fit is not None and fit.algorithm is not None:
-            found = fit.algorithm
-            link = Link(found.link.alpha_s + found.call_s, found.link.beta_s_per_byte)
+            algorithm = fit.algorithm
+            link = Link(algorithm.link.alpha_s + algorithm.call_s, algorithm.link.beta_s_per_byte)
             return Topology(max(fit.groups), link, link, "shared memory")
     raise UsageError("no measured collective says anything of the link between two ranks")
 
@@ -229,9 +229,9 @@ def _run(runner: Runner, command: Sequence[str], timeout_s: float) -> None:
     result = runner.run(command, timeout_s=timeout_s, check=False)
     if result.exit_code == 0:
         return
-    said = [line for line in (result.stderr or result.stdout).splitlines() if line.strip()]
-    hint = "\n".join(said[-_LINES:]) or None
+    lines = [line for line in (result.stderr or result.stdout).splitlines() if line.strip()]
+    hint = "\n".join(lines[-_LINES:]) or None
     if "as root" in result.stderr and "mpirun" in result.stderr:
         hint = "run it as another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-    told = next((line.removeprefix("error: ") for line in said if line.startswith("error: ")), "")
-    raise RunFailed(told or f"the ranks ended with exit code {result.exit_code}", hint=hint)
+    reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    raise RunFailed(reason or f"the ranks ended with exit code {result.exit_code}", hint=hint)

@@ -105,13 +105,13 @@ def candidates(collective: str, n_bytes: float, fabric: Fabric) -> tuple[Selecti
     name = collective_name(collective)
     if name not in COLLECTIVES:
         raise UsageError(f"NCCL has no model of {name}", hint=f"it has {', '.join(COLLECTIVES)}")
-    found = [
+    choices = [
         Selection(algorithm, protocol, _time_s(name, algorithm, protocol, n_bytes, fabric))
         for algorithm in _algorithms(name, fabric)
         for protocol in _PROTOCOLS
         if _is_offered(algorithm, protocol, fabric)
     ]
-    return tuple(sorted(found, key=lambda each: each.time_s))
+    return tuple(sorted(choices, key=lambda each: each.time_s))
 
 
 def choose(collective: str, n_bytes: float, fabric: Fabric) -> Selection:

@@ -207,19 +207,19 @@ def _say(error: FairmileError) -> None:
 
 def chosen_collectives(names: Sequence[str]) -> tuple[str, ...]:
     """Return the collectives to measure, the usual ones if none is named."""
-    found = tuple(dict.fromkeys(collective_name(name) for name in names)) or DEFAULT_COLLECTIVES
-    unknown = [name for name in found if name not in MEASURED]
+    chosen = tuple(dict.fromkeys(collective_name(name) for name in names)) or DEFAULT_COLLECTIVES
+    unknown = [name for name in chosen if name not in MEASURED]
     if unknown:
         raise UsageError(f"{unknown[0]} cannot be measured", hint=f"known: {', '.join(MEASURED)}")
-    return found
+    return chosen
 
 
 def chosen_sizes(sizes: Sequence[str | int]) -> tuple[int, ...]:
     """Return the sizes to measure in bytes, the usual ones if none is named."""
-    found = tuple(sorted({parse_size(size) for size in sizes})) or DEFAULT_SIZES
-    if found[0] < 1:
+    chosen = tuple(sorted({parse_size(size) for size in sizes})) or DEFAULT_SIZES
+    if chosen[0] < 1:
         raise UsageError("a message of no bytes cannot be measured", hint="name sizes such as 1KiB,1MiB")
-    return found
+    return chosen
 
 
 def _start_here(arguments: argparse.Namespace) -> int:

@@ -88,7 +88,7 @@ def neighbours(rank: int, ranks: int) -> list[tuple[int, int, int]]:
         places.append(left % side)
         left //= side
     places.reverse()
-    found = []
+    pairs = []
     for dimension, side in enumerate(grid):
         if side == 1:
             continue
@@ -96,8 +96,8 @@ def neighbours(rank: int, ranks: int) -> list[tuple[int, int, int]]:
         for tag, step in ((2 * dimension, 1), (2 * dimension + 1, -1)):
             to = rank + ((places[dimension] + step) % side - places[dimension]) * stride
             source = rank + ((places[dimension] - step) % side - places[dimension]) * stride
-            found.append((to, source, tag))
-    return found
+            pairs.append((to, source, tag))
+    return pairs
 
 
 def place_of(environ: Mapping[str, str]) -> tuple[int, int] | None:
@@ -155,9 +155,9 @@ class TorchRanks:
         return [float(each) for each in held.tolist()]
 
     def gather(self, text: str) -> list[str]:
-        said: list[Any] = [None] * self.size
-        self._group.all_gather_object(said, text)
-        return [str(each) for each in said]
+        values: list[Any] = [None] * self.size
+        self._group.all_gather_object(values, text)
+        return [str(each) for each in values]
 
     def barrier(self) -> None:
         self._group.barrier()
@@ -176,8 +176,8 @@ class TorchRanks:
         return self._torch.full((count,), value, dtype=self._torch.float32, device=self.device)
 
     def _wrong(self, held: Any, value: float) -> str:
-        found = held.tolist()[0] if len(held) else value
-        return "" if bool((held == value).all()) else f"rank {self.rank} has {found:g} where {value:g} is right"
+        received = held.tolist()[0] if len(held) else value
+        return "" if bool((held == value).all()) else f"rank {self.rank} has {received:g} where {value:g} is right"
 
     def _all_reduce(self, count: int) -> Any:
         data, group = self._made(count), self._group
@@ -262,28 +262,28 @@ class TorchRanks:
         return there_and_back, check, count
 
     def _halo(self, count: int) -> Any:
-        group, around = self._group, neighbours(self.rank, self.size)
-        part = max(1, count // len(around))
-        out = [self._made(part) for _ in around]
-        into = [self._made(part) for _ in around]
+        group, peers = self._group, neighbours(self.rank, self.size)
+        part = max(1, count // len(peers))
+        out = [self._made(part) for _ in peers]
+        into = [self._made(part) for _ in peers]
 
         def exchange() -> None:
             asked = [
                 operation(buffer, peer, tag=tag) if self.backend == "gloo" else group.P2POp(operation, buffer, peer)
-                for (to, source, tag), sent, got in zip(around, out, into, strict=True)
+                for (to, source, tag), sent, got in zip(peers, out, into, strict=True)
                 for operation, buffer, peer in ((group.isend, sent, to), (group.irecv, got, source))
             ]
             for each in asked if self.backend == "gloo" else group.batch_isend_irecv(asked):
                 each.wait()
 
         def check() -> str:
-            for (_, _, tag), sent in zip(around, out, strict=True):
+            for (_, _, tag), sent in zip(peers, out, strict=True):
                 sent.fill_(100.0 * tag + self.rank)
             exchange()
-            wrong = [self._wrong(got, 100.0 * tag + source) for (_, source, tag), got in zip(around, into, strict=True)]
+            wrong = [self._wrong(got, 100.0 * tag + source) for (_, source, tag), got in zip(peers, into, strict=True)]
             return next(filter(None, wrong), "")
 
-        return exchange, check, part * len(around)
+        return exchange, check, part * len(peers)
 
     def _barrier(self, count: int) -> Any:
         return self._group.barrier, lambda: "", 0
@@ -337,8 +337,8 @@ class MpiRanks:
         return self._numpy.full(count, value, dtype="f")
 
     def _wrong(self, held: Any, value: float) -> str:
-        found = float(held[0]) if len(held) else value
-        return "" if bool((held == value).all()) else f"rank {self.rank} has {found:g} where {value:g} is right"
+        received = float(held[0]) if len(held) else value
+        return "" if bool((held == value).all()) else f"rank {self.rank} has {received:g} where {value:g} is right"
 
     def _all_reduce(self, count: int) -> Any:
         data, got = self._made(count), self._made(count)
@@ -421,25 +421,25 @@ class MpiRanks:
         return there_and_back, check, count
 
     def _halo(self, count: int) -> Any:
-        around = neighbours(self.rank, self.size)
-        part = max(1, count // len(around))
-        out = [self._made(part) for _ in around]
-        into = [self._made(part) for _ in around]
+        peers = neighbours(self.rank, self.size)
+        part = max(1, count // len(peers))
+        out = [self._made(part) for _ in peers]
+        into = [self._made(part) for _ in peers]
 
         def exchange() -> None:
             asked = []
-            for (to, source, tag), sent, got in zip(around, out, into, strict=True):
+            for (to, source, tag), sent, got in zip(peers, out, into, strict=True):
                 asked += [self._all.Irecv(got, source=source, tag=tag), self._all.Isend(sent, dest=to, tag=tag)]
             self._mpi.Request.Waitall(asked)
 
         def check() -> str:
-            for (_, _, tag), sent in zip(around, out, strict=True):
+            for (_, _, tag), sent in zip(peers, out, strict=True):
                 sent.fill(100.0 * tag + self.rank)
             exchange()
-            wrong = [self._wrong(got, 100.0 * tag + source) for (_, source, tag), got in zip(around, into, strict=True)]
+            wrong = [self._wrong(got, 100.0 * tag + source) for (_, source, tag), got in zip(peers, into, strict=True)]
             return next(filter(None, wrong), "")
 
-        return exchange, check, part * len(around)
+        return exchange, check, part * len(peers)
 
     def _barrier(self, count: int) -> Any:
         return self._all.Barrier, lambda: "", 0

@@ -102,8 +102,8 @@ class CollectiveModel:
         topology = self.topology.spread(ranks, nodes)
         architecture = self.wiring.architecture
         if architecture is not None and name in nccl.COLLECTIVES:
-            found = nccl.choose(name, size_bytes, self._fabric(architecture, topology, ranks, nodes))
-            return Choice(f"{found.algorithm} {found.protocol}", found.time_s)
+            chosen = nccl.choose(name, size_bytes, self._fabric(architecture, topology, ranks, nodes))
+            return Choice(f"{chosen.algorithm} {chosen.protocol}", chosen.time_s)
         among = _ON_ACCELERATORS.get(name, ()) if self.wiring.has_accelerators else ()
         taken = best(name, size_bytes, ranks, topology, among=among)
         return Choice(taken.algorithm, taken.time_s + self.wiring.call_s)

@@ -39,24 +39,24 @@ def wiring_of(partition: Partition) -> Wiring:
     inter, rails = _network(partition.interconnect, notes)
     if partition.gpu is None:
         row = _row(table["links"], "shared memory")
-        notes.append(f"inside a node: {_told(row)}")
+        notes.append(f"inside a node: {_source_text(row)}")
         reduce_s = 1e-9 / table["reduce_gbyte_per_s"]
         intra = _link(row, gamma_s_per_byte=reduce_s)
         inter = Link(inter.alpha_s, inter.beta_s_per_byte, reduce_s)
         return Wiring(Topology(partition.cores or 1, intra, inter, "shared memory", rails), notes=tuple(notes))
     gpus = partition.gpu
-    found = _row(table["accelerators"], gpus.model)
-    if found is None:
-        found = {**_row(table["links"], "PCIe 4"), "call_us": 12, "kind": "PCIe"}
+    accelerator = _row(table["accelerators"], gpus.model)
+    if accelerator is None:
+        accelerator = {**_row(table["links"], "PCIe 4"), "call_us": 12, "kind": "PCIe"}
         notes.append(f"the links of {gpus.model!r} are not known: taken as PCIe 4")
-    notes.append(f"inside a node: {_told(found)}")
-    kind: Kind = found["kind"]
+    notes.append(f"inside a node: {_source_text(accelerator)}")
+    kind: Kind = accelerator["kind"]
     if kind in ("NVSwitch", "cube mesh") and gpus.count <= _FULLY_LINKED:
         kind = "all to all"
     inter = Link(inter.alpha_s + table["accelerator_network_us"] * 1e-6, inter.beta_s_per_byte)
-    topology = Topology(gpus.count, _link(found), inter, kind, rails)
-    architecture = found.get("architecture") if gpus.vendor == "nvidia" else None
-    return Wiring(topology, found["call_us"] * 1e-6, tuple(notes), architecture, has_accelerators=True)
+    topology = Topology(gpus.count, _link(accelerator), inter, kind, rails)
+    architecture = accelerator.get("architecture") if gpus.vendor == "nvidia" else None
+    return Wiring(topology, accelerator["call_us"] * 1e-6, tuple(notes), architecture, has_accelerators=True)
 
 
 def _network(text: str, notes: list[str]) -> tuple[Link, int]:
@@ -70,7 +70,7 @@ def _network(text: str, notes: list[str]) -> tuple[Link, int]:
     speed = _SPEED.search(text)
     if speed:
         row = {**row, "gbit_per_s": float(speed[1])}
-    notes.append(f"between nodes: {rails} × {_told(row)}")
+    notes.append(f"between nodes: {rails} × {_source_text(row)}")
     return _link(row), rails
 
 
@@ -85,7 +85,7 @@ def _link(row: Mapping[str, Any], gamma_s_per_byte: float = 0.0) -> Link:
     return Link(row["latency_us"] * 1e-6, 1e-9 / (nominal * row["efficiency"]), gamma_s_per_byte)
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _source_text(row: Mapping[str, Any]) -> str:
     nominal = row["gbyte_per_s"] if "gbyte_per_s" in row else row["gbit_per_s"] / 8
     name = row.get("link", row["name"])
     return f"{name}, {nominal:g} GB/s, of which {row['efficiency']:.0%} are got ({row['status']}: {row['source']})"

@@ -129,11 +129,11 @@ def time_left_s(for_s: float, *, since: float) -> float:
 
 
 def _known(*paths: Path) -> dict[str, OperatorTiming]:
-    found: dict[str, OperatorTiming] = {}
+    timings: dict[str, OperatorTiming] = {}
     for path in paths:
         if path.exists():
-            found.update((row.signature, row) for row in read_rows(path)[1])
-    return found
+            timings.update((row.signature, row) for row in read_rows(path)[1])
+    return timings
 
 
 def _with_origins(row: OperatorTiming, origins: Sequence[str]) -> OperatorTiming:
@@ -161,7 +161,7 @@ def _about(device: str) -> TableOrigin:
 
 def _driver() -> str:
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
             capture_output=True,
             text=True,
@@ -170,7 +170,7 @@ def _driver() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return said.stdout.strip().splitlines()[0] if said.returncode == 0 and said.stdout.strip() else ""
+    return result.stdout.strip().splitlines()[0] if result.returncode == 0 and result.stdout.strip() else ""
 
 
 # ---- the child process
@@ -334,7 +334,7 @@ class _Cuda(_Clock):
 # ---- the program
 
 
-def main(said: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; the exit code is 0 where a table was written."""
     parser = argparse.ArgumentParser(prog="python -m fairmile.costs.operators.calibrate", description=__doc__)
     parser.add_argument("signatures", help=f"a list of operators, a trace, or {GRID!r} for the list that is built in")
@@ -342,15 +342,15 @@ def main(said: Sequence[str] | None = None) -> int:
     parser.add_argument("--for", dest="for_s", default="120s", help="stop after this time (default: 120s)")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    chosen = parser.parse_args(said)
+    chosen = parser.parse_args(argv)
     for_s, begun = parse_duration(chosen.for_s), time.monotonic()
     try:
-        found = _chosen(chosen.signatures)
+        candidates = _chosen(chosen.signatures)
         if chosen.worker:
             _torch()  # which takes seconds that count
-            measure(found, chosen.out, for_s=time_left_s(for_s, since=begun), device=chosen.device)
+            measure(candidates, chosen.out, for_s=time_left_s(for_s, since=begun), device=chosen.device)
             return 0
-        done = calibrate(found, chosen.out, for_s=for_s, device=chosen.device)
+        done = calibrate(candidates, chosen.out, for_s=for_s, device=chosen.device)
     except FairmileError as error:
         print(f"error: {error}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)  # noqa: T201
         return error.exit_code

@@ -36,12 +36,12 @@ def bind(op: Op, device: str) -> Call:
 
 def _function(torch: Any, name: str) -> Any:
     parts = name.split(".")
-    found: Any = torch.ops
+    function: Any = torch.ops
     for part in parts:
-        found = getattr(found, part, None)
-        if found is None:
+        function = getattr(function, part, None)
+        if function is None:
             raise ValueError(f"torch {torch.__version__} has no operator {name}")
-    return found
+    return function
 
 
 def _filled(torch: Any, spec: TensorSpec, device: str) -> Any:
@@ -69,11 +69,11 @@ def _real(torch: Any, value: Any, tensors: list[Any], device: str) -> Any:
             return tensors[value["tensor"]]
         if "tensors" in value:
             return [None if each is None else tensors[each] for each in value["tensors"]]
-        (kind, said), *_ = value.items()
+        (kind, number), *_ = value.items()
         if kind in ("dtype", "layout", "memory_format"):
-            return getattr(torch, str(said).removeprefix("torch."))
+            return getattr(torch, str(number).removeprefix("torch."))
         if kind == "device":
-            return torch.device("cpu" if str(said) == "cpu" else device)
+            return torch.device("cpu" if str(number) == "cpu" else device)
         raise Unsupported(f"an argument of kind {kind!r} cannot be made again")
     if value in ("inf", "-inf", "nan"):  # as JSON cannot say them
         return float(value)

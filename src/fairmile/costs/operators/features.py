@@ -264,19 +264,19 @@ def _drops(op: Op) -> bool:
 
 
 def _recurrent(op: Op, work: Work) -> Features:
-    x, found = tensor_at(op, 0), recurrence(op)
-    if x is None or found is None:
+    x, network = tensor_at(op, 0), recurrence(op)
+    if x is None or network is None:
         return _plain(op, work)
     numbers = (
-        0.4 * _log(found.length),
-        _log(found.batch),
-        _log(found.hidden),
-        _log(found.layers),
+        0.4 * _log(network.length),
+        _log(network.batch),
+        _log(network.hidden),
+        _log(network.layers),
         0.3 * _log(x.shape[2]),
-        0.5 * _alignment(found.batch, found.hidden, most=6),
+        0.5 * _alignment(network.batch, network.hidden, most=6),
     )
-    family = f"{base_name(op)} {found.way} {compute_dtype(op)}"
-    return Features(family, numbers, (str(found.mode), str(found.is_both)), (1.0, 0.5))
+    family = f"{base_name(op)} {network.way} {compute_dtype(op)}"
+    return Features(family, numbers, (str(network.mode), str(network.is_both)), (1.0, 0.5))
 
 
 def _normal(op: Op, work: Work) -> Features:
@@ -304,16 +304,16 @@ def _batch_norm(op: Op, x: TensorSpec) -> Features:
 def _reduced(op: Op, largest: TensorSpec) -> tuple[str, int]:
     """Return which dimensions go (or how large a pool is), and how many elements lie side by side."""
     width = largest.shape[-1] if largest.shape else 1
-    said = op.arguments[1] if len(op.arguments) > 1 else None
+    dims = op.arguments[1] if len(op.arguments) > 1 else None
     if "pool" in op.name:
-        kernel = op.arguments[2] if "backward" in op.name and len(op.arguments) > 2 else said
+        kernel = op.arguments[2] if "backward" in op.name and len(op.arguments) > 2 else dims
         return (f"of {math.prod(kernel)}" if isinstance(kernel, (list, tuple)) else ""), width
-    if isinstance(said, int) and not isinstance(said, bool):
-        said = [said]
-    if not isinstance(said, (list, tuple)) or not said or not all(isinstance(each, int) for each in said):
+    if isinstance(dims, int) and not isinstance(dims, bool):
+        dims = [dims]
+    if not isinstance(dims, (list, tuple)) or not dims or not all(isinstance(each, int) for each in dims):
         return "", width
     count = len(largest.shape)
-    gone = {each % count for each in said} if count else set()
+    gone = {each % count for each in dims} if count else set()
     if ("norm" in op.name and "vector" not in op.name) or not gone:
         return "", width
     is_inner = count - 1 in gone

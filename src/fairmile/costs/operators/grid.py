@@ -37,12 +37,12 @@ def generic_candidates() -> list[Candidate]:
 
     A call may come twice. What calls return is left out: torch tells it of those that are measured.
     """
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for part in (_linear, _elementwise, _norms, _convolutions, _attention, _batched, _copies, _optimizers, _indexed):
-        found += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
+        candidates += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
     for part in (_pools, _losses, _others, *FAMILIES):
-        found += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
-    return found
+        candidates += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
+    return candidates
 
 
 def _fits(op: Op) -> bool:

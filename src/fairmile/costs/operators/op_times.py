@@ -137,10 +137,10 @@ class OpTimes:
     def time_of(self, op: Op, *, tf32: bool = False) -> OpTime:
         """Return the time of a call on the device that the table was measured on."""
         key = (signature(op), tf32)
-        found = self._answers.get(key)
-        if found is None:
-            found = self._answers[key] = self._time_of(op, key[0], tf32)
-        return found
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = self._time_of(op, key[0], tf32)
+        return answer
 
     def _time_of(self, op: Op, text: str, tf32: bool) -> OpTime:
         work = work_of(op)
@@ -179,8 +179,8 @@ class OpTimes:
 
     def _families_of(self, kinds: tuple[str, ...]) -> dict[str, _Family]:
         """Return the rows of some kinds, sorted into families; a step uses few of all kinds."""
-        found = self._families.get(kinds)
-        if found is None:
+        families = self._families.get(kinds)
+        if families is None:
             by_family: dict[str, list[_Known]] = defaultdict(list)
             for row in chain.from_iterable(self._by_kind.get(kind, ()) for kind in kinds):
                 known = self._known.get(row.signature)
@@ -188,8 +188,8 @@ class OpTimes:
                     known = self._known[row.signature] = self._learnt(row)
                 if known is not None:
                     by_family[known.features.family].append(known)
-            found = self._families[kinds] = {name: _family(members) for name, members in by_family.items()}
-        return found
+            families = self._families[kinds] = {name: _family(members) for name, members in by_family.items()}
+        return families
 
     def _learnt(self, row: OperatorTiming) -> _Known:
         op = read_signature(row.signature, row.outputs)
@@ -220,10 +220,10 @@ class OpTimes:
         matrix = _likeness(np.sqrt(between)) + (_NOISE / _SIGNAL) ** 2 * np.eye(len(nearest))
         solved = np.linalg.solve(matrix, np.column_stack([to_asked, np.ones(len(nearest)), ratios]))
         means = solved[:, 2:].sum(axis=0) / solved[:, 1].sum()
-        found = means + to_asked @ (solved[:, 2:] - means * solved[:, 1:2])
+        estimates = means + to_asked @ (solved[:, 2:] - means * solved[:, 1:2])
         unknown = max(1.0 - float(to_asked @ solved[:, 0]), 0.0)
         spread = math.sqrt(_NOISE**2 + _SIGNAL**2 * unknown)
-        return _Near(float(found[0]), float(found[1]), spread, family.known[int(nearest[0])].row)
+        return _Near(float(estimates[0]), float(estimates[1]), spread, family.known[int(nearest[0])].row)
 
 
 def _together(kind: str) -> tuple[str, ...]:

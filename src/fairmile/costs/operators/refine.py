@@ -104,8 +104,8 @@ def refined(before: Correction, runs: Sequence[MeasuredStep]) -> Correction:
         if float(np.abs(step - factors).max()) < 1e-9:
             break
         factors = step
-    found = {kind: round(float(math.exp(value)), 5) for kind, value in zip(kinds, factors, strict=True)}
-    return Correction(before.device, found, tuple(each.run for each in used))
+    by_kind = {kind: round(float(math.exp(value)), 5) for kind, value in zip(kinds, factors, strict=True)}
+    return Correction(before.device, by_kind, tuple(each.run for each in used))
 
 
 def write_correction(correction: Correction, path: Path) -> None:
@@ -121,13 +121,13 @@ def write_correction(correction: Correction, path: Path) -> None:
 
 def read_correction(path: Path) -> Correction:
     """Read what `write_correction` wrote; Integrity where it is something else."""
-    said = load_json(path.read_text(encoding="utf-8"), file=str(path))
+    document = load_json(path.read_text(encoding="utf-8"), file=str(path))
     try:
-        if said["format"] != _FORMAT:
+        if document["format"] != _FORMAT:
             raise ValueError("another version wrote it")
-        factors = {str(kind): float(value) for kind, value in said["factors"].items()}
+        factors = {str(kind): float(value) for kind, value in document["factors"].items()}
         if any(not 0.01 < value < 100 for value in factors.values()):
             raise ValueError("a factor is not within 0.01 and 100")
-        return Correction(str(said["device"]), factors, tuple(map(str, said["runs"])))
+        return Correction(str(document["device"]), factors, tuple(map(str, document["runs"])))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Integrity(f"{path} holds no corrections of a device: {error}", hint="remove it") from error

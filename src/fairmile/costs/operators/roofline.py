@@ -134,11 +134,11 @@ def _changed(op: Op) -> set[int]:
     places: Iterable[int | None] = ()
     if isinstance(value, dict):
         places = value.get("tensors", [value.get("tensor")])
-    found = {op.inputs[each].storage for each in places if each is not None}
+    storages = {op.inputs[each].storage for each in places if each is not None}
     if op.name.startswith("aten._fused"):
         gradients = _listed(op, 1)
-        found |= {spec.storage for spec in op.inputs} - {op.inputs[each].storage for each in gradients}
-    return found
+        storages |= {spec.storage for spec in op.inputs} - {op.inputs[each].storage for each in gradients}
+    return storages
 
 
 def _listed(op: Op, position: int) -> Sequence[int]:

@@ -23,7 +23,7 @@ def call(name: str, *arguments: Any, **keywords: Any) -> Op:
     """Return the call of an operator on tensors that are described only, without what it returns."""
     inputs: list[TensorSpec] = []
 
-    def said(value: Any) -> Any:
+    def described(value: Any) -> Any:
         if isinstance(value, TensorSpec):
             inputs.append(value)
             return {"tensor": len(inputs) - 1}
@@ -38,8 +38,8 @@ def call(name: str, *arguments: Any, **keywords: Any) -> Op:
             return {"tensors": places}
         return value
 
-    plain = tuple(said(each) for each in arguments)
-    named = tuple((key, said(value)) for key, value in keywords.items())
+    plain = tuple(described(each) for each in arguments)
+    named = tuple((key, described(value)) for key, value in keywords.items())
     return Op(name, "", "", tuple(inputs), (), plain, named)
 
 
@@ -64,10 +64,10 @@ def returned(op: Op) -> tuple[TensorSpec, ...]:
             return torch.device("meta") if kind == "device" else getattr(torch, str(word))
         return value
 
-    found: Any = torch.ops
+    function: Any = torch.ops
     for part in op.name.split("."):
-        found = getattr(found, part)
-    given = found(*map(real, op.arguments), **{key: real(value) for key, value in op.keywords})
+        function = getattr(function, part)
+    given = function(*map(real, op.arguments), **{key: real(value) for key, value in op.keywords})
     flat = given if isinstance(given, (tuple, list)) else [given]
     return tuple(
         tensor(each.shape, str(each.dtype).removeprefix("torch."), each.stride())

@@ -62,9 +62,9 @@ def tensor(shape: Sequence[int], dtype: str = "float32", strides: Sequence[int] 
 
 def signature(op: Op) -> str:
     """Return the text that names the call; what it returns follows from it and stands not in it."""
-    said = [_words(each) for each in op.arguments]
+    words = [_words(each) for each in op.arguments]
     named = [[name, _words(value)] for name, value in op.keywords if name not in _SAYS_NOTHING and value is not None]
-    values = json.dumps([said, named] if named else [said], separators=(",", ":"))
+    values = json.dumps([words, named] if named else [words], separators=(",", ":"))
     return f"{op.name}|{write_tensors(op.inputs)}|{values}"
 
 
@@ -72,9 +72,9 @@ def read_signature(text: str, outputs: str = "") -> Op:
     """Return the call that a signature names; Integrity where the text is none."""
     try:
         name, tensors, values = text.split("|", 2)
-        said = json.loads(values)
-        arguments = tuple(_value(each) for each in said[0])
-        keywords = tuple((each[0], _value(each[1])) for each in said[1]) if len(said) > 1 else ()
+        document = json.loads(values)
+        arguments = tuple(_value(each) for each in document[0])
+        keywords = tuple((each[0], _value(each[1])) for each in document[1]) if len(document) > 1 else ()
         return Op(name, "", "", read_tensors(tensors), read_tensors(outputs), arguments, keywords)
     except (ValueError, IndexError, KeyError, TypeError) as error:
         raise Integrity(
@@ -93,10 +93,10 @@ def write_tensors(tensors: Iterable[TensorSpec]) -> str:
 
 def read_tensors(text: str) -> tuple[TensorSpec, ...]:
     """Return what `write_tensors` wrote; ValueError where it is something else."""
-    found: list[TensorSpec] = []
+    specs: list[TensorSpec] = []
     for part in text.split(";") if text else ():
-        found += _specs(part)
-    return tuple(found)
+        specs += _specs(part)
+    return tuple(specs)
 
 
 @cache
@@ -141,15 +141,15 @@ def merged(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def by_signature(candidates: Iterable[Candidate]) -> dict[str, Candidate]:
     """Return the same by what tells one call from another."""
-    found: dict[str, Candidate] = {}
+    merged_by: dict[str, Candidate] = {}
     for each in candidates:
         text = signature(each.op)
-        before = found.get(text)
+        before = merged_by.get(text)
         if before is None:
-            found[text] = each
+            merged_by[text] = each
         else:
-            found[text] = Candidate(before.op, tuple(dict.fromkeys(before.origins + each.origins)))
-    return found
+            merged_by[text] = Candidate(before.op, tuple(dict.fromkeys(before.origins + each.origins)))
+    return merged_by
 
 
 def write_candidates(candidates: Iterable[Candidate], path: Path) -> None:
@@ -177,8 +177,8 @@ def _candidates(path: Path) -> Iterator[Candidate]:
         raise Integrity(f"{path} cannot be read as a list of operators: {error}") from error
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            said, outputs, origins = json.loads(line)
-            yield Candidate(read_signature(said, outputs), tuple(origins))
+            signed, outputs, origins = json.loads(line)
+            yield Candidate(read_signature(signed, outputs), tuple(origins))
         except ValueError as error:
             raise Integrity(f"{path}:{number} is no operator with its origins: {error}") from error
 

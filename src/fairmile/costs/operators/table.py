@@ -83,10 +83,10 @@ def read_rows(path: Path) -> tuple[TableOrigin, list[OperatorTiming]]:
     about = TableOrigin("", "", "", "")
     if text.startswith("# "):
         first, _, text = text.partition("\n")
-        said = [part.strip() for part in first[2:].split(";")]
-        if len(said) == 4:
+        parts = [part.strip() for part in first[2:].split(";")]
+        if len(parts) == 4:
             about = TableOrigin(
-                said[0], said[1].removeprefix("driver").strip(), said[2].removeprefix("torch ").strip(), said[3]
+                parts[0], parts[1].removeprefix("driver").strip(), parts[2].removeprefix("torch ").strip(), parts[3]
             )
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != _COLUMNS:
@@ -108,9 +108,9 @@ def _fields(row: OperatorTiming) -> tuple[str, ...]:
 
 def _row(path: Path, number: int, line: Sequence[str]) -> OperatorTiming:
     try:
-        said, outputs, origins, device, cold, host, workspace, problem = line
+        text, outputs, origins, device, cold, host, workspace, problem = line
         return OperatorTiming(
-            said,
+            text,
             outputs,
             tuple(origins.split()),
             float(device or 0),

@@ -90,9 +90,9 @@ def kind_of(op: Op) -> str:
 def kind_of_name(name: str) -> str:
     """Return the class of the operator of a name such as "aten.add.Tensor"."""
     base = _base(name)
-    found = _KIND.get(base)
-    if found is not None:
-        return found
+    known = _KIND.get(base)
+    if known is not None:
+        return known
     for start, kind in _PREFIX:
         if base.startswith(start):
             return kind
@@ -148,8 +148,8 @@ def tensors_at(op: Op, position: int) -> list[TensorSpec]:
 
 def argument(op: Op, position: int, name: str, default: Any = None) -> Any:
     """Return an argument by its place or, where it was given so, by its name."""
-    for said, value in op.keywords:
-        if said == name:
+    for keyword, value in op.keywords:
+        if keyword == name:
             return value
     return op.arguments[position] if position < len(op.arguments) else default
 

@@ -22,17 +22,17 @@ def main(argv: Sequence[str]) -> int:
         document = json.loads(asked.read_bytes())
         session = TraceSession()
     except Refused as refused:
-        sys.stdout.write("\n" + _said(refused) + "\n")
+        sys.stdout.write("\n" + _refusal_text(refused) + "\n")
         return REFUSED
     code = 0
     for each, path in zip(document, answers(answer, len(document)), strict=True):
         try:
             write_atomic(path, session.trace(TraceRequest(**each)))
         except Refused as refused:
-            write_atomic(path, _said(refused).encode())
+            write_atomic(path, _refusal_text(refused).encode())
             code = REFUSED
     return code
 
 
-def _said(refused: Refused) -> str:
+def _refusal_text(refused: Refused) -> str:
     return json.dumps({"error": refused.sentence, "hint": refused.hint})

@@ -218,15 +218,15 @@ class OperatorRecorder:
 
     def categories(self) -> list[str]:
         """Return what each storage is for."""
-        found = []
+        labels = []
         for index, (_op, part, _module) in enumerate(self.made):
             category = self.claimed.get(index)
             if category is None and part == "input":
                 category = "input"
             if category is None:
                 category = "activation" if index in self.kept and part in ("forward", "again") else "temporary"
-            found.append(category)
-        return found
+            labels.append(category)
+        return labels
 
     # storages
 

@@ -43,19 +43,19 @@ class TracedProgram:
             raise Refused(f"`loss` of {where} cannot be called", "return a function of the model that gives a scalar")
         if self.make_optimizer is not None and not callable(self.make_optimizer):
             raise Refused(f"`optimizer` of {where} cannot be called", "return a function of the parameters, or None")
-        said = request.precision or _part(built, "precision", where, optional=True) or "fp32"
-        if said not in PRECISIONS:
-            raise Refused(f"`precision` of {where} is {said!r}", f"take one of {', '.join(PRECISIONS)}")
-        self.precision: str = said
+        precision = request.precision or _part(built, "precision", where, optional=True) or "fp32"
+        if precision not in PRECISIONS:
+            raise Refused(f"`precision` of {where} is {precision!r}", f"take one of {', '.join(PRECISIONS)}")
+        self.precision: str = precision
         self.training = self.make_optimizer is not None if request.training is None else request.training
 
 
 def _part(built: Any, name: str, where: str, *, optional: bool = False) -> Any:
     if isinstance(built, dict):
-        found, value = name in built, built.get(name)
+        is_there, value = name in built, built.get(name)
     else:
-        found, value = hasattr(built, name), getattr(built, name, None)
-    if not found and not optional:
+        is_there, value = hasattr(built, name), getattr(built, name, None)
+    if not is_there and not optional:
         raise Refused(f"what {where} returns has no `{name}`", "return model, loss, optimizer and precision")
     return value
 
@@ -65,11 +65,11 @@ def build(request: TraceRequest, recorder: OperatorRecorder, place: device.Defau
     _seed()
     function = _load(request)
     place.building = True
-    with device.without_initialisation(), _parameters_moved(), _told(request, "cannot build the model"):
+    with device.without_initialisation(), _parameters_moved(), _explain_errors(request, "cannot build the model"):
         program = TracedProgram(function(**request.arguments), request)
     place.building = False
     model = program.model
-    with _told(request, "cannot bring the model to the device"):
+    with _explain_errors(request, "cannot bring the model to the device"):
         moving.bring(model, recorder)
     recorder.rest()
     if request.channels_last:
@@ -109,7 +109,7 @@ def _load(request: TraceRequest) -> Callable[..., Any]:
         sys.path.append(os.getcwd())  # last: a package of the user's is found there, nothing installed is replaced
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    with _told(request, "cannot be imported"):
+    with _explain_errors(request, "cannot be imported"):
         spec.loader.exec_module(module)
     function = getattr(module, request.function, None)
     if not callable(function):
@@ -129,7 +129,7 @@ def _load(request: TraceRequest) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _told(request: TraceRequest, what: str) -> Iterator[None]:
+def _explain_errors(request: TraceRequest, what: str) -> Iterator[None]:
     """Within the block whatever a user's program raises becomes a refusal that names the line."""
     try:
         yield
@@ -141,11 +141,11 @@ def _told(request: TraceRequest, what: str) -> Iterator[None]:
     except UsageError as error:
         raise Refused(error.message, error.hint or _hint(error)) from error
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         for rest in _RESTS:
-            said = said.partition(rest)[0]
-        said = said[:300]
-        raise Refused(f"{_where(request, error)} {what}: {type(error).__name__}: {said}", _hint(error)) from error
+            message = message.partition(rest)[0]
+        message = message[:300]
+        raise Refused(f"{_where(request, error)} {what}: {type(error).__name__}: {message}", _hint(error)) from error
 
 
 def _hint(error: BaseException) -> str:
@@ -186,7 +186,7 @@ def _channels_last(model: torch.nn.Module) -> None:
 
 def run(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder) -> int:
     """Run the steps and return how many; what fails after a forward that worked leaves a note and a lower bound."""
-    with _told(request, "cannot make its optimizer"):
+    with _explain_errors(request, "cannot make its optimizer"):
         optimizer = _optimizer(program, request)
     taken = 0
     scaler = torch.amp.GradScaler("cuda") if program.training and program.precision == "fp16" else None
@@ -266,8 +266,8 @@ def _held(value: Any, depth: int) -> list[torch.Tensor]:
         if isinstance(value, FunctionType):
             parts += [value.__globals__.get(name) for name in value.__code__.co_names]
         parts += [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_filled(cell)]
-    found = {id(tensor): tensor for part in parts for tensor in _held(part, depth - 1)}
-    return list(found.values())
+    tensors = {id(tensor): tensor for part in parts for tensor in _held(part, depth - 1)}
+    return list(tensors.values())
 
 
 def _is_filled(cell: CellType) -> bool:
@@ -310,7 +310,7 @@ def _cast(precision: str) -> contextlib.AbstractContextManager[Any]:
 
 def _loss(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder) -> Any:
     recorder.forward_begins()
-    with _told(request, "cannot run the forward"):
+    with _explain_errors(request, "cannot run the forward"):
         loss = program.loss(program.model)
     where = f"`loss` of {request.file}:{request.function}"
     if (shape := recorder.empty_input()) is not None:
@@ -338,7 +338,7 @@ def _train(
         with _cast(program.precision):
             loss = _loss(program, request, recorder)
         try:
-            with _told(request, "cannot run the backward"):
+            with _explain_errors(request, "cannot run the backward"):
                 if request.accumulate > 1:
                     loss = loss / request.accumulate
                 recorder.backward_begins()
@@ -355,7 +355,7 @@ def _update(request: TraceRequest, recorder: OperatorRecorder, optimizer: Any, s
     """Run the optimizer's step; where that cannot be followed, say so and that the trace is not whole."""
     recorder.phase = "optimizer"
     try:
-        with _told(request, "cannot run the optimizer's step"):
+        with _explain_errors(request, "cannot run the optimizer's step"):
             _step_optimizer(recorder, optimizer, scaler)
     except Refused as refused:
         recorder.note(f"the optimizer's step is not in this trace, since {refused.sentence}")

@@ -66,10 +66,10 @@ def trace_target(
     request: TraceRequest, *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
 ) -> StepTrace:
     """Trace what `request` names in a process of its own, which leaves its files in `folder`."""
-    found = trace_targets([request], python=python, timeout_s=timeout_s, folder=folder)[0]
-    if isinstance(found, UsageError):
-        raise found
-    return found
+    answer = trace_targets([request], python=python, timeout_s=timeout_s, folder=folder)[0]
+    if isinstance(answer, UsageError):
+        raise answer
+    return answer
 
 
 def trace_targets(
@@ -119,8 +119,8 @@ def answers(answer: Path, count: int) -> list[Path]:
 def _refusal(printed: str) -> UsageError:
     for line in reversed(printed.splitlines()):
         if line.startswith('{"error"'):
-            said = json.loads(line)
-            return UsageError(said["error"], hint=said["hint"])
+            document = json.loads(line)
+            return UsageError(document["error"], hint=document["hint"])
     return UsageError(
         "the tracer refused and did not say why", hint="run it by hand: python -m fairmile.predict.fake_device"
     )

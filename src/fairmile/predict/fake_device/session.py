@@ -42,8 +42,8 @@ def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: in
         if head is None:
             shape, strides, dtype = form
             named = str(dtype).removeprefix("torch.")
-            said = {"shape": list(shape), "strides": list(strides), "dtype": named, "storage": 0}
-            head = forms[form] = _json(said)[:-2]
+            fields = {"shape": list(shape), "strides": list(strides), "dtype": named, "storage": 0}
+            head = forms[form] = _json(fields)[:-2]
         return f"{head}{storage}}}"
 
     names: dict[str, str] = {}

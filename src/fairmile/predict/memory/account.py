@@ -230,8 +230,8 @@ class _Player:
             return
         seen = set()
         for _ in range(max(0, repeats - last)):
-            for made, found in self.plan.renamed:
-                self.allocator.rename(made, found)
+            for made, kept in self.plan.renamed:
+                self.allocator.rename(made, kept)
             state = self.allocator.state()
             if state in seen:
                 return

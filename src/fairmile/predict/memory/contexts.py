@@ -15,8 +15,8 @@ def context_bytes(slug: str, *, products: int, networks: int) -> tuple[int, bool
 
     Devices that were not measured have the table's default.
     """
-    said: dict[str, dict[str, Any]] = libraries()["contexts"]
-    known = said.get(slug, said["default"])
+    contexts: dict[str, dict[str, Any]] = libraries()["contexts"]
+    known = contexts.get(slug, contexts["default"])
     total = int(known["bare"]) + int(known["kernels"]) + int(known["dnn"]) * networks
     if products:
         total += int(known["blas"]) + int(known["blas_second"]) * (products - 1)

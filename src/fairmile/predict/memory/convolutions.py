@@ -93,14 +93,14 @@ class ConvolutionTable:
 
     def __init__(self, name: str) -> None:
         self._rows = _read(name)
-        self._found: dict[ConvolutionCall, int] = {}
+        self._known: dict[ConvolutionCall, int] = {}
 
     def workspace_bytes(self, call: ConvolutionCall) -> int:
         """Return how large the workspace of a call is."""
-        found = self._found.get(call)
-        if found is None:
-            found = self._found[call] = self._look(call)
-        return found
+        size = self._known.get(call)
+        if size is None:
+            size = self._known[call] = self._look(call)
+        return size
 
     def _look(self, call: ConvolutionCall) -> int:
         kind = (call.direction, _half(call.dtype), call.channels_last)
@@ -254,27 +254,27 @@ def _form(groups: int, taps: int, stride: int, is_depthwise: bool) -> str:
 def _read(name: str) -> dict[tuple[str, bool, bool, str], list[tuple[str, _Row]]]:
     text = resources.files("fairmile.costs").joinpath("data", "workspaces", name).read_text(encoding="utf-8")
     rows: dict[tuple[str, bool, bool, str], list[tuple[str, _Row]]] = {}
-    for said in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+    for fields in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
         row = _Row(
-            batch=int(said["batch"]),
-            channels=int(said["in_channels"]),
-            outputs=int(said["out_channels"]),
-            groups=int(said["groups"]),
-            in_positions=int(said["in_positions"]),
-            out_positions=int(said["out_positions"]),
-            taps=int(said["taps"]),
-            stride=int(said["stride"]),
-            rank=int(said["rank"]),
-            moved=said["moved"],
-            slices=int(said["slices"]),
-            rest=int(said["rest_bytes"]),
+            batch=int(fields["batch"]),
+            channels=int(fields["in_channels"]),
+            outputs=int(fields["out_channels"]),
+            groups=int(fields["groups"]),
+            in_positions=int(fields["in_positions"]),
+            out_positions=int(fields["out_positions"]),
+            taps=int(fields["taps"]),
+            stride=int(fields["stride"]),
+            rank=int(fields["rank"]),
+            moved=fields["moved"],
+            slices=int(fields["slices"]),
+            rest=int(fields["rest_bytes"]),
         )
         depthwise = row.groups > 1 and row.groups == row.channels == row.outputs
         key = (
-            said["direction"],
-            _half(said["dtype"]),
-            said["layout"] == "nhwc",
+            fields["direction"],
+            _half(fields["dtype"]),
+            fields["layout"] == "nhwc",
             _form(row.groups, row.taps, row.stride, depthwise),
         )
-        rows.setdefault(key, []).append((said["dtype"], row))
+        rows.setdefault(key, []).append((fields["dtype"], row))
     return rows

@@ -69,8 +69,8 @@ def _tied(trace: StepTrace, units: set[str]) -> list[Tied]:
             if owner != user and owner in units:
                 used.setdefault((owner, user), set()).add(spec.storage)
     return [
-        Tied(owner, user, float(sum(trace.storages[each].size_bytes for each in found)))
-        for (owner, user), found in used.items()
+        Tied(owner, user, float(sum(trace.storages[each].size_bytes for each in sizes)))
+        for (owner, user), sizes in used.items()
     ]
 
 

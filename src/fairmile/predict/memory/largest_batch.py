@@ -74,9 +74,9 @@ def largest_traced_batch(
     traces: dict[int, StepTrace] = {}
 
     def accounts(batches: Sequence[int]) -> list[MemoryAccount]:
-        found = traces_of(batches)
-        traces.update(zip(batches, found, strict=True))
-        return [account_of(each) for each in found]
+        traced = traces_of(batches)
+        traces.update(zip(batches, traced, strict=True))
+        return [account_of(each) for each in traced]
 
     def foretell(first: int, second: int) -> Callable[[int], bool] | None:
         others = OtherBatches((first, second), (traces[first], traces[second]))
@@ -96,8 +96,8 @@ class _Seen:
         """Find what is not known yet, all in one go."""
         missing = [each for each in dict.fromkeys(units) if each not in self.accounts]
         if missing:
-            found = self._accounts_of([each * self.multiple for each in missing])
-            self.accounts.update(zip(missing, found, strict=True))
+            accounts = self._accounts_of([each * self.multiple for each in missing])
+            self.accounts.update(zip(missing, accounts, strict=True))
 
     def fits(self, units: int) -> bool:
         self.look_at(units)

@@ -31,30 +31,30 @@ class AllocatorOptions:
 
 def parse_allocator_options(text: str) -> AllocatorOptions:
     """Return what a value of PYTORCH_CUDA_ALLOC_CONF says; UsageError where it says something else."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     position = 0
     while position < len(text):
         match = _ENTRY.match(text, position)
         if match is None:
             raise _wrong(text, f"{text[position:].strip()!r} is not NAME:VALUE")
-        found[match[1]] = match[2]
+        pairs[match[1]] = match[2]
         position = match.end()
-    backend = found.pop("backend", "native")
+    backend = pairs.pop("backend", "native")
     if backend != "native":
         raise Unsupported(
             f"{_VARIABLE}: the allocator of backend {backend!r} cannot be replayed",
             hint="leave out backend, or say native",
         )
     for name in _WITHOUT_EFFECT:
-        found.pop(name, None)
+        pairs.pop(name, None)
     options = AllocatorOptions(
-        expandable_segments=_truth(text, found.pop("expandable_segments", "False")),
-        max_split_bytes=_split(text, found.pop("max_split_size_mb", None)),
-        roundup_power2_divisions=_divisions(text, found.pop("roundup_power2_divisions", None)),
-        garbage_collection_threshold=_share(text, found.pop("garbage_collection_threshold", None)),
+        expandable_segments=_truth(text, pairs.pop("expandable_segments", "False")),
+        max_split_bytes=_split(text, pairs.pop("max_split_size_mb", None)),
+        roundup_power2_divisions=_divisions(text, pairs.pop("roundup_power2_divisions", None)),
+        garbage_collection_threshold=_share(text, pairs.pop("garbage_collection_threshold", None)),
     )
-    if found:
-        raise _wrong(text, f"{min(found)!r} is no setting that is known here")
+    if pairs:
+        raise _wrong(text, f"{min(pairs)!r} is no setting that is known here")
     return options
 
 

@@ -117,9 +117,9 @@ def _forward_states(call: RecurrentCall) -> float:
         ends = _PERSISTENT_ENDS[call.kind][call.directions - 1] - spared
         return held + (8 + 2 * gates if call.training else 4 * gates) * steps + call.layers * ends
     narrower = 2 * call.directions * (1 - narrow)
-    around = _ENDS[call.kind][call.directions - 1] - narrower - (spared if call.kind == "rnn" else 0)
+    boundary = _ENDS[call.kind][call.directions - 1] - narrower - (spared if call.kind == "rnn" else 0)
     projected = call.directions * narrow * steps if call.projection else 0
-    return held + projected + call.layers * around
+    return held + projected + call.layers * boundary
 
 
 def _backward_states(call: RecurrentCall) -> float:

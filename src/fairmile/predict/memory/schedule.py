@@ -169,14 +169,14 @@ class _Scheduler:
             if key not in gone:
                 left[sizes[key]].append(key)
         ours = set(made)
-        found: dict[int, list[int]] = defaultdict(list)
+        groups: dict[int, list[int]] = defaultdict(list)
         for key in sorted(gone - ours, key=lambda each: each):
-            found[sizes[key]].append(key)
+            groups[sizes[key]].append(key)
         self._result.repeatable = True
         for size, keys in left.items():
-            match = found.get(size, [])
+            match = groups.get(size, [])
             if len(match) != len(keys):
                 self._result.repeatable = False
             self._result.renamed += list(zip(keys, match, strict=False))
-        if any(len(keys) != len(left.get(size, [])) for size, keys in found.items()):
+        if any(len(keys) != len(left.get(size, [])) for size, keys in groups.items()):
             self._result.repeatable = False

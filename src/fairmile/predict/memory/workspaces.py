@@ -66,8 +66,8 @@ class LibraryRules:
 def library_rules(architecture: str) -> LibraryRules:
     """Return the rules of an architecture, or those of the nearest that has some."""
     table: dict[str, dict[str, Any]] = libraries()["architectures"]
-    said = table.get(architecture, table["default"])
-    return LibraryRules(architecture=architecture, **said)
+    rules = table.get(architecture, table["default"])
+    return LibraryRules(architecture=architecture, **rules)
 
 
 class Workspaces:
@@ -85,10 +85,10 @@ class Workspaces:
         if rule is None:
             return ()
         key = (op.name, tuple((each.shape, each.strides, each.dtype) for each in op.inputs), repr(op.arguments))
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = tuple(each for each in rule(self, op) if sum(each.sizes_bytes))
-        return found
+        groups = self._known.get(key)
+        if groups is None:
+            groups = self._known[key] = tuple(each for each in rule(self, op) if sum(each.sizes_bytes))
+        return groups
 
     def kept_bytes(self, op: Op) -> dict[int, int]:
         """Return by storage how much a library keeps for the backward pass, where that is not what the trace says."""

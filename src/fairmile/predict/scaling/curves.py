@@ -271,15 +271,15 @@ def scaling_curve(
 
 
 def _row(planner: Planner, machine: NodeModel, count: int, global_batch: int) -> ScalingRow:
-    found = planner.search(count, global_batch)
+    search = planner.search(count, global_batch)
     reason = ""
-    if found.best is None:
+    if search.best is None:
         reason = f"{global_batch} samples of a step cannot be shared evenly by {count} GPUs in any plan"
-        if found.tried:
-            reason = f"no plan fits: the smallest of {found.tried} needs {format_size(round(found.least_bytes))}"
+        if search.tried:
+            reason = f"no plan fits: the smallest of {search.tried} needs {format_size(round(search.least_bytes))}"
             if machine.memory_bytes is not None:
                 reason += f", a GPU has {format_size(round(machine.memory_bytes))}"
-    return ScalingRow(count, machine.nodes(count), global_batch, found.best, reason)
+    return ScalingRow(count, machine.nodes(count), global_batch, search.best, reason)
 
 
 def _counted(row: ScalingRow, efficiency: float, goal: Goal) -> ScalingRow:

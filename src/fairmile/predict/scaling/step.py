@@ -177,10 +177,10 @@ def machine_of(partition: Partition, known: Device | None = None) -> NodeModel:
             "the partition has no GPUs, so no scaling over GPUs can be predicted", hint="name another partition"
         )
     topology = CollectiveModel.from_partition(partition).topology
-    said = partition.gpu.memory_gib
+    memory_gib = partition.gpu.memory_gib
     machine = NodeModel(gpus_per_node=partition.gpu.count, rails=topology.rails)
     machine = machine if known is None else machine.with_device(known)
-    if said is None:
+    if memory_gib is None:
         return machine
     # What is sold as so many GiB has a little less of its own.
-    return replace(machine, memory_bytes=min(said * 2**30, machine.memory_bytes or math.inf))
+    return replace(machine, memory_bytes=min(memory_gib * 2**30, machine.memory_bytes or math.inf))

@@ -37,9 +37,9 @@ _MOST_WINDOWS = 20
 _LOOK_S = 0.02
 
 
-def begin(torch: Any, told: str) -> None:
+def begin(torch: Any, text: str) -> None:
     """Record the process that has just imported torch, unless it only starts others; `told` are the settings."""
-    settings = json.loads(told)
+    settings = json.loads(text)
     words = getattr(sys, "orig_argv", ["", *sys.argv])[1:]  # before Python 3.10 there is but the program
     program = next((word for word in words if word == "-c" or not word.startswith("-")), "")
     if _STARTERS.fullmatch(program):
@@ -411,10 +411,10 @@ class _Recorder:
             return
         noted = getattr(self._torch._C, "_distributed_c10d", None)
         for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
-            told = getattr(noted, name)() if hasattr(noted, name) else b""
-            if json.loads(told or "{}").get("entries") and not os.path.exists(f"{self._flight}{self._rank}"):
+            dump = getattr(noted, name)() if hasattr(noted, name) else b""
+            if json.loads(dump or "{}").get("entries") and not os.path.exists(f"{self._flight}{self._rank}"):
                 with open(f"{self._flight}{self._rank}", "xb") as file:
-                    file.write(told)
+                    file.write(dump)
 
     def _who(self) -> None:
         """Learn the rank as soon as somebody knows it."""
@@ -430,7 +430,7 @@ class _Recorder:
     def _note(self, state: str) -> None:
         file = self._file()
         os.makedirs(os.path.dirname(file), exist_ok=True)
-        told = {
+        document = {
             "rank": self._rank,
             "world": self._world,
             "host": os.uname().nodename,
@@ -443,7 +443,7 @@ class _Recorder:
             "windows": self._windows,
         }
         with open(f"{file}.new", "w", encoding="utf-8") as stream:
-            json.dump(told, stream)
+            json.dump(document, stream)
         os.replace(f"{file}.new", file)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_TOLD = os.environ.get("FAIRMILE_TRACE")  # now: the program may clear its environment before it imports torch
+_SETTINGS = os.environ.get("FAIRMILE_TRACE")  # now: the program may clear its environment before it imports torch
 
 
 class _Loader:
@@ -51,7 +51,7 @@ def _record(torch: ModuleType) -> None:
     recorder = module_from_spec(spec)
     sys.modules[spec.name] = recorder
     spec.loader.exec_module(recorder)
-    recorder.begin(torch, _TOLD)
+    recorder.begin(torch, _SETTINGS)
 
 
 class _Finder:
@@ -86,6 +86,6 @@ def _run_the_next() -> None:
 
 
 # Type checkers and the like may import this file, too.
-if _TOLD and __name__ == "sitecustomize":
+if _SETTINGS and __name__ == "sitecustomize":
     sys.meta_path.insert(0, _Finder())
     _run_the_next()

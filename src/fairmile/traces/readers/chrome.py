@@ -69,9 +69,9 @@ def read(file: Path) -> EventTable:
 
 def _start_ns(head: dict[str, Any]) -> int:
     """Return when the trace began as our own export of a meter tells it, 0 where nothing does."""
-    told = head.get("otherData")
+    other = head.get("otherData")
     try:
-        start = datetime.fromisoformat(told["start"]) if isinstance(told, dict) else None
+        start = datetime.fromisoformat(other["start"]) if isinstance(other, dict) else None
     except (KeyError, TypeError, ValueError):
         return 0
     return round(start.timestamp() * 1e6) * 1000 if start is not None else 0
@@ -81,11 +81,11 @@ def mended(value: Any) -> ChromeEvent | None:
     """Return an event whose fields have other types than they should, None where it is no event."""
     if not isinstance(value, dict) or not isinstance(value.get("ph"), str) or value.get("ts", 0) is None:
         return None
-    told = {key: each for key, each in value.items() if each is not None}
-    if not isinstance(told.get("args"), dict):
-        told.pop("args", None)
+    fields = {key: each for key, each in value.items() if each is not None}
+    if not isinstance(fields.get("args"), dict):
+        fields.pop("args", None)
     try:
-        return msgspec.convert(told, ChromeEvent, strict=False)
+        return msgspec.convert(fields, ChromeEvent, strict=False)
     except msgspec.ValidationError:
         return None
 
@@ -200,14 +200,14 @@ class _Reading:
         step = step_of_name(event.name)
         if kind == EventKind.PHASE and step < 0:
             step = whole(event.args.get("n", event.args.get("step")), -1)
-        told = event.args
+        arguments = event.args
         return self._rows.add(
             kind, event.name, start, end, lane,
             step=step if kind == EventKind.PHASE else -1,
-            bytes=whole(told.get("bytes", told.get("size_bytes"))),
-            correlation=whole(told.get("correlation")),
-            sequence=whole(told.get("sequence")),
-            with_={key: told[key] for key in ("dtype", "root", "peer", "tag", "key") if key in told},
+            bytes=whole(arguments.get("bytes", arguments.get("size_bytes"))),
+            correlation=whole(arguments.get("correlation")),
+            sequence=whole(arguments.get("sequence")),
+            with_={key: arguments[key] for key in ("dtype", "root", "peer", "tag", "key") if key in arguments},
         )  # fmt: skip
 
     def _end(self, key: Any, end: int) -> None:

@@ -73,24 +73,24 @@ def _load(file: Path) -> dict[str, Any]:
         raise Integrity(f"{file} is larger than any flight recorder's dump ({format_size(_LARGEST)})")
     data = file.read_bytes()
     try:
-        found = _Plain(io.BytesIO(data)).load() if data.startswith(b"\x80") else json.loads(data)
+        document = _Plain(io.BytesIO(data)).load() if data.startswith(b"\x80") else json.loads(data)
     except _BROKEN as error:
         raise Integrity(f"{file} cannot be read as a dump of the flight recorder: {error}") from error
-    if isinstance(found, list):
-        found = {"entries": found}
-    if not isinstance(found, dict):
+    if isinstance(document, list):
+        document = {"entries": document}
+    if not isinstance(document, dict):
         raise Integrity(f"{file} holds no dump of the flight recorder")
-    return found
+    return document
 
 
 def _groups(dump: dict[str, Any]) -> dict[str, RankGroup]:
-    told = dump.get("pg_config")
-    found = {}
-    for key, each in told.items() if isinstance(told, dict) else ():
+    config = dump.get("pg_config")
+    groups = {}
+    for key, each in config.items() if isinstance(config, dict) else ():
         ranks = listed_ranks(each.get("ranks", "")) if isinstance(each, dict) else ()
         name = str(each.get("name") or key) if isinstance(each, dict) else str(key)
-        found[name] = RankGroup(name, ranks, size=len(ranks) or -1)
-    return found
+        groups[name] = RankGroup(name, ranks, size=len(ranks) or -1)
+    return groups
 
 
 def _add(rows: Rows, entry: dict[str, Any], rank: int, groups: dict[str, RankGroup]) -> bool:

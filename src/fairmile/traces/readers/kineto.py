@@ -166,8 +166,8 @@ def _mended(value: Any) -> _Event | None:
     """Return an event whose fields have other types than they should, None where it is no event."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
-    told = value.get("args")
-    args = dict(told) if isinstance(told, dict) else {}
+    arguments = value.get("args")
+    args = dict(arguments) if isinstance(arguments, dict) else {}
     for field in msgspec.structs.fields(_RichArgs):
         if field.encode_name in args:
             args[field.encode_name] = _AS.get(field.type, lambda given: given)(args[field.encode_name])
@@ -244,10 +244,10 @@ class _Trace:
 
     def _text(self, given: bytes) -> str:
         """Return the same text for the same inputs: calls are many, shapes are few."""
-        found = self._texts.get(given)
-        if found is None:
-            found = self._texts[given] = given.decode("utf-8", "replace")
-        return found
+        text = self._texts.get(given)
+        if text is None:
+            text = self._texts[given] = given.decode("utf-8", "replace")
+        return text
 
     def table(self, head: dict[str, Any], notes: list[str]) -> EventTable:
         """Return the table of what was collected."""
@@ -261,8 +261,8 @@ class _Trace:
         kind = self._kinds(name, cat)
         pid = self._column("pid")[order]
         places, lane = np.unique(pid.astype(np.int64) << 32 | self._column("tid")[order], return_inverse=True)
-        told = (_STEP.match(each) for each in names)
-        steps = np.array([within(each[1], 0, _MOST_32) if each else -1 for each in told], np.int32)
+        matches = (_STEP.match(each) for each in names)
+        steps = np.array([within(each[1], 0, _MOST_32) if each else -1 for each in matches], np.int32)
         columns |= {"name": name, "kind": kind, "lane": lane.astype(np.int32), "bytes": self._column("bytes")[order]}
         columns["rank"] = np.full(len(order), about.rank, np.int32)
         columns["step"] = np.where(kind == EventKind.PHASE, steps[name], np.int32(-1))
@@ -293,9 +293,9 @@ class _Trace:
 
     def _times(self, name: Array, cat: Array, about: _Head, notes: list[str]) -> tuple[dict[str, Array], Array]:
         """Return when events began and ended, and the rows that are kept in the order of time, outer ones first."""
-        told, length = self._column("ts"), _nanoseconds(self._column("dur"))
-        timeless = ~(np.abs(told) < MOST_US)
-        start = _nanoseconds(told)
+        stamps, length = self._column("ts"), _nanoseconds(self._column("dur"))
+        timeless = ~(np.abs(stamps) < MOST_US)
+        start = _nanoseconds(stamps)
         start += about.base_ns
         moved = about.clock_offset_ns(self._names, name, start, length)
         start += moved
@@ -345,13 +345,13 @@ class _Trace:
         device_cats = np.array([each in _DEVICE for each in self._cats], bool)
         on_device = np.bincount(lane, device_cats[cat], len(places)) > 0
         pids, tids = list(self._pids), list(self._tids)
-        found = []
+        lanes = []
         for place, is_device in zip(places.tolist(), on_device.tolist(), strict=True):
             pid, tid = pids[place >> 32], tids[place & 0xFFFFFFFF]
             label = self._labels.get((pid, tid), "").strip() or f"{'stream' if is_device else 'thread'} {tid}"
             device = whole(pid) if is_device else -1
-            found.append(Lane(about.rank, label, is_device, about.component, whole(tid, 0), device))
-        return found
+            lanes.append(Lane(about.rank, label, is_device, about.component, whole(tid, 0), device))
+        return lanes
 
     def _add_collectives(self, table: EventTable, about: _Head, place: Array) -> None:
         if about.backend == "nccl":  # the kernels are the collectives
@@ -375,10 +375,10 @@ class _Trace:
             if is_message:
                 peers[row] = args.target if "send" in args.collective.lower() else args.source
         self._add_hosted(table, about, dtypes, peers)
-        for name, found in (("dtype", dtypes), ("peer", peers), ("operator", calls)):
-            if found:
-                rows = np.array(sorted(found), np.int32)
-                table.attributes[name] = Attribute(rows, objects([found[row] for row in rows.tolist()]))
+        for name, values in (("dtype", dtypes), ("peer", peers), ("operator", calls)):
+            if values:
+                rows = np.array(sorted(values), np.int32)
+                table.attributes[name] = Attribute(rows, objects([values[row] for row in rows.tolist()]))
         table.groups.extend(about.groups)
 
     def _add_hosted(self, table: EventTable, about: _Head, dtypes: dict[int, str], peers: dict[int, int]) -> None:
@@ -413,9 +413,9 @@ class _Trace:
             call = _call(table.name_of(row))
             order[row], inputs = by_call[call][seen[call]] if is_whole else (place, [])
             seen[call] += 1
-            told = [whole(each) for each in inputs if isinstance(each, str) and each.lstrip("-").isdigit()]
-            if table.kind[row] == EventKind.P2P and told:
-                peers[row] = told[0]
+            numbers = [whole(each) for each in inputs if isinstance(each, str) and each.lstrip("-").isdigit()]
+            if table.kind[row] == EventKind.P2P and numbers:
+                peers[row] = numbers[0]
         collectives = [row for row in ran if table.kind[row] == EventKind.COLLECTIVE]
         for number, row in enumerate(sorted(collectives, key=order.__getitem__)):
             table.sequence[row] = number
@@ -466,12 +466,12 @@ class _Head:
         """Return the number of the group that a collective names."""
         key = (args.group, args.group_ranks if isinstance(args.group_ranks, str) else str(args.group_ranks))
         if key not in self._numbers:
-            found = self._known.get(args.group)
-            if found is None:
+            known = self._known.get(args.group)
+            if known is None:
                 ranks = listed_ranks(args.group_ranks, args.group_size)
-                found = RankGroup(args.group, ranks, self.backend, args.group_size)
-                self.groups.append(found)
-            self._numbers[key] = self.groups.index(found)
+                known = RankGroup(args.group, ranks, self.backend, args.group_size)
+                self.groups.append(known)
+            self._numbers[key] = self.groups.index(known)
         return self._numbers[key]
 
 
@@ -529,10 +529,10 @@ def _tensors(args: _RichArgs) -> tuple[str, int]:
 
 def _list(text: msgspec.Raw) -> list[Any]:
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except ValueError:  # what is passed over unread may be broken
         return []
-    return found if isinstance(found, list) else []
+    return value if isinstance(value, list) else []
 
 
 def _backend(config: dict[str, Any], default: str) -> str:
@@ -561,7 +561,7 @@ def _nanoseconds(microseconds: Array) -> Array:
     before: Array = np.floor(microseconds)
     microseconds -= before
     microseconds *= 1000
-    found = before.astype(np.int64)
-    found *= 1000
-    found += np.rint(microseconds, out=microseconds).astype(np.int64)
-    return found
+    nanoseconds = before.astype(np.int64)
+    nanoseconds *= 1000
+    nanoseconds += np.rint(microseconds, out=microseconds).astype(np.int64)
+    return nanoseconds

@@ -25,16 +25,16 @@ def read(files: Path | Sequence[Path], known: Mapping[tuple[str, int], int] | No
     """
     files = [files] if isinstance(files, Path) else list(files)
     log = read_log(files)
-    told = ", ".join(str(file) for file in files)
+    names = ", ".join(str(file) for file in files)
     if not log.writers:
-        raise Integrity(f"{told} holds no line of a meter")
+        raise Integrity(f"{names} holds no line of a meter")
     lanes = _Lanes(log, known or {})
     parts = [_spans(spans, lanes) for spans in log.spans]
     parts += [table for table in (_marks(log, lanes), _counters(log, lanes)) if len(table)]
     table = concat(parts)
     table.processes = lanes.processes(files)
     if log.damaged:
-        table.notes.append(f"{told}: {log.damaged} lines could not be read; a crash may have cut them")
+        table.notes.append(f"{names}: {log.damaged} lines could not be read; a crash may have cut them")
     _demote_epochs(table)
     return table.sorted().with_steps()
 
@@ -96,8 +96,10 @@ def _spans(spans: Spans, lanes: _Lanes) -> EventTable:
         columns["bytes"] = np.frombuffer(spans.exchange.bytes, np.int64)
         columns["sequence"] = np.clip(np.frombuffer(spans.exchange.versions, np.int64), -1, (1 << 31) - 1)
         every = np.arange(count, dtype=np.int32)
-        told = {"key": spans.exchange.key, "peer": spans.exchange.peer, "how": spans.exchange.how}
-        table_attributes = {name: Attribute(every, objects([value] * count)) for name, value in told.items() if value}
+        attributes = {"key": spans.exchange.key, "peer": spans.exchange.peer, "how": spans.exchange.how}
+        table_attributes = {
+            name: Attribute(every, objects([value] * count)) for name, value in attributes.items() if value
+        }
         waits = np.frombuffer(spans.exchange.waits_ns, np.int64)
         known = np.flatnonzero(waits >= 0).astype(np.int32)
         if len(known):
@@ -114,19 +116,21 @@ def _spans(spans: Spans, lanes: _Lanes) -> EventTable:
 
 def _steps(spans: Spans) -> Array:
     stated = step_of_name(spans.name)
-    told = [next((each[key] for key in _STEP_KEYS if key in each), None) if each else None for each in spans.attributes]
-    numbers = [whole(value, stated if stated >= 0 else place) for place, value in enumerate(told)]
+    values = [
+        next((each[key] for key in _STEP_KEYS if key in each), None) if each else None for each in spans.attributes
+    ]
+    numbers = [whole(value, stated if stated >= 0 else place) for place, value in enumerate(values)]
     return np.array([min(max(number, -1), (1 << 31) - 1) for number in numbers], np.int64)
 
 
-def _attributes(told: Sequence[Mapping[str, Any] | None]) -> dict[str, Attribute]:
-    found = {}
+def _attributes(mappings: Sequence[Mapping[str, Any] | None]) -> dict[str, Attribute]:
+    attributes = {}
     for name in _KEPT:
-        rows = [row for row, each in enumerate(told) if each and name in each]
+        rows = [row for row, each in enumerate(mappings) if each and name in each]
         if rows:
-            values = objects([(told[row] or {})[name] for row in rows])
-            found[name] = Attribute(np.array(rows, np.int32), values)
-    return found
+            values = objects([(mappings[row] or {})[name] for row in rows])
+            attributes[name] = Attribute(np.array(rows, np.int32), values)
+    return attributes
 
 
 def _marks(log: Log, lanes: _Lanes) -> EventTable:
@@ -185,8 +189,8 @@ def _moments(
 
 def _numbered(entries: Iterable[Any], count: int) -> tuple[Array, list[Any]]:
     numbers: dict[Any, int] = {}
-    found = np.array([numbers.setdefault(each, len(numbers)) for each in entries], np.int32)
-    return (np.repeat(found, count) if len(found) == 1 else found), list(numbers)
+    ids = np.array([numbers.setdefault(each, len(numbers)) for each in entries], np.int32)
+    return (np.repeat(ids, count) if len(ids) == 1 else ids), list(numbers)
 
 
 def _demote_epochs(table: EventTable) -> None:

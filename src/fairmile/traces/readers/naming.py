@@ -53,8 +53,8 @@ def kind_of_name(name: str) -> EventKind:
 
 def step_of_name(name: str) -> int:
     """Return the number of the iteration that a name states, -1 where it states none."""
-    found = _STEP.match(name)
-    return int(found[1]) if found and len(found[1]) < 10 else -1
+    match = _STEP.match(name)
+    return int(match[1]) if match and len(match[1]) < 10 else -1
 
 
 def rank_in(text: str) -> int | None:
@@ -67,9 +67,9 @@ def number_at_end(name: str) -> int | None:
     return _rank(_NUMBER_AT_END.search(name))
 
 
-def _rank(found: re.Match[str] | None) -> int | None:
+def _rank(match: re.Match[str] | None) -> int | None:
     """Return a rank; a number that is too large for one is a date or an identifier."""
-    return int(found[1]) if found and len(found[1]) < 10 and int(found[1]) < MOST_RANKS else None
+    return int(match[1]) if match and len(match[1]) < 10 and int(match[1]) < MOST_RANKS else None
 
 
 def bytes_of_type(dtype: str) -> int:
@@ -89,17 +89,17 @@ def elements(dims: Any) -> int:
     return count
 
 
-def listed_ranks(told: Any, size: int = -1) -> tuple[int, ...]:
+def listed_ranks(listed: Any, size: int = -1) -> tuple[int, ...]:
     """Return the ranks that a list or a text such as "[0, 1]" names, none where it leaves some out."""
-    text = told if isinstance(told, str) else str(told)
-    found = tuple(map(int, re.findall(r"\d+", text))) if "..." not in text else ()
-    return found if size < 0 or len(found) == size else ()
+    text = listed if isinstance(listed, str) else str(listed)
+    ranks = tuple(map(int, re.findall(r"\d+", text))) if "..." not in text else ()
+    return ranks if size < 0 or len(ranks) == size else ()
 
 
 def within(value: Any, least: int, most: int, default: int = -1) -> int:
     """Return a value as a whole number from `least` to `most`, the default where it is none."""
-    found = whole(value, default)
-    return found if least <= found <= most else default
+    number = whole(value, default)
+    return number if least <= number <= most else default
 
 
 def whole(value: Any, default: int = -1) -> int:

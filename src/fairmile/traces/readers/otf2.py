@@ -39,10 +39,10 @@ def anchor_of(file: Path) -> Path:
     """Return the anchor file of an archive."""
     if not file.is_dir():
         return file
-    found = sorted(file.glob("*.otf2"))
-    if not found:
+    anchors = sorted(file.glob("*.otf2"))
+    if not anchors:
         raise Integrity(f"{file} holds no anchor (*.otf2) of an OTF2 archive")
-    return found[0]
+    return anchors[0]
 
 
 class _Reading:
@@ -51,9 +51,9 @@ class _Reading:
         clock = trace.definitions.clock_properties
         self._ticks = clock.timer_resolution
         self._offset = clock.global_offset
-        told = getattr(clock, "realtime_timestamp", None)
-        self._since_epoch = isinstance(told, int) and 0 < told < 1 << 62
-        self._wall_ns = told if self._since_epoch and told is not None else 0
+        realtime = getattr(clock, "realtime_timestamp", None)
+        self._since_epoch = isinstance(realtime, int) and 0 < realtime < 1 << 62
+        self._wall_ns = realtime if self._since_epoch and realtime is not None else 0
         self._rows = Rows()
         self._lanes: dict[Any, Lane] = {}
         self._ranks: dict[Any, int] = {}
@@ -71,8 +71,8 @@ class _Reading:
     def _lane(self, location: Any) -> Lane:
         process = location.group
         if process not in self._ranks:
-            told = rank_in(process.name)
-            self._ranks[process] = len(self._ranks) if told is None else told
+            rank = rank_in(process.name)
+            self._ranks[process] = len(self._ranks) if rank is None else rank
         on_device = str(location.type).rpartition(".")[2] in _DEVICE_TYPES
         return Lane(self._ranks[process], location.name, on_device)
 

@@ -83,9 +83,9 @@ class Events(Generic[E]):
                 continue
             cut = _last_cut(text)
             if cut >= 0:
-                found, used = self._piece(text, cut, at)
+                events, used = self._piece(text, cut, at)
                 text, at = text[used:], at + used
-                yield found
+                yield events
             elif len(text) > _LONGEST_EVENT:
                 raise Integrity(f"{self.file} holds no end of an event within {format_size(_LONGEST_EVENT)}")
         if not begun and (start := self._begin(text, force=True)) >= 0:
@@ -111,13 +111,13 @@ class Events(Generic[E]):
         start = text.lstrip(b"\xef\xbb\xbf \t\r\n")
         if start.startswith(b"["):
             return len(text) - len(start) + 1
-        for found in _EVENTS.finditer(text):
+        for opening in _EVENTS.finditer(text):
             try:
-                self.head = json.loads(text[: found.end()] + b"]}")
+                self.head = json.loads(text[: opening.end()] + b"]}")
             except ValueError:
                 continue  # the words stand in a text, or something is wrong before them
             self._is_object = True
-            return found.end()
+            return opening.end()
         if (force or len(text) > _LONGEST_BAD_HEAD) and (match := _EVENTS.search(text)):
             self.notes.append(f"{self.file.name}: its head is damaged, so that rank and clock may be wrong")
             return match.end()
@@ -202,14 +202,14 @@ class Events(Generic[E]):
 
     def _last(self, text: bytes, at: int) -> list[E]:
         """Return the events of what is left behind the last cut."""
-        found: list[E] = []
+        events: list[E] = []
         if not self._ended:
             try:
-                found = self._records(text, closed=True)
+                events = self._records(text, closed=True)
                 self._ended, text = True, b""
             except Fault as fault:
                 if fault.trailing:
-                    found, used = self._end_of_array(text, fault.at, at)
+                    events, used = self._end_of_array(text, fault.at, at)
                     text = text[used:]
                 else:
                     return self._cut_off(text, at)
@@ -219,35 +219,35 @@ class Events(Generic[E]):
                 self.head.update(json.loads(b"{" + foot[1:]))
             except ValueError:
                 self.notes.append(f"{self.file.name}: what stands behind the events is not whole")
-        return found
+        return events
 
     def _cut_off(self, text: bytes, at: int) -> list[E]:
-        found: list[E] = []
+        events: list[E] = []
         for _ in range(_MOST_RECOVERIES):
             rest = text.strip().removesuffix(b",")
             try:
-                found += self._records(rest)
+                events += self._records(rest)
             except Fault:
                 pass
             else:
                 if self._is_object:  # an array may lack its bracket: a program that was killed never wrote it
                     place = at + len(text)
                     self.notes.append(f"{self.file.name} is cut off behind its last whole event, at byte {place}")
-                return found
+                return events
             for cut in _cuts_before(text, len(text), 8):
                 try:
-                    found += self._records(text[:cut])
+                    events += self._records(text[:cut])
                 except Fault:
                     continue
                 self._tell_cut_off(at + cut, len(text) - cut)
-                return found
+                return events
             if _last_cut(text) < 0:
                 break
             good, used = self._recovered(text, at)
-            found += good
+            events += good
             text, at = text[used:], at + used
         self._tell_cut_off(at, len(text))
-        return found
+        return events
 
     def _tell_cut_off(self, at: int, lost_bytes: int) -> None:
         lost = f"the last {lost_bytes} bytes are lost"
@@ -271,15 +271,15 @@ class Events(Generic[E]):
         try:
             values = msgspec.json.decode(whole)
         except (ValueError, RecursionError) as error:
-            told = _AT_BYTE.search(str(error))
-            place = int(told[1]) - 1 if told else 0
+            match = _AT_BYTE.search(str(error))
+            place = int(match[1]) - 1 if match else 0
             is_early = "truncated" in str(error)
             raise Fault(max(place - 1, 0), trailing="trailing" in str(error), early=is_early) from error
         if not isinstance(values, list):
             raise Fault(0)
-        found = [self._one(value) for value in values]
-        self._odd += sum(each is None for each in found)
-        return [each for each in found if each is not None]
+        events = [self._one(value) for value in values]
+        self._odd += sum(each is None for each in events)
+        return [each for each in events if each is not None]
 
     def _lose(self, at: int, size_bytes: int) -> None:
         self._lost_at = at if self._lost_at < 0 else self._lost_at
@@ -302,9 +302,9 @@ def typed_decoder(kind: type[E]) -> Callable[[bytes], list[E]]:
 
 def _is_no_number(text: bytes, error: ValueError) -> bool:
     """Tell whether decoding failed at a number that JSON does not know."""
-    told = _AT_BYTE.search(str(error))
-    place = int(told[1]) if told else 0
-    return bool(told and _NO_NUMBER.search(text, max(place - 24, 0), place + 24))
+    match = _AT_BYTE.search(str(error))
+    place = int(match[1]) if match else 0
+    return bool(match and _NO_NUMBER.search(text, max(place - 24, 0), place + 24))
 
 
 def _behind_comma(text: bytes, cut: int) -> int:
@@ -322,8 +322,8 @@ def _cuts_before(text: bytes, end: int, most: int) -> Sequence[int]:
     window = 4096
     while True:
         begin = max(end - window, 0)
-        found = [match.start() + 1 for match in _BETWEEN.finditer(text, begin, end) if match.end() <= end]
-        found = [each for each in found if each < end]
-        if len(found) >= most or begin == 0:
-            return found[::-1][:most]
+        cuts = [match.start() + 1 for match in _BETWEEN.finditer(text, begin, end) if match.end() <= end]
+        cuts = [each for each in cuts if each < end]
+        if len(cuts) >= most or begin == 0:
+            return cuts[::-1][:most]
         window *= 8
