@@ -25,4 +25,6 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _text(value: Any) -> str:
-    return escape("" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return escape("" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value))

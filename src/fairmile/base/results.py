@@ -11,10 +11,10 @@ class Disks(Results[Disk]):                 # a list of them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairmile.base.errors import Unsupported
+from fairmile.base.html_tables import fields_table, rows_table
 
 if TYPE_CHECKING:
     import pandas
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _LONGEST_REPR = 200
-_MOST_ROWS = 30
 _MOST_COLUMNS = 12
 
 
@@ -42,7 +41,7 @@ class Result:
         return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
 
     def _repr_html_(self) -> str:
-        return fields_html(self.to_dict())
+        return fields_table(_flat(self.to_dict()))
 
 
 class Results(list[R], Result):
@@ -66,23 +65,13 @@ class Results(list[R], Result):
         return pandas.DataFrame([_flat(each) for each in self._items()])
 
     def _repr_html_(self) -> str:
-        rows = [_flat(each) for each in self._items()[:_MOST_ROWS]]
-        columns = list(dict.fromkeys(name for row in rows for name in row))[:_MOST_COLUMNS]
-        head = "".join(f"<th>{_cell(name)}</th>" for name in columns)
-        body = "".join(f"<tr>{''.join(f'<td>{_cell(row.get(name))}</td>' for name in columns)}</tr>" for row in rows)
-        more = f"<p>and {len(self) - _MOST_ROWS:,} more</p>" if len(self) > _MOST_ROWS else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        items = [_flat(each) for each in self._items()]
+        columns = list(dict.fromkeys(name for each in items for name in each))[:_MOST_COLUMNS]
+        return rows_table(columns, [[each.get(name) for name in columns] for each in items])
 
     def _items(self) -> list[Any]:
         items = self.to_dict()
         return items if isinstance(items, list) else next(each for each in items.values() if isinstance(each, list))
-
-
-def fields_html(fields: Any) -> str:
-    """Return a table for notebooks with one row for each field."""
-    rows = _flat(fields).items()
-    cells = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in rows)
-    return f"<table>{cells}</table>"
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -93,9 +82,3 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     for name, each in value.items():
         fields |= _flat(each, f"{prefix}{name}.")
     return fields
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return escape("" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairmile.base.errors import UsageError
-from fairmile.base.results import fields_html
+from fairmile.base.html_tables import fields_table
 from fairmile.base.units import format_size, parse_size
 from fairmile.base.words import slug
 from fairmile.catalog.identity import Handle, card_digest, content_digest, valid_sha256, version_slug
@@ -115,7 +115,7 @@ class Card(Mapping[str, Any]):
         return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
 
     def _repr_html_(self) -> str:
-        return fields_html(self.overview())
+        return fields_table(self.overview())
 
     def overview(self) -> dict[str, str]:
         """Return what a person looks for first: name, kind, version, description, licence, size."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.errors import ErrorDict, FairmileError, Problem
-from fairmile.base.results import Result, Results, fields_html
+from fairmile.base.html_tables import fields_table
+from fairmile.base.results import Result, Results
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import SourceDict
 from fairmile.catalog.row import CatalogRow, SummaryDict
@@ -164,7 +165,7 @@ class ResolvedCard(Card, Result):
 
     def _repr_html_(self) -> str:
         score = {"FAIR score": f"{self._fair_score():.0f} of 100"} if self._fair_score is not None else {}
-        return fields_html(self.overview() | score)
+        return fields_table(self.overview() | score)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_fair_score": None}  # which holds the catalog

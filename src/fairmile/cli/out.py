@@ -35,24 +35,18 @@ _BAR = 30
 _PROGRESS_FROM = 500
 
 
-def json_option(command: F) -> F:
-    """Give a command `--json`; the command receives an `out`."""
+def json_output(*results: type[Result]) -> Callable[[F], F]:
+    """Give a command `--json`, which prints one of these results; the command receives an `out`."""
 
     def use(context: click.Context, _: click.Parameter, value: bool) -> bool:
         context.params["out"] = Out(as_json=value)
         return value
 
-    return click.option(
-        "--json", "as_json", is_flag=True, expose_value=False, callback=use, help="Print data as JSON."
-    )(command)
-
-
-def json_output(*results: type[Result]) -> Callable[[F], F]:
-    """Give a command `--json`, which prints one of these results; the command receives an `out`."""
-
     def decorate(command: F) -> F:
         command.result_types = results  # type: ignore[attr-defined]
-        return json_option(command)
+        return click.option(
+            "--json", "as_json", is_flag=True, expose_value=False, callback=use, help="Print data as JSON."
+        )(command)
 
     return decorate
 

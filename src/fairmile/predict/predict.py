@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.html_tables import fields_table
 from fairmile.base.plain import plain
-from fairmile.base.results import Result, fields_html
+from fairmile.base.results import Result
 from fairmile.base.units import format_duration, format_size
 from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.calibrate import Calibrated, calibrate
@@ -203,7 +204,7 @@ class MemoryPrediction(Result):
 
     def _repr_html_(self) -> str:
         breakdown = self.estimate.breakdown if self.rank is None else self.rank.breakdown
-        return fields_html(
+        return fields_table(
             {
                 "target": self.target,
                 "GPU": self.gpu.name,
@@ -293,7 +294,7 @@ class TimePrediction(Result):
         if self.energy is not None:
             energy = self.energy
             fields["energy of a step"] = f"{energy.joules:.3g} J ({energy.low_j:.3g} to {energy.high_j:.3g})"
-        return fields_html(fields)
+        return fields_table(fields)
 
 
 class Predict:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from fairmile.base.errors import RunFailed, UsageError
+from fairmile.base.html_tables import fields_table
 from fairmile.base.plain import plain
-from fairmile.base.results import Result, fields_html
+from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.costs.steps import StepTrace
 from fairmile.predict.memory.account import MemoryAccount, MemoryAccountDict
@@ -48,7 +49,7 @@ class LargestBatch(Result):
     def _repr_html_(self) -> str:
         parts = {name: format_size(size) for name, size in self.account.breakdown.items() if size}
         device = f"{format_size(self.account.device_used_bytes)} of {format_size(self.account.device_bytes)}"
-        return fields_html({"largest batch": f"{self.batch:,}", "device": device, **parts})
+        return fields_table({"largest batch": f"{self.batch:,}", "device": device, **parts})
 
 
 def largest_batch(
