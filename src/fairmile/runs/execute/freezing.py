@@ -60,10 +60,10 @@ def freeze(
     frozen = Frozen(folder, spec, {} if is_remote else values, tuple(view.notes(Path(plan.spec.folder))))
     code = folder / WORK
     env = dict(spec.env)
-    around: tuple[str, ...] = (MEMBER,)
+    wrapper: tuple[str, ...] = (MEMBER,)
     if spec.environment and not spec.system:
         command = host.envs().shell(captured.environment.digest, [MEMBER])
-        env, around = {**command.env, **env}, tuple(command.argv)
+        env, wrapper = {**command.env, **env}, tuple(command.argv)
     is_there = code.is_dir() and not spec.folder
     write_batch(
         Batch(
@@ -72,7 +72,7 @@ def freeze(
             host.ledger.root,
             env,
             str(code) if is_there else "",
-            around,
+            wrapper,
             values=values if is_remote else {},
             own=frozenset(view.own),
         )

@@ -1,4 +1,4 @@
-"""Job arrays whose tasks execute members of a batch, on systems near and far."""
+"""Job arrays whose tasks execute members of a batch, on systems that share our files and on remote ones."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.errors import FairmileError, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import write_failure
 from fairmile.jobs.directives import slurm_directives
 from fairmile.jobs.machines import Machine
@@ -250,4 +250,10 @@ def _provider(request: Request, machine: Machine, lines: str, blocks: int, cpus:
 
 
 def _address(machine: Machine) -> str:
-    return _LOOPBACK if machine.system.scheduler.dialect == "shell" else socket.gethostname()
+    """Return the address by which nodes reach this machine; Parsl takes no names."""
+    if machine.system.scheduler.dialect == "shell":
+        return _LOOPBACK
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError as error:
+        raise SystemFailure(f"the name of this machine, {socket.gethostname()}, has no address: {error}") from error

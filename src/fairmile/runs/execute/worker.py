@@ -51,7 +51,7 @@ class Batch:
     root: Path  # where runs are kept
     env: Mapping[str, str]  # on top of what this process has
     code: str  # a folder whose files each member finds where it starts; empty: none
-    around: tuple[str, ...] = (MEMBER,)
+    wrapper: tuple[str, ...] = (MEMBER,)  # the command that a member's own stands in
     values: Mapping[str, str] = field(default_factory=dict)  # what placeholders stand for that members still have
     travelled: bool = False  # it lies on another machine than whoever decides what is executed
     own: frozenset[str] = frozenset()  # files and folders below `code` of which each member has its own
@@ -64,10 +64,10 @@ class Batch:
         except (OSError, ValueError) as error:
             raise SystemFailure(f"cannot read {folder / BATCH}: {error}") from error
         shared = RunRecord.from_dict(said["document"], f"document in {folder / BATCH}")
-        root, around = Path(said["root"]), tuple(said["around"])
+        root, wrapper = Path(said["root"]), tuple(said["around"])
         more = {"values": said.get("values", {}), "travelled": said.get("travelled", False)}
         more["own"] = frozenset(said.get("own", ()))
-        return cls(folder, shared, root, said["env"], said["code"], around, **more)
+        return cls(folder, shared, root, said["env"], said["code"], wrapper, **more)
 
     def text(self) -> str:
         """Return what batch.json holds."""
@@ -76,7 +76,7 @@ class Batch:
                 "document": self.shared.to_dict(),
                 "root": str(self.root),
                 "env": dict(self.env),
-                "around": list(self.around),
+                "around": list(self.wrapper),
                 "code": self.code,
                 "values": dict(self.values),
                 "travelled": self.travelled,
@@ -130,7 +130,7 @@ class Batch:
         values = {f"{{{name}}}": text for name, text in self.values.items()}
         values |= {"{run}": str(folder), "{source}": record.spec.folder or str(work)}
         argv = [_filled(word, values) for word in member["argv"]]
-        argv = [word for part in self.around for word in (argv if part == MEMBER else [part])]
+        argv = [word for part in self.wrapper for word in (argv if part == MEMBER else [part])]
         env = {**os.environ, **self.env, **member.get("env", {})}
         env.pop(_RESUME, None)  # of a run that this process is part of
         if record.attempts:
@@ -386,7 +386,7 @@ def _job(text: str) -> JobReference | None:
 
 
 def _launched(batch: Batch, launch: Sequence[str]) -> Batch:
-    return replace(batch, around=tuple(launch)) if launch else batch
+    return replace(batch, wrapper=tuple(launch)) if launch else batch
 
 
 if __name__ == "__main__":

@@ -455,7 +455,7 @@ def work(
     template = study.document["template"]
     changes = study.document.get("changes", {})
     members = Members(definition, folder / template if template else None, environ, changes)
-    batch = replace(batch, around=tuple(launch)) if launch else batch
+    batch = replace(batch, wrapper=tuple(launch)) if launch else batch
     runner = TrialRunner(study.id, frozen_of(study), members, batch, objectives, job)
     stopped, me = folder / _STOP, Holder.me()
 
