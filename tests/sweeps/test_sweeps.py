@@ -419,7 +419,7 @@ def test_pilot_jobs_execute_points_without_a_job_for_each(
     workspace = workspace_on(slurm_cluster, tmp_path, monkeypatch)
     (tmp_path / "sweep.yaml").write_text("name: s\ncommand: sh -c 'echo {n} $SLURM_JOB_ID'\naxes: {n: 'range(1, 9)'}\n")
     definition, source = workspace.sweeps.read([tmp_path / "sweep.yaml"])
-    sweep = workspace.sweeps.create(definition, source, system="rig", resources={"time_s": 600})
+    sweep = workspace.sweeps.create(definition, source, system="rig", resources={"time_s": 600, "memory_gib": 1})
     found = workspace.sweeps.run(sweep, pilots=1)
     assert {each.state for each in found} == {"done"}
     printed = [workspace.runs.output(each.run).decode().split() for each in found]

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from parsl.config import Config
 
 _LOOPBACK = "127.0.0.1"
+_LONGEST_REASON = 500
 _LOST_RETRIES = 1  # of a run whose worker was lost
 _LOOK_EVERY_S = 0.5  # for the wish that a run be cancelled
 # What of our header Parsl writes itself.
@@ -130,7 +131,7 @@ class Pilot:
         try:
             state, reason = future.result()
         except Exception as error:  # noqa: BLE001  whatever Parsl raises: the worker, the block or the interchange is gone
-            state, reason = "interrupted", f"{type(error).__name__}: {error}"
+            state, reason = "interrupted", " ".join(f"the pilot jobs failed: {error}".split())[:_LONGEST_REASON]
         if state == TAKEN:
             return None
         self._over.add(handle)
