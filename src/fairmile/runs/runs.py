@@ -115,20 +115,20 @@ class Services:
 class Runs(Ledger):
     """All runs of one workspace, and the verbs that make new ones."""
 
-    def __init__(self, root: Path, around: Services, *, environ: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, services: Services, *, environ: Mapping[str, str]) -> None:
         super().__init__(root)
-        self._around = around
+        self._services = services
         self._environ = environ
         self._preparation = Preparation(
-            root, assets=around.assets, store=around.store, envs=around.envs, environ=environ
+            root, assets=services.assets, store=services.store, envs=services.envs, environ=environ
         )
         self._recent: dict[str, deque[Run]] = {}
         self._host = WorkspaceRuns(
             self,
             self._preparation,
-            jobs=around.jobs,
-            envs=around.envs,
-            store=around.store,
+            jobs=services.jobs,
+            envs=services.envs,
+            store=services.store,
             environ=environ,
             recent=self._recent,
         )
@@ -156,7 +156,7 @@ class Runs(Ledger):
         spec = lasting(runnable.spec)
         steps, notes = list(self._bringing(runnable)), list(runnable.notes)
         if spec.environment:
-            planned = self._around.envs().plan(spec.environment)
+            planned = self._services.envs().plan(spec.environment)
             state = "is ready" if planned.state == "ready" else "; ".join(each.words for each in planned.steps)
             steps.append(Step("build", f"environment {planned.name}: {state}"))
             notes += planned.notes
@@ -170,7 +170,7 @@ class Runs(Ledger):
             spec, chosen = self._with_time(spec)
             notes += chosen
         if spec.system:
-            machine = self._around.jobs().machines[spec.system]
+            machine = self._services.jobs().machines[spec.system]
             if machine.reach.host and (left := self._preparation.left_behind(spec)):
                 notes.append(
                     f"not carried to {spec.system}: {left}; --data NAME=PATH carries one, to the same place there"
@@ -186,7 +186,7 @@ class Runs(Ledger):
         history = self._history(spec)
         unpredicted = "no earlier run with the same command, resources and machine" if history else _NO_RUN
         try:
-            prediction = predict(PREDICTORS, spec, history, self._around.predictors)
+            prediction = predict(PREDICTORS, spec, history, self._services.predictors)
         except FairmileError as error:  # a plug-in that breaks stops no run
             unpredicted = str(error)
         fit, why = unfit(prediction)
@@ -225,7 +225,7 @@ class Runs(Ledger):
         """Return a job with the time that earlier runs let expect, where they do, and how that was found."""
         history = self._history(spec)
         param = next((name for name in _STEPS if isinstance(spec.params.get(name), int)), "")
-        machine = self._around.jobs().machines[spec.system]
+        machine = self._services.jobs().machines[spec.system]
         if not history or not param or not machine.has_scheduler:
             return spec, []
         try:
@@ -250,19 +250,19 @@ class Runs(Ledger):
             return Runnable(spec)
         if not isinstance(what, str):
             return command_target(what, changes)
-        target = resolve(what, Nouns(catalog=self._around.catalog), for_="run", options=options)
-        return runnable_of(target, self._around.catalog, dataset, changes)
+        target = resolve(what, Nouns(catalog=self._services.catalog), for_="run", options=options)
+        return runnable_of(target, self._services.catalog, dataset, changes)
 
     def _bringing(self, runnable: Runnable) -> Iterator[Step]:
         names = [*runnable.sources, *(each.asset for each in runnable.spec.inputs.values() if each.asset)]
         for name in names:
             try:
-                (planned,) = self._around.assets().plan(name)
+                (planned,) = self._services.assets().plan(name)
                 yield Step("fetch", planned.describe(), planned.need_bytes)
             except (SystemFailure, Transient, Unsupported) as error:
                 yield Step("fetch", f"{name} (cannot be asked now: {error})")
         if runnable.materials:
-            for text, size_bytes in plan_materials(runnable.materials, self._around.assets()):
+            for text, size_bytes in plan_materials(runnable.materials, self._services.assets()):
                 yield Step("fetch", text, size_bytes)
 
     def _history(self, spec: RunSpec) -> list[Run]:
@@ -370,7 +370,7 @@ class Runs(Ledger):
         """Return what is executed of a plan; a system that this machine is not raises."""
         spec = plan.spec
         if spec.system:
-            self._around.jobs().machines[spec.system].refuse_elsewhere()
+            self._services.jobs().machines[spec.system].refuse_elsewhere()
         if plan.container:
             file = isolated_environment(plan.container, spec.inputs, self.root)
             spec = spec.model_copy(update={"environment": file})
@@ -380,7 +380,7 @@ class Runs(Ledger):
         """Return an earlier run whose result stands for a new one, its files back in place."""
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         asked = Candidate(spec, captured, argv, self._environ, self.root)
-        found = find_reusable(asked, self.alike(identity), self._around.store)
+        found = find_reusable(asked, self.alike(identity), self._services.store)
         for verb, text in found.messages:
             on_step(Step(verb, text))
         return found.run
@@ -389,7 +389,7 @@ class Runs(Ledger):
         """Remove runs that have ended, with the outputs that were kept of them, and return their ids."""
         removed = super().remove(references, dry_run=dry_run)
         for id in () if dry_run else removed:
-            forget_outputs(self._around.store, id)
+            forget_outputs(self._services.store, id)
         return removed
 
     @contextlib.contextmanager
@@ -424,7 +424,7 @@ class Runs(Ledger):
         if not spec.needs:
             return []
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
-        offer = offer_for(spec, argv, self._around.jobs, self._environ)
+        offer = offer_for(spec, argv, self._services.jobs, self._environ)
         checked = check_needs(spec.needs, offer)
         if not spec.anyway:
             refuse_missing(spec.asset or spec.name, checked, offer)
@@ -448,7 +448,7 @@ class Runs(Ledger):
     @property
     def arrays(self) -> Arrays:
         """Job arrays whose tasks execute members of batches."""
-        return Arrays(self.root, self._around.jobs(), self._around.envs)
+        return Arrays(self.root, self._services.jobs(), self._services.envs)
 
     def refresh(self, on_problem: Callable[[str], None] = lambda _: None) -> list[Run]:
         """Look after runs on systems: bring what has ended, and say of the others where they stand.
@@ -502,7 +502,7 @@ class Runs(Ledger):
         `region` and `pue` replace those of the settings.
         """
         run = self.collect(reference)
-        supply = self._around.supply
+        supply = self._services.supply
         region, pue = supply.region if region is None else region, supply.pue if pue is None else pue
         return RunDetails(run, replace(supply, region=region, pue=pue).footprint(run.energy_j))
 
@@ -570,7 +570,7 @@ class Runs(Ledger):
         original = self.collect(reference)
         check_repeatable(original)
         code = original.captured.code
-        kept = {entry.path for entry in self._around.store().tree(code.snapshot)} if code.snapshot else set()
+        kept = {entry.path for entry in self._services.store().tree(code.snapshot)} if code.snapshot else set()
         foreign = is_foreign(original, self.root)
         spec = rerun_spec(original, self._preparation.inputs_again(original, foreign=foreign), kept)
         dropped: dict[str, str] = {}
@@ -645,12 +645,12 @@ class Runs(Ledger):
             return Changes("would write", [target])
         if not run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="export it when it has ended")
-        files = export_run(run, self._around.store(), format, target, with_inputs=with_inputs)
+        files = export_run(run, self._services.store(), format, target, with_inputs=with_inputs)
         return Changes("wrote", files)
 
     def import_runs(self, source: Path | str, format: str = "rocrate", *, dry_run: bool = False) -> ImportedRuns:
         """Import the runs that a file or folder of another format holds; a run that is known already stays as it is."""
-        runs = import_runs(self, self._around.store, Path(source), format, dry_run=dry_run)
+        runs = import_runs(self, self._services.store, Path(source), format, dry_run=dry_run)
         return ImportedRuns("would import" if dry_run else "imported", runs)
 
     def project(

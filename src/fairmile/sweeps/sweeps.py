@@ -480,18 +480,18 @@ class Sweeps:
         """
         with self._turn(sweep):
             limits = _limits(sweep, pack=pack, slots=slots, at_once=at_once, queued=queued)
-            standings = self.points(sweep)
-            missing = [each.number for each in standings if _is_missing(each, failed)]
-            return self._hand_over(sweep, standings, missing, limits)
+            statuses = self.points(sweep)
+            missing = [each.number for each in statuses if _is_missing(each, failed)]
+            return self._hand_over(sweep, statuses, missing, limits)
 
     def _hand_over(
-        self, sweep: Sweep, standings: Sequence[PointStatus], wanted: Sequence[int], limits: Mapping[str, int | None]
+        self, sweep: Sweep, statuses: Sequence[PointStatus], wanted: Sequence[int], limits: Mapping[str, int | None]
     ) -> list[ArrayState]:
         """Submit points as far as the queue has room for them, and note which are held back."""
         executor = self._runs().executors.on(sweep.system, _packing(limits))
-        members = [Member(sweep.folder, number, standings[number].run, sweep.system) for number in wanted]
+        members = [Member(sweep.folder, number, statuses[number].run, sweep.system) for number in wanted]
         taken = {handle.run for handle in executor.submit(members)}
-        _hold_back(sweep, [number for number in wanted if standings[number].run not in taken])
+        _hold_back(sweep, [number for number in wanted if statuses[number].run not in taken])
         return executor.submitted
 
     def wait(self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None) -> SweepStatus:
@@ -663,6 +663,6 @@ def _packing(limits: Mapping[str, int | None]) -> Packing:
     return Packing(limits["pack"], limits["slots"] or 1, limits["at_once"], limits["queued"])
 
 
-def _is_missing(standing: PointStatus, failed: bool) -> bool:
+def _is_missing(status: PointStatus, failed: bool) -> bool:
     again = {_LEFT, *map(str, _AGAIN)} | ({str(RunState.FAILED), str(RunState.TIMEOUT)} if failed else set())
-    return standing.state in again
+    return status.state in again

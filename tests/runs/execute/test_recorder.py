@@ -208,7 +208,7 @@ class TestBadDays:
         environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
         recorder = subprocess.Popen(python(text), env=environ)
         found = _wait_for_record(tmp_path / "home" / "runs")
-        assert runs.standing(runs.get(found.name)) is RunState.RUNNING
+        assert runs.state_of(runs.get(found.name)) is RunState.RUNNING
         (started,) = _events(found, "started")
         recorder.kill()
         recorder.wait()

@@ -80,7 +80,7 @@ class WorkspaceRuns:
         run = ledger.get(reference)
         if run.job is not None and run.result is None:
             return carrier.collect(run, self.jobs(), arrays if arrays is not None else {})
-        state = ledger.standing(run)
+        state = ledger.state_of(run)
         is_own = not run.packed and run.folder.parent == ledger.root
         if state is RunState.INTERRUPTED and run.result is None and is_own:
             return self._settled(run)

@@ -202,7 +202,7 @@ class _Card:
         if state not in _STATUS:
             action["error"] = self._error(state)
         self._came_out(action)
-        self._around(action)
+        self._services(action)
         if spec.seed is not None:
             action["seed"] = spec.seed
         if spec.tags:

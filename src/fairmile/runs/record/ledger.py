@@ -277,8 +277,8 @@ class Ledger:
         run = self.get(reference)
         if run.packed:
             return run.folder
-        if not self.standing(run).is_end:
-            raise Conflict(f"run {run.id} is {self.standing(run)}", hint="pack it when it has ended")
+        if not self.state_of(run).is_end:
+            raise Conflict(f"run {run.id} is {self.state_of(run)}", hint="pack it when it has ended")
         return pack(run.folder)
 
     def unpack(self, reference: str) -> Path:
@@ -304,8 +304,8 @@ class Ledger:
         for run in runs:
             if run.folder.parent != self.root:
                 raise UsageError(f"{run.folder} is not among the runs of this workspace", hint="remove it by hand")
-            if not self.standing(run).is_end:
-                raise Conflict(f"run {run.id} is {self.standing(run)}", hint="it can be removed when it has ended")
+            if not self.state_of(run).is_end:
+                raise Conflict(f"run {run.id} is {self.state_of(run)}", hint="it can be removed when it has ended")
         for run in runs:
             try:
                 # It loses its name first, so that nobody ever finds half a run.
@@ -325,7 +325,7 @@ class Ledger:
         """Tell whether a file is a packed run of this workspace, and no crate."""
         return path.absolute().parent == self.root and path.is_file()
 
-    def standing(self, run: Run) -> RunState:
+    def state_of(self, run: Run) -> RunState:
         """Return where a run stands: one whose recorder and program are gone without a word was interrupted."""
         state = run.state
         return _seen(state, run.record, run.folder) if not state.is_end else state
@@ -443,7 +443,7 @@ class Ledger:
                 run = self.find(id) if id in there and id not in changed_ids else None
             except SystemFailure:  # it is just being replaced, and read the next time
                 continue
-            if run is not None and str(state := self.standing(run)) not in alive:
+            if run is not None and str(state := self.state_of(run)) not in alive:
                 changed.append(_of_record(id, known[id], run.record, state))
         gone = [(id,) for id in known.keys() - there]
         if not changed and not gone:
