@@ -202,7 +202,7 @@ class _Card:
         if state not in _STATUS:
             action["error"] = self._error(state)
         self._came_out(action)
-        self._services(action)
+        self._add_context(action)
         if spec.seed is not None:
             action["seed"] = spec.seed
         if spec.tags:
@@ -305,7 +305,7 @@ class _Card:
             node["measurementTechnique"] = _one(how)
         return [self._once(node)]
 
-    def _around(self, action: Node) -> None:
+    def _add_context(self, action: Node) -> None:
         """Add who ran it, where, and with which variables."""
         agent = self.captured.agent
         if agent:
