@@ -34,9 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if effort.quick:
-        thorough = [item for item in items if item.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=thorough)
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        wanted = effort.wanted(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+        items[:] = [item for item in items if item in wanted]
 
 
 @pytest.hookimpl(wrapper=True)

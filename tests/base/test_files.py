@@ -401,6 +401,7 @@ with Lock(sys.argv[1], timeout_s=120):
 """
 
 
+@pytest.mark.thorough
 def test_of_many_that_take_over_a_stale_lock_only_one_at_a_time_gets_in(tmp_path: Path) -> None:
     for round_number in range(3):
         path = tmp_path / str(round_number) / "l"

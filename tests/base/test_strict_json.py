@@ -22,6 +22,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(values, st.sampled_from([None, 1, "\t"]), st.booleans())
 def test_valid_json_gives_its_value(value: Any, indent: int | str | None, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)

@@ -404,6 +404,7 @@ def test_odd_attributes_become_plain_data_too(load: Load, tmp_path: Path) -> Non
     assert all(isinstance(found[key], str) for key in ("nothing", "reference", "complex"))
 
 
+@pytest.mark.thorough
 def test_attributes_are_bounded_in_size(load: Load, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "made.h5", "w", libver="latest") as file:
         file.attrs["long"] = "x" * 50_000

@@ -176,6 +176,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=40) | st.lists(st.sampled_from(WORDS), max_size=10).map(" ".join))
 def test_any_text_is_recognised_or_not_and_what_is_stays_so(text: str) -> None:

@@ -828,6 +828,7 @@ _SYNC = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("type", ["folder", "git"])
 def test_several_processes_sync_one_source_at_once(
     outside: Path, home: Path, builtin: CatalogFolder, card: Factory, together: Callable[..., None], type: str

@@ -22,6 +22,7 @@ def runs(place: Path, fairmile: Fairmile) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_last_means_all_runs_of_a_sweep_also_where_they_were_combined(fairmile: Fairmile, place: Path) -> None:
     text = "name: parts\ncommand: sh -c 'echo loss={n}'\naxes: {n: [1, 2]}\nmetrics: {loss: 'loss=(.)'}\nevery: 0\n"
     for more in ("", "combine: cat {inputs.results}\n"):

@@ -617,6 +617,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
         assert not list((home() / folder).glob("*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -98,6 +98,7 @@ def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list
 # Kill −9
 
 
+@pytest.mark.thorough
 def test_a_large_file_killed_twenty_times_goes_on_each_time(fairmile: Fairmile) -> None:
     data = noise(40 << 20)
     with web_server({"large.bin": b""}, paced((40 << 20) / 24, data)) as server:
@@ -185,6 +186,7 @@ ARCHIVE = [f"{STORE}.objects:Batch:_commit:before", f"{STORE}.objects:Batch:_com
 ANY = [f"{STORE}.shelves:Shelves:put_tree:before", f"{STORE}.shelves:Shelves:set_ref:behind"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unpack", [False, True], ids=["file", "archive"])
 def test_no_byte_comes_twice_when_a_fetch_is_killed_after_the_last_one(tmp_path: Path, unpack: bool) -> None:
     files = {f"{number}.bin": noise(1 << 20, number) for number in range(9)}
@@ -227,6 +229,7 @@ def test_ctrl_c_ends_a_large_file_which_goes_on_later(fairmile: Fairmile) -> Non
     assert fairmile.content(fairmile.place / "to") == {"large.bin": data}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size_bytes", [100_000, 9 << 20], ids=["small", "large"])
 @pytest.mark.parametrize("unpack", [False, True], ids=["file", "archive"])
 def test_ctrl_c_ends_a_fetch_from_a_server_that_fell_silent(fairmile: Fairmile, size_bytes: int, unpack: bool) -> None:
@@ -310,6 +313,7 @@ def test_of_twenty_processes_one_brings_and_the_others_wait(fairmile: Fairmile) 
 CLEAN_UP = ("store", "gc", "--grace", "0s", "--older-than", "0s")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["address", "archive", "card"])
 def test_a_clean_up_takes_nothing_away_from_a_running_fetch(fairmile: Fairmile, kind: str) -> None:
     files = files_of(300, 30_000)
@@ -326,6 +330,7 @@ def test_a_clean_up_takes_nothing_away_from_a_running_fetch(fairmile: Fairmile, 
     assert fairmile.content(fairmile.place / "to") == ({"all.tar": data} if kind == "address" else files)
 
 
+@pytest.mark.thorough
 def test_a_clean_up_leaves_what_a_running_fetch_found_there(fairmile: Fairmile) -> None:
     old, new = noise(50_000, 1), noise(9 << 20, 2)
     files = {"old.bin": old, "new.bin": new}

@@ -212,6 +212,7 @@ def test_a_killed_builder_is_taken_over(envs: Envs, write: Callable[..., Path], 
     assert (noted(tmp_path, "one"), noted(tmp_path, "two"), noted(tmp_path, "end")) == (1, 2, 1)
 
 
+@pytest.mark.thorough
 def test_of_twenty_who_want_it_at_once_one_builds(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
     file = write(commands("one", "echo x >> $NOTES/one", "sleep 0.3", "echo x >> $NOTES/one"))
     processes = [start(envs, file) for _ in range(20)]

@@ -81,6 +81,7 @@ def test_packages_and_what_they_need_are_installed_and_locked(build: Build, link
     assert f"--hash=sha256:{digests['beta'][0]}" in text and notes == ()
 
 
+@pytest.mark.thorough
 def test_a_requirements_file_with_what_it_includes(build: Build, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(
         "-r more.txt  # all of it\n-c pins.txt\n./my wheel/gamma-3-py3-none-any.whl\n"

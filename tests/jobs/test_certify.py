@@ -94,6 +94,7 @@ def test_modules_that_load_pass_and_those_that_do_not_fail(tmp_path: Path) -> No
     assert [job.id for job in jobs.ls()] == [failed.job]
 
 
+@pytest.mark.thorough
 def test_only_the_software_that_was_named_is_tried(tmp_path: Path) -> None:
     jobs = box(tmp_path, "software:\n  good: {lines: [export GOOD=1]}\n  bad: {lines: ['no-such-command']}\n")
     assert certify(jobs, "box", software=["good"]).passed

@@ -383,6 +383,7 @@ def test_spans_of_another_host_are_not_charged_to_this_one() -> None:
     assert (found.host, found.joules) == ("n2", pytest.approx(600))
 
 
+@pytest.mark.thorough
 def test_many_spans_and_samples_are_no_burden() -> None:
     # 50,000 calls over 50,000 samples: were each call a walk over all samples, this would not end.
     count = 50_000

@@ -127,6 +127,7 @@ def _trained_with_lightning(module: Any, meter: Meter, folder: Path, **more: Any
     trainer.fit(Model(), loader, loader)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_tells_epochs_batches_waits_validations_and_metrics(meter: Meter, tmp_path: Path) -> None:
     module = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")

@@ -66,6 +66,7 @@ def test_without_measurements_the_table_that_comes_along_answers(tmp_path: Path)
     assert MeasuredTimes(tmp_path).digest(H200) == ""
 
 
+@pytest.mark.thorough
 def test_own_rows_answer_for_their_calls_and_the_others_stay_as_they_were(calibrated: Calibrated) -> None:
     before = by_line(step_time(TRACE, H200))
     mine, *others = RELUS

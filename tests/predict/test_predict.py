@@ -108,6 +108,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Making:
 # Memory
 
 
+@pytest.mark.thorough
 def test_memory_of_a_step_is_its_account_on_the_gpu(
     predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace]
 ) -> None:
@@ -575,6 +576,7 @@ def test_a_dry_run_learns_nothing(predict: Predict, traced: list[TraceRequest], 
     assert not (tmp_path / "perf").exists()
 
 
+@pytest.mark.thorough
 def test_operators_measured_here_go_before_those_of_the_table_that_comes_along(
     predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace]
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_figure_is_well_formed_and_the_same_each_time(tmp_path: Path, kind: st
     assert b"<dc:date>" not in first.svg()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", EVERY)
 def test_a_figure_is_a_png_seven_inches_wide(tmp_path: Path, kind: str) -> None:
     png = EVERY[kind](tmp_path).png(dots_per_inch=100)
@@ -105,6 +106,7 @@ def test_values_that_are_not_finite_are_told(tmp_path: Path) -> None:
     assert "loss (1 not finite)" in texts(figures.learning_curve(make_run(tmp_path, events=events), ["loss"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["$\\frac{a}", "<b>&amp;", "_hidden", "\x00\x1b[31m", "日本語 🚀", "x" * 500, "\u202eevil"]
 )
@@ -118,6 +120,7 @@ def test_any_name_can_be_drawn(tmp_path: Path, name: str) -> None:
     assert picture.png(dots_per_inch=50)
 
 
+@pytest.mark.thorough
 def test_a_long_series_stays_small(tmp_path: Path) -> None:
     head = training_events()[0]
     lines = [{"log": {"loss": (n * 7919) % 1000}, "step": n, "at": n, "p": 4711} for n in range(50_000)]

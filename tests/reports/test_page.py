@@ -170,6 +170,7 @@ def test_figures_take_the_colours_of_the_page(tmp_path: Path) -> None:
     assert not re.search(r"#(?:0072b2|1f2328|ffffff)", svg[0])
 
 
+@pytest.mark.thorough
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     assert report([trained(tmp_path / "1")]).html() == report([trained(tmp_path / "2")]).html()
 

@@ -243,6 +243,7 @@ def test_points_stand_in_their_order_whichever_began_first(tmp_path: Path) -> No
     assert [found["params"]["x"] for found in sweep_blocks(runs).data["sweep"]["points"]] == [0, 1, 2, 11]
 
 
+@pytest.mark.thorough
 def test_of_more_points_than_a_page_holds_the_best_are_shown(tmp_path: Path) -> None:
     runs = [point(tmp_path, at, {"x": at}, 600.0 - at) for at in range(600)]
     part = sweep_blocks(runs)

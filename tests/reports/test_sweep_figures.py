@@ -151,6 +151,7 @@ def test_the_figures_of_nothing_are_not_there(tmp_path: Path) -> None:
         sweep_figures.history([], "loss", "", "lower")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["$\\frac{a}", "<b>&amp;", "_hidden", "\x00\x1b[31m", "日本語", "x" * 300, "a/b ../c"])
 def test_any_name_and_value_can_be_drawn(tmp_path: Path, name: str) -> None:
     runs = [run(tmp_path, at, {name: name * (at % 2), "y": at % 3}, float(at)) for at in range(12)]

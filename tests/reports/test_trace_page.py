@@ -45,6 +45,7 @@ def test_the_page_says_what_costs_time_where_and_what_to_try(analysis: TraceAnal
     assert "Rank 3 computes longer than the others" in text
 
 
+@pytest.mark.thorough
 def test_groups_of_few_ranks_count_for_these_alone(analysis: TraceAnalysis) -> None:
     one = replace(analysis.waiting.collectives[0], exposed_wait_s=analysis.total_s / 4)
     halves = [replace(one, group=name, ranks=2) for name in ("left", "right")]
@@ -83,6 +84,7 @@ def test_the_roof_is_that_of_the_types_that_were_computed_with(analysis: TraceAn
     assert (found.device, found.points[0].bound) == ("NVIDIA H200", "compute")
 
 
+@pytest.mark.thorough
 def test_without_a_known_device_operators_stand_beside_the_fastest_of_them(analysis: TraceAnalysis) -> None:
     plain = replace(ADDMM, bound="", of_roof=None)
     other = replace(plain, name="aten::mm", intensity=2.0, flops_per_s=1e12)
@@ -116,6 +118,7 @@ def test_names_from_a_trace_cannot_write_into_the_page() -> None:
     assert "<script>alert" not in page and "<i>x</i>" not in page and "<b>main" not in page
 
 
+@pytest.mark.thorough
 def test_many_ranks_and_steps_stay_readable() -> None:
     table = Training(ranks=34, steps=16, device=True, compute_ms=lambda rank, step: 10 + rank % 3).table()
     page = trace_page(analyze(table), title="many")

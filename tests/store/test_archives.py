@@ -422,6 +422,7 @@ def test_zip_members_that_share_their_bytes_are_counted_against_the_file() -> No
         unpacked(local + entries, "it.zip", limits=WITHOUT_FLOOR)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["it.tar", "it.tar.gz", "it.tar.xz", "it.tar.zst", "it.gz", "it.zip", "it.7z"])
 def test_memory_does_not_grow_with_the_size(tmp_path: Path, name: str) -> None:
     zeros = bytes(64 << 20)

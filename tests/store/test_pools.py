@@ -531,6 +531,7 @@ def answers(workers: list[subprocess.Popen[str]]) -> list[str]:
     return said
 
 
+@pytest.mark.thorough
 def test_twenty_processes_never_reserve_more_than_there_is(tmp_path: Path) -> None:
     workers = [python(RESERVE, str(tmp_path), str(100 * MIB), str(15 * MIB), "p") for _ in range(20)]
     said = answers(workers)

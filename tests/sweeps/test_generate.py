@@ -443,6 +443,7 @@ class TestNothingHalfWritten:
         finally:
             subprocess.run(["umount", "-l", str(disk)], check=True)
 
+    @pytest.mark.thorough
     def test_a_killed_generation_leaves_no_output_and_the_next_cleans_up(self, tmp_path: Path, template: Path) -> None:
         code = (
             "import sys, pathlib; sys.path[:0] = [sys.argv[2]]\n"

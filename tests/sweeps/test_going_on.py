@@ -108,6 +108,7 @@ def test_a_sweep_that_is_executed_is_not_removed(workspace: Workspace, tmp_path:
     assert workspace.sweeps.ls() == []
 
 
+@pytest.mark.thorough
 def test_results_stand_in_the_order_of_the_points_also_where_numbers_grow(workspace: Workspace, tmp_path: Path) -> None:
     text = "name: s\ncommand: echo {n}\naxes: {n: 'range(0, 100001)'}\nselect: n >= 99999\n"
     sweep = made(workspace.sweeps, text, tmp_path)

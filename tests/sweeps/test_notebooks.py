@@ -103,6 +103,7 @@ class TestExecution:
         assert "oh" in done.stderr
         assert (tmp_path / "work/made.txt").read_text() == "x"
 
+    @pytest.mark.thorough
     def test_a_failing_cell_ends_it_with_one_sentence_and_the_notebook_is_kept(
         self, tmp_path: Path, engine: str
     ) -> None:

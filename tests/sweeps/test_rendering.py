@@ -33,6 +33,7 @@ def definition(settings: dict[str, Any], axes: dict[str, Any], **more: Any) -> D
 
 
 class TestConfiguration:
+    @pytest.mark.thorough
     @given(st.lists(TREES, max_size=5))
     def test_is_what_yaml_makes_of_it_whatever_was_written_before(self, trees: list[dict[str, Any]]) -> None:
         writer = ConfigText()

@@ -285,6 +285,7 @@ def test_settings_that_double_nothing_take_no_time(end: str) -> None:
     assert filled("<{s59}>", settings, axes={"empty": [""]}) == "<>"
 
 
+@pytest.mark.thorough
 def test_a_text_that_repeats_a_large_setting_is_refused() -> None:
     assert "job.in.sh" in str(refusal("{big}" * 100, {"big": "x" * 100_000}))
     assert "once it is filled" in str(refusal("{big}" * 20_000, {}, axes={"big": ["x" * 100]}))

@@ -479,6 +479,7 @@ class TakesEveryEndForAFailure(FakeScheduler):
         return replace(question, read=read)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("broken", "caught_by"),
     [

@@ -132,6 +132,7 @@ def test_torchs_own_notes_of_collectives_are_kept_on_demand_and_not_told_twice(p
     assert left_out in table.notes
 
 
+@pytest.mark.thorough
 def test_a_program_that_fails_keeps_its_exit_code_and_what_was_recorded_before(
     python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

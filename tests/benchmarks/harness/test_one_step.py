@@ -70,6 +70,7 @@ def test_a_new_benchmark_has_a_step_of_its_own(tmp_path, monkeypatch):
             sys.modules.pop(name, None)
 
 
+@pytest.mark.thorough
 def test_data_that_lies_on_the_device_is_part_of_the_step(tmp_path):
     file = str(SUITE / "cosmoflow" / "step.py")
     small = {"batch_size": 2, "train_samples": 40, "validation_samples": 10}

@@ -101,6 +101,7 @@ def test_every_single_key_may_be_missing(format: str) -> None:
                 check(format, Document(str(path), json.dumps(source).encode()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("format", FORMATS)
 @settings(deadline=None, max_examples=examples(120))
 @given(data=st.data())

@@ -489,6 +489,7 @@ def test_an_unknown_key_is_never_lost_wherever_it_stands(data: st.DataObject) ->
     assert any(found == value for found in values_under(card.body, UNKNOWN)), place
 
 
+@pytest.mark.thorough
 @anything
 @given(data=st.data())
 def test_a_value_of_another_type_gives_a_card_or_a_refusal(data: st.DataObject) -> None:

@@ -95,6 +95,7 @@ def test_an_unknown_key_is_never_lost_wherever_it_stands(name: str, data: st.Dat
     assert any(found == value for card in cards for found in values_under(card.body, UNKNOWN)), place
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FORMATS)
 @lenient
 @given(data=st.data())
@@ -122,6 +123,7 @@ def test_a_value_of_another_type_gives_cards_or_a_refusal(name: str, data: st.Da
                 assert refusal.hint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["codemeta", "datacite", "huggingface"])
 @lenient
 @given(data=st.data())

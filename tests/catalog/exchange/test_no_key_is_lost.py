@@ -343,6 +343,7 @@ def variants(format: str, value: Any) -> Iterator[Any]:
         yield {"@value": value, "@language": "en"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("format", CHANGED)
 def test_a_value_in_another_form_is_read_or_kept(format: str) -> None:
     path = SAMPLES / format / CHANGED[format]

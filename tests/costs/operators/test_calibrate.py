@@ -76,6 +76,7 @@ def test_each_call_gets_its_times_and_the_one_that_torch_lacks_a_reason(table: P
     assert not list(table.parent.glob("*.part")) and not list(table.parent.glob("*.now"))
 
 
+@pytest.mark.thorough
 def test_a_second_call_measures_only_what_is_missing(table: Path, tmp_path: Path) -> None:
     again = tmp_path / "cpu.csv.gz"
     again.write_bytes(table.read_bytes())

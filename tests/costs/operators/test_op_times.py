@@ -135,6 +135,7 @@ def test_another_device_reaches_the_same_share_of_its_own_roof() -> None:
     assert scaled(here, op, work, H200, H200) == here
 
 
+@pytest.mark.thorough
 def test_what_was_asked_before_changes_no_answer() -> None:
     found = shipped_op_times("h200")
     assert found is not None

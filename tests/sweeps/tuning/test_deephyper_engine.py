@@ -44,6 +44,7 @@ def learning(trial, report) -> Outcome:
     return Outcome("done", (loss,), run=f"run-{trial.number}")
 
 
+@pytest.mark.thorough
 def test_every_kind_of_parameter_stays_in_its_range_and_conditions_hold(tmp_path):
     study = work(engine(tmp_path, sampler="random", trials=12), learning, at_once=2)
     assert [each.number for each in study.trials()] == list(range(12))

@@ -73,6 +73,7 @@ class TestSamplers:
         assert len(study.trials()) == trials
         assert best(study) < max(luck)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "cma-es", "nsga-ii"])
     def test_a_seed_repeats_a_study_also_when_it_is_interrupted_and_resumed(self, tmp_path, sampler):
         trials = 12  # the first ten of most samplers are by chance
@@ -115,6 +116,7 @@ class TestSamplers:
         assert all(isinstance(each["width"], int) for each in seen)
         assert all(each.get("momentum", 0) in [tenth / 10 for tenth in range(11)] for each in seen)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("sampler", ["nsga-ii", "tpe", "gp", "random"])
     def test_several_objectives_give_a_front(self, tmp_path, sampler):
         objectives = (Objective("error", "lower"), Objective("speed", "higher"))
@@ -154,6 +156,7 @@ class TestPruners:
         assert all(len(each.curve) < STEPS for each in stopped)
         assert all(pruner in study.reasons()[each.number] for each in stopped)
 
+    @pytest.mark.thorough
     def test_asha_needs_at_most_half_the_steps_for_the_same_best(self, tmp_path):
         common = {"sampler": "random", "trials": 30, "seed": 4}
         full = work(engine(tmp_path / "full", **common), learning)
@@ -412,6 +415,7 @@ def abandoned(left, tmp_path) -> tuple[OptunaEngine, str]:
 
 
 class TestManyProcesses:
+    @pytest.mark.thorough
     def test_they_share_one_study_and_a_killed_one_leaves_no_trial_running(self, abandoned):
         study, victim = abandoned
         before = study.trials()

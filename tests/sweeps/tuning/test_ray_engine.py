@@ -97,6 +97,7 @@ def asha(tmp_path_factory) -> RayEngine:
     return work(study, learning)
 
 
+@pytest.mark.thorough
 def test_a_resumed_study_does_what_is_missing_and_lost_trials_once_more(asha):
     trials = asha.trials()
     lost = [n for n, why in asha.reasons().items() if why.startswith("interrupted") or "gone is gone" in why]
@@ -221,6 +222,7 @@ def test_a_population_of_runs_exchanges_its_checkpoints(tmp_path, monkeypatch):
     assert workspace.studies.best(study)[0].values[0] == max(run.metrics["total"].value for run in gone_on)
 
 
+@pytest.mark.thorough
 def test_what_the_engine_does_not_have_is_refused(tmp_path):
     for settings, message in (
         ({"sampler": "gp"}, "no sampler 'gp'"),

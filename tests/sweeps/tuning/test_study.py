@@ -142,6 +142,7 @@ class TestHere:
         assert workspace.studies.engine(study).reasons() == reasons
         assert workspace.studies.best(study) == []
 
+    @pytest.mark.thorough
     def test_it_goes_on_to_a_larger_budget(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, trials=1)
         first = workspace.studies.run(study)
@@ -149,6 +150,7 @@ class TestHere:
         assert states(trials) == {"done": 2}
         assert list(trials[:1]) == list(first)
 
+    @pytest.mark.thorough
     def test_node_hours_are_a_budget(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, STUDY.replace("trials: 6", "node_hours: 1.0e-12"))
         assert states(workspace.studies.run(study)) == {"done": 1}
@@ -179,6 +181,7 @@ class TestHere:
 
         wait_until(has_no_run_without_an_end)  # the program of a dead worker may still be at its last steps
 
+    @pytest.mark.thorough
     def test_a_budget_of_energy_that_nobody_measures_is_refused(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, STUDY.replace("trials: 6", "energy: 5 MJ"))
         with pytest.raises(RunFailed, match="nothing measured"):
@@ -193,6 +196,7 @@ class TestHere:
         assert "m" not in run.params
         assert "[]" in run.argv
 
+    @pytest.mark.thorough
     def test_stopped_it_begins_nothing_more_and_goes_on_later(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, until=f"[ -e {tmp_path}/go ]", trials=2)
 
@@ -204,6 +208,7 @@ class TestHere:
         assert states(workspace.studies.run(study, on_look=stop)) == {"done": 1}
         assert states(workspace.studies.run(study)) == {"done": 2}
 
+    @pytest.mark.thorough
     def test_interrupted_it_ends_what_runs_and_tries_it_again_later(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, until=f"[ -e {tmp_path}/go ]", trials=2)
 
@@ -215,6 +220,7 @@ class TestHere:
             workspace.studies.run(study, workers=2, on_look=interrupt)
         self.check_goes_on(workspace, study, tmp_path / "go")
 
+    @pytest.mark.thorough
     def test_a_signal_ends_what_the_threads_of_a_worker_run(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, until=f"[ -e {tmp_path}/go ]", trials=2)
         words = ["-m", "fairmile.sweeps.tuning.study_worker", str(study.folder), "--at-once", "2", "--"]
@@ -235,6 +241,7 @@ class TestHere:
         assert states(trials) == {"failed": 2, "done": 2}
         assert sorted(each.params["x"] for each in trials[:2]) == sorted(each.params["x"] for each in trials[2:])
 
+    @pytest.mark.thorough
     def test_a_worker_on_a_host_that_went_down_is_gone_when_its_pulse_is_old(
         self, workspace: Workspace, tmp_path: Path
     ) -> None:
@@ -258,6 +265,7 @@ class TestHere:
         with pytest.raises(RunFailed, match=r"batch\.json"):
             workspace.studies.run(study)
 
+    @pytest.mark.thorough
     def test_several_objectives_have_a_front(self, workspace: Workspace, tmp_path: Path) -> None:
         said = """'{"a": '$a', "b": '$b'}' >> $FAIRMILE_METRICS"""
         script = f'#!/bin/sh\na=$(awk "BEGIN {{print {{x}}}}") b=$(awk "BEGIN {{print 1 - {{x}}}}")\necho {said}\n'

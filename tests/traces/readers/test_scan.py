@@ -51,6 +51,7 @@ events_lists = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(150), deadline=None)
 @given(events_lists, st.integers(1, 200), st.sampled_from([None, 1]), st.booleans())
 def test_every_event_is_read_once_wherever_the_text_is_cut(

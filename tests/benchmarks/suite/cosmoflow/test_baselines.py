@@ -47,6 +47,7 @@ def test_summaries_do_not_depend_on_how_a_cube_is_turned_or_cut_into_batches():
     assert np.isfinite(found).all()
 
 
+@pytest.mark.thorough
 def test_moments_are_right_to_twelve_digits_also_of_fields_in_which_hardly_anything_happens():
     counts = np.ones((3, 64, 64, 64, 2), np.int16)
     counts[0, ..., 0] = np.random.default_rng(0).poisson(2.0, (64, 64, 64))

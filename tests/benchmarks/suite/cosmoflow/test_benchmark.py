@@ -52,6 +52,7 @@ def results(tmp_path):
     return found, {score["name"]: score["values"] for score in found["scores"]}
 
 
+@pytest.mark.thorough
 def test_the_small_benchmark_learns_and_the_baselines_stand_beside_it(tmp_path):
     params = {"train_samples": 512, "validation_samples": 128, "epochs": 5, "batch_size": 16, "device": "cpu"}
     run(session(tmp_path, **params))

@@ -57,6 +57,7 @@ def rows(folder: Path) -> dict[str, dict[str, float]]:
     return {row["name"]: row["values"] for row in results(folder)["scores"]}
 
 
+@pytest.mark.thorough
 def test_a_table_holds_all_baselines_and_the_model(trained: Path) -> None:
     kinds = {row["name"]: row["kind"] for row in results(trained)["scores"]}
     assert kinds == {

@@ -126,6 +126,7 @@ def test_context_of_either_scale_is_that_of_the_same_energy(data: Prepared, tmp_
     np.testing.assert_allclose(quarter, 10 ** (0.375 * (level - 3.29)), rtol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["tft", "lstm"])
 @pytest.mark.parametrize("residual", [True, False])
 def test_a_model_learns_a_batch(data: Prepared, model: str, residual: bool) -> None:

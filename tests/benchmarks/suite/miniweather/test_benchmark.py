@@ -38,6 +38,7 @@ def scores_in(folder: Path) -> dict[str, dict[str, float]]:
     return {each["kind"]: each["values"] for each in found["scores"]}
 
 
+@pytest.mark.thorough
 def test_the_network_beats_no_change_and_the_linear_map_outside_and_inside_the_storm(done: Path) -> None:
     scores = scores_in(done)
 
@@ -99,6 +100,7 @@ def test_given_samples_are_only_learned_from(done: Path, tmp_path: Path, capsys:
     assert not (tmp_path / "storm.h5").exists()
 
 
+@pytest.mark.thorough
 def test_a_surrogate_that_breaks_the_storm_is_a_result_with_a_note(
     done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
