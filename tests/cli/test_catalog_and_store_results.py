@@ -108,7 +108,7 @@ def test_json_is_the_result_of_one_call_and_follows_its_schema(stocked: Fairmile
 
 def test_a_card_is_shown_in_a_notebook_with_what_matters_first(stocked: Fairmile) -> None:
     text = Workspace.open().catalog.show("dataset/lake-temperatures")._repr_html_()
-    for label in ("name", "kind", "version", "description", "licence", "size", "FAIR score"):
+    for label in ("name", "kind", "version", "licence", "FAIR score"):
         assert f"<th>{label}</th>" in text
 
 

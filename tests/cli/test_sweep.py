@@ -532,7 +532,7 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["plan", "empty.yaml"], "empty.yaml:1: expected a mapping"),
         (["plan", "nosuch.yaml"], "there is no file nosuch.yaml"),
         (["plan", "rates.yaml", "nosuch.yaml"], "there is no file nosuch.yaml"),
-        (["plan", "rates.yaml", "bench"], "'bench' is not a file"),
+        (["plan", "rates.yaml", "bench"], "'bench' is no file here, no benchmark and no asset of the catalog"),
         (["plan", "study.yaml"], "study.yaml:2 axes.lr is a distribution, and a sweep needs values"),
         (["run", "study.yaml"], "study.yaml:2 axes.lr is a distribution, and a sweep needs values"),
         (["run", "nothing.yaml"], "nothing: nothing says what a point executes"),

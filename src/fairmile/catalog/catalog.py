@@ -729,8 +729,8 @@ class Catalog:
             )
             assessment: Assessment = _WORK["assess"](card, surroundings)
             if isinstance(card, ResolvedCard):
-                assessment = replace(assessment, handle=card.origin, others=card.others)
-            return assessment
+                return replace(assessment, handle=card.origin, digest=card.digest, others=card.others)
+            return replace(assessment, handle=str(card.handle), digest=card.digest)
 
     def match(
         self, *, model: str | None = None, dataset: str | None = None, domain: str | None = None, limit: int = 20

@@ -321,7 +321,7 @@ def assess(card: Card, surroundings: Surroundings) -> Assessment:
     signals = _signals(verdicts)
     indicators = tuple(_indicator(each, signals) for each in rules()["indicators"])
     richness = Richness(facts.kind, {key: facts.has(key) for key in facts.rich})
-    return Assessment(facts.name, card.iri, facts.kind, findings, indicators, richness, str(card.handle), card.digest)
+    return Assessment(facts.name, card.iri, facts.kind, findings, indicators, richness)
 
 
 def _unfilled(verdict: Verdict, facts: Facts) -> Verdict:

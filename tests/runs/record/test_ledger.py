@@ -80,7 +80,7 @@ class TestTheIndex:
         runs.rows()
         (runs.root / ".index.sqlite").write_bytes(damage)
         assert [row.id for row in runs.rows()] == [run.id]
-        assert runs.reindex() == 1
+        assert runs.reindex().runs == 1
 
     def test_of_another_version_is_made_anew(self, runs: Runs) -> None:
         run = runs.run(["true"])
@@ -129,13 +129,13 @@ class TestUpkeep:
         self, runs: Runs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run = runs.run(["true"])
-        real = runs.standing
+        real = runs.state_of
 
         def raced(asked: Run) -> RunState:
             shutil.rmtree(run.folder)
             return real(asked)
 
-        monkeypatch.setattr(runs, "standing", raced)
+        monkeypatch.setattr(runs, "state_of", raced)
         assert runs.remove([run.id]) == [run.id]
 
     def test_is_as_private_as_the_runs_that_it_holds(self, runs: Runs) -> None:

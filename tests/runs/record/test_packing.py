@@ -226,7 +226,7 @@ while True:
     if (folder / "run.json").exists():
         assert content(folder) == wanted, f"the folder is damaged after moment {moments}"
     else:
-        assert packing.read_packed(packed)["id"] == folder.name, f"all is lost after moment {moments}"
+        assert packing.read_packed(packed).id == folder.name, f"all is lost after moment {moments}"
     assert packing.pack(folder) == packed
     left = [name for name in os.listdir(root) if ".lock" not in name]  # a lock tidies up after itself in its time
     assert left == [packed.name], f"left behind after moment {moments}: {left}"
