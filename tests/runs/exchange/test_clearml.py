@@ -49,7 +49,10 @@ def _clearml(script: str, home: Path, **env: str) -> str:
         pytest.skip("clearml is not installed")
     home.mkdir(exist_ok=True)
     said = {**os.environ, "HOME": str(home), "CLEARML_CACHE_DIR": str(home / "cache"), **env}
+    said["CLEARML_CONFIG_FILE"] = str(home / "clearml.conf")
     (home / "script.py").write_text(script)
+    # By default it reports from a forked process, and waits for ever for one that was forked while a lock was held.
+    (home / "clearml.conf").write_text("sdk { development { report_use_subprocess: false } }\n")
     command = [sys.executable, "-W", "ignore", "script.py"]
     done = subprocess.run(command, cwd=home, env=said, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

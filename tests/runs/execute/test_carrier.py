@@ -209,6 +209,11 @@ class TestOverSsh:
 
 
 class TestTheTravellingRecorder:
+    def test_is_the_same_file_at_any_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = carrier.recorder_bytes()
+        monkeypatch.setattr("time.time", lambda: 2_000_000_000.0)
+        assert carrier.recorder_bytes() == before
+
     def test_needs_nothing_but_a_python(self, tmp_path: Path) -> None:
         file = tmp_path / "recorder.pyz"
         file.write_bytes(carrier.recorder_bytes())

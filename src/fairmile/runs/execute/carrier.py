@@ -188,20 +188,27 @@ def _job(spec: RunSpec, argv: Sequence[str], key: str, *, around: tuple[str, ...
 
 @cache
 def recorder_bytes() -> bytes:
-    """Return the recorder as one file that any Python from 3.11 on executes."""
+    """Return the recorder as one file that any Python from 3.11 on executes, the same bytes at any time."""
     target = io.BytesIO()
     own = files("fairmile")
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(target, "w") as archive:
+
+        def add(name: str, data: bytes) -> None:
+            # The time of now would make it another file, which travels again and replaces one that somebody is sending.
+            entry = zipfile.ZipInfo(name)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+
         for package, modules in _PACKAGES.items():
             folder = own.joinpath(package) if package else own
-            for entry in folder.iterdir():
+            for entry in sorted(folder.iterdir(), key=lambda each: each.name):
                 stem, _, suffix = entry.name.partition(".")
                 if suffix == "py" and (not modules or stem in modules):
-                    archive.writestr(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
-        archive.writestr("__main__.py", _MAIN)
-        archive.writestr("pynvml.py", Path(pynvml.__file__).read_bytes())  # to measure NVIDIA GPUs, where there are any
+                    add(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
+        add("__main__.py", _MAIN.encode())
+        add("pynvml.py", Path(pynvml.__file__).read_bytes())  # to measure NVIDIA GPUs, where there are any
         for file in sorted(Path(rfc8785.__file__).parent.glob("*.py")):  # to give members of a batch their identities
-            archive.writestr(f"rfc8785/{file.name}", file.read_bytes())
+            add(f"rfc8785/{file.name}", file.read_bytes())
     return target.getvalue()
 
 
