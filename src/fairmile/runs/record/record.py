@@ -7,6 +7,7 @@ field. Nothing but the standard library, `base` and `meter` is needed: the recor
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -63,7 +64,7 @@ class Part:
             raise _Misfit(data, "an object")
         values: dict[str, Any] = {}
         extra: dict[str, Any] = {}
-        slots = _slots(cls)
+        slots, required = _slots(cls)
         for key, value in data.items():
             slot = slots.get(key)
             if slot is None:
@@ -74,15 +75,16 @@ class Part:
                 except _Misfit as misfit:
                     misfit.path.insert(0, key)
                     raise
-        for name, slot in slots.items():
-            if slot.default is MISSING and name not in values:
+        for name in required:
+            if name not in values:
                 raise _Misfit(data, f"an object with {name}")
         return cls(**values, extra=extra)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON states it."""
         made: dict[str, Any] = {}
-        for name, slot in _slots(type(self)).items():
+        slots, _ = _slots(type(self))
+        for name, slot in slots.items():
             value = getattr(self, name)
             if slot.is_stated or value != slot.default:
                 made[name] = slot.write(value)
@@ -110,13 +112,14 @@ class _Slot(NamedTuple):
     is_stated: bool
 
 
-_SLOTS: dict[type[Part], dict[str, _Slot]] = {}
+_SLOTS: dict[type[Part], tuple[dict[str, _Slot], tuple[str, ...]]] = {}
 
 
-def _slots(part: type[Part]) -> dict[str, _Slot]:
-    """Return how the fields of a part are read and written; the first call finds that out."""
+def _slots(part: type[Part]) -> tuple[dict[str, _Slot], tuple[str, ...]]:
+    """Return how the fields of a part are read and written, and which it must have; the first call finds that out."""
     if part not in _SLOTS:
-        _SLOTS[part] = _find_slots(part)
+        slots = _find_slots(part)
+        _SLOTS[part] = slots, tuple(name for name, slot in slots.items() if slot.default is MISSING)
     return _SLOTS[part]
 
 
@@ -537,7 +540,8 @@ class RunRecord(Part):
 
     def copy(self) -> RunRecord:
         """Return a record whose parts can be changed without changing this one."""
-        return self.from_dict(self.to_dict())
+        copied: RunRecord = pickle.loads(pickle.dumps(self, -1))  # our own bytes; each member of a batch needs one
+        return copied
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as run.json holds it."""
