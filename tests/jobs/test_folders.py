@@ -11,7 +11,7 @@ import pytest
 
 from fairmile.base.commands import Result, Ssh
 from fairmile.base.errors import FairmileError, NotFound
-from fairmile.jobs.folders import FarPlace, JobFolders, NearPlace
+from fairmile.jobs.folders import JobFolders, LocalJobFolders, RemoteJobFolders
 from fairmile.jobs.machines import connections_folder
 
 
@@ -36,8 +36,8 @@ def far(sshd: Any) -> Counting:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> JobFolders:
     root = tmp_path / "the jobs"
     if request.param == "near":
-        return NearPlace(root)
-    return FarPlace(str(root), request.getfixturevalue("far"))
+        return LocalJobFolders(root)
+    return RemoteJobFolders(str(root), request.getfixturevalue("far"))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_job_may_write_into_its_input_without_changing_the_original(
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x"])
 def test_nothing_is_written_outside_a_near_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(FairmileError):
-        NearPlace(tmp_path / "jobs").make("a-1", {name: "x"}, {})
+        LocalJobFolders(tmp_path / "jobs").make("a-1", {name: "x"}, {})
 
 
 def test_notes_of_many_jobs_are_read_at_once(place: JobFolders) -> None:
@@ -173,7 +173,7 @@ def test_a_removed_job_leaves_nothing(place: JobFolders) -> None:
 def test_a_file_that_is_over_there_already_does_not_move_again(
     far: Counting, tmp_path: Path, given: Callable[[str, bytes], Path]
 ) -> None:
-    place = FarPlace(str(tmp_path / "jobs"), far)
+    place = RemoteJobFolders(str(tmp_path / "jobs"), far)
     data = os.urandom(300_000)
     place.make("a-1", {}, {"data": given("data", data)})
     assert far.sent_bytes >= len(data)
@@ -187,7 +187,7 @@ def test_what_is_left_of_a_cut_upload_is_not_taken_for_the_file(
     far: Counting, tmp_path: Path, given: Callable[[str, bytes], Path]
 ) -> None:
     source = given("data", b"x" * 1000)
-    place = FarPlace(str(tmp_path / "jobs"), far)
+    place = RemoteJobFolders(str(tmp_path / "jobs"), far)
     staged = Path(place.root, ".staged")
     staged.mkdir()
     from fairmile.base.digest import sha256_file
@@ -197,7 +197,7 @@ def test_what_is_left_of_a_cut_upload_is_not_taken_for_the_file(
 
 
 def test_a_folder_without_a_slash_is_below_the_home_folder_over_there(far: Counting) -> None:
-    place = FarPlace("fairmile-place-test", far)
+    place = RemoteJobFolders("fairmile-place-test", far)
     try:
         assert place.root == str(Path.home() / "fairmile-place-test")
     finally:

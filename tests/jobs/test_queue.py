@@ -19,7 +19,7 @@ from processes import processes_of_session
 
 from fairmile.base.commands import Here, Result
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, Transient, UsageError
-from fairmile.jobs.folders import NearPlace
+from fairmile.jobs.folders import LocalJobFolders
 from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.records import Records
@@ -534,7 +534,7 @@ def batch(tmp_path: Path) -> tuple[Jobs, Batch, Counted, list[float]]:
     machines = Machines([], tmp_path / "jobs")
     scheduler, runner, now = Batch(), Counted(), [1000.0]
     laptop = machines["laptop"]
-    machines._known["laptop"] = Machine(laptop.system, scheduler, runner, NearPlace(tmp_path / "jobs"))
+    machines._known["laptop"] = Machine(laptop.system, scheduler, runner, LocalJobFolders(tmp_path / "jobs"))
     return Jobs(tmp_path / "jobs", machines, clock=lambda: now[0]), scheduler, runner, now
 
 

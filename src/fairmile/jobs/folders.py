@@ -66,7 +66,7 @@ _EACH_NOTE = (
 )
 
 
-class NearPlace:
+class LocalJobFolders:
     """A folder of this machine, or of a file system that it shares with the nodes."""
 
     def __init__(self, root: Path) -> None:
@@ -154,7 +154,7 @@ class NearPlace:
             shutil.rmtree(safe_join(Path(self.root), job))
 
 
-class FarPlace:
+class RemoteJobFolders:
     """A folder of a machine that a runner reaches.
 
     Input files are kept there under their sha256, so that the next job that needs one finds it.

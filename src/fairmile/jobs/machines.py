@@ -18,7 +18,7 @@ from fairmile.base.errors import FairmileError, NotFound, SystemFailure, UsageEr
 from fairmile.base.files import write_atomic
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
-from fairmile.jobs.folders import FarPlace, JobFolders, NearPlace
+from fairmile.jobs.folders import JobFolders, LocalJobFolders, RemoteJobFolders
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.script import Script, make_script
 from fairmile.jobs.spec import JobSpec
@@ -334,11 +334,11 @@ class Machines:
             reach = self._reaches.get(name) or self._reaches.get(system.name) or Reach()
         scheduler = SCHEDULERS[system.scheduler.dialect]()
         if not reach.host:
-            place = NearPlace(Path(reach.folder or self._root))
+            place = LocalJobFolders(Path(reach.folder or self._root))
             return Machine(system, scheduler, Here(), place, reach, self.registry.origin(name) == BUILT_IN)
         config = Path(reach.ssh_config).expanduser() if reach.ssh_config else None
         runner = Ssh(reach.host, config=config, shared=connections_folder())
-        return Machine(system, scheduler, runner, FarPlace(reach.folder or _FAR_FOLDER, runner), reach)
+        return Machine(system, scheduler, runner, RemoteJobFolders(reach.folder or _FAR_FOLDER, runner), reach)
 
 
 def connections_folder() -> Path:

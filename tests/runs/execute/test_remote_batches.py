@@ -18,7 +18,7 @@ from sweep_making import workspace_here
 
 from fairmile.base.errors import Integrity, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.files import Holder
-from fairmile.jobs.folders import FarPlace
+from fairmile.jobs.folders import RemoteJobFolders
 from fairmile.jobs.queue import Jobs
 from fairmile.runs.execute import remote_batches as batches_far
 from fairmile.runs.execute.batches import ArrayState, Frozen, write_tasks
@@ -226,7 +226,7 @@ def test_a_connection_that_breaks_while_records_come_costs_nothing(
         raise Transient("the connection is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FarPlace, "bring", cut)
+        patch.setattr(RemoteJobFolders, "bring", cut)
         wait_for(lambda: any((tmp_path / FAR).glob("try-*/ended.0")))
         for _ in range(3):
             array = box.arrays.get(key)

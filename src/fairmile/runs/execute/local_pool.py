@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fairmile.runs.execute.crew import TAKEN, Crew, Ended, Order
 from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, RunHost, TaskStatus, Work
@@ -33,8 +34,8 @@ class LocalPool:
         self._crew.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._crew.__exit__(*error)  # type: ignore[arg-type]
+    def __exit__(self, *error: Any) -> None:
+        self._crew.__exit__(*error)
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
         """Give runs to the crew; they begin when they are polled."""
