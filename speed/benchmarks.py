@@ -1,11 +1,10 @@
 """Measures the benchmarks that learn: data made, trained to a quality, read from files, and the harness's own cost.
 
-Run: python speed/benchmarks.py [--case prepare|quality|loader|harness]… [--benchmark NAME]… [--quick]
+Run: python speed/benchmarks.py [--case prepare|quality|harness]… [--benchmark NAME]… [--quick]
      [--data earthquake=CATALOG] [--device cpu|cuda]…
 
 prepare: what it takes to make or read the data; a peer, where there is one, does the same work in the same process.
 quality: samples/s of training, and the time until validation beats the trivial baseline by a margin, on CPU sizes.
-loader:  samples/s of shuffled batches in each format that the harness reads, files warm, beside its own library.
 harness: an epoch by the harness beside one of a plain PyTorch loop with the same model, data and kernels; they take
          turns in one process. The goal: at most 1.02 of it. Where there is a GPU, there too, with larger models.
 Times are of the CPU, user and system, with one thread of torch; on a GPU they are of the clock. All takes about three
@@ -39,7 +38,6 @@ import torch
 
 from fairmile.base.errors import FairmileError
 from fairmile.benchmarks.harness.ranks import Ranks
-from fairmile.benchmarks.harness.samples import open_samples, throughput
 from fairmile.benchmarks.harness.schedules import make_optimizer
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
@@ -70,10 +68,10 @@ from fairmile.benchmarks.suite.mnist.data import made_digits
 from fairmile.benchmarks.suite.mnist.settings import Settings as MnistSettings
 
 NAMES = ("earthquake", "cosmoflow", "miniweather", "mnist")
-CASES = ("prepare", "quality", "loader", "harness")
+CASES = ("prepare", "quality", "harness")
 GOAL = 1.02
 ROWS = 100_000  # of a catalog that the peer reads at most
-EDGE, BATCH = 16, 32
+EDGE = 16
 CELLS = 100, 50
 DISTINCT = 32  # cubes that are drawn for the harness; the others repeat them, which changes no time
 
@@ -374,107 +372,6 @@ def quality(bench: Bench) -> None:
         )
 
 
-# Loader
-
-
-def loader(bench: Bench) -> None:
-    many = 256 if bench.is_quick else 2048
-    draw = np.random.default_rng(0)
-    x = draw.poisson(1.0, (many, EDGE, EDGE, EDGE, 4)).astype(np.int16)
-    y = draw.uniform(-1, 1, (many, 4)).astype(np.float32)
-    print(
-        f"loader: {many:,} cubes of {EDGE}^3 x 4 as int16 ({x.nbytes / many / 1024:.0f} KiB each), "
-        f"batches of {BATCH}, shuffled, warm; CPU time"
-    )
-    order = draw.permutation(many)
-    first = 0.0
-    for name, write in FORMATS.items():
-        try:
-            path, one = write(bench.scratch, x, y)
-        except ModuleNotFoundError as error:
-            line(name, f"left out: there is no {error.name}")
-            continue
-        samples = open_samples(path, ["x", "y"])
-        if not np.array_equal(samples.batch(np.array([many // 2]))["x"][0], x[many // 2]):
-            raise AssertionError(f"{path} does not give back what was written")
-        took_s = least_s(lambda of=samples: throughput(of, BATCH, limit_s=60), bench.repeats)
-        rate = many / took_s
-        first = first or rate
-        text = f"{rate:9,.0f} samples/s, {rate * samples.sample_bytes / 1e6:7,.0f} MB/s, {rate / first:.2f} of .npy"
-        if one is not None:
-            few = order[: many // 4]
-            peer_s = least_s(lambda read=one, numbers=few: by_hand(read, numbers), bench.repeats)
-            text += f"; {rate / (len(few) / peer_s):.2f} x the library sample by sample"
-        line(name, text)
-        samples.close()
-
-
-def by_hand(read: Callable[[int], tuple[Any, Any]], numbers: Array) -> None:
-    """Put batches together as a dataset with one sample at a time does."""
-    for at in range(0, len(numbers), BATCH):
-        found = [read(int(each)) for each in numbers[at : at + BATCH]]
-        np.stack([each for each, _ in found]), np.stack([each for _, each in found])
-
-
-Written = tuple[Path, Callable[[int], tuple[Any, Any]] | None]
-
-
-def write_npy(scratch: Path, x: Array, y: Array) -> Written:
-    folder = scratch / "npy"
-    folder.mkdir()
-    np.save(folder / "x.npy", x)
-    np.save(folder / "y.npy", y)
-    maps = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"]
-    return folder, lambda number: (maps[0][number], maps[1][number])
-
-
-def write_hdf5(scratch: Path, x: Array, y: Array) -> Written:
-    import h5py
-
-    path = scratch / "samples.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=x, chunks=(1, *x.shape[1:]))
-        file.create_dataset("y", data=y)
-    file = h5py.File(path)
-    found = file["x"], file["y"]
-    return path, lambda number: (found[0][number], found[1][number])
-
-
-def write_zarr(scratch: Path, x: Array, y: Array) -> Written:
-    import zarr
-
-    path = scratch / "samples.zarr"
-    group = zarr.open_group(str(path), mode="w")
-    for name, values, rows in (("x", x, 1), ("y", y, len(y))):
-        group.create_array(name, shape=values.shape, chunks=(rows, *values.shape[1:]), dtype=values.dtype)[:] = values
-    found = group["x"], group["y"]
-    return path, lambda number: (found[0][number], found[1][number])
-
-
-def write_arrow(scratch: Path, x: Array, y: Array) -> Written:
-    import pyarrow
-
-    path = scratch / "samples.arrow"
-    columns = {}
-    for name, values in (("x", x), ("y", y)):
-        column = pyarrow.array(values.reshape(-1))
-        for size in values.shape[:0:-1]:
-            column = pyarrow.FixedSizeListArray.from_arrays(column, size)
-        columns[name] = column
-    table = pyarrow.table(columns)
-    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as out:
-        out.write_table(table)
-    return path, None
-
-
-FORMATS: Mapping[str, Callable[[Path, Array, Array], Written]] = {
-    ".npy": write_npy,
-    "HDF5": write_hdf5,
-    "Zarr": write_zarr,
-    "Arrow": write_arrow,
-}
-
-
 # Harness
 
 
@@ -648,7 +545,7 @@ def main() -> None:
         data[name] = Path(path)
     torch.set_num_threads(1)
     began, cpu = time.perf_counter(), time.process_time()
-    parts = {"prepare": prepare, "quality": quality, "loader": loader, "harness": harness}
+    parts = {"prepare": prepare, "quality": quality, "harness": harness}
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["FAIRMILE_EVENTS"] = os.devnull  # as in a run: the meter writes

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from printed_results import assert_printed, assert_sound
 
-from fairmile.systems.registry import load_system
+from fairmile.systems.registry import Systems
 from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
@@ -22,7 +22,7 @@ def test_the_draft_is_all_that_stdout_gets(fairmile: Fairmile, place: Path) -> N
     assert result.code == 0
     assert result.err.startswith("looking at ")
     (place / "box.yaml").write_text(result.out)
-    assert load_system(place / "box.yaml").name == "box"
+    assert Systems([place])["box"].name == "box"
 
 
 def test_the_draft_is_written_and_can_be_added(fairmile: Fairmile, place: Path) -> None:

@@ -41,7 +41,6 @@ def test_an_object_is_found_in_whatever_pool_it_lies(store: Store) -> None:
     assert digest in store
     assert store.size(digest) == len(LARGE)
     assert store.path(digest) == loose(store, LARGE)
-    assert store.locate(digest) == [store.pools["home"]]
     with store.open(digest) as stream:
         assert stream.read() == LARGE
 
@@ -50,14 +49,13 @@ def test_the_fast_pool_is_asked_first(store: Store) -> None:
     for pool in ("home", "scratch"):
         fill(store, "a", {"a": LARGE}, pool=pool)
     assert store.path(sha256_hex(LARGE)) == loose(store, LARGE, "scratch")
-    assert [pool.name for pool in store.locate(sha256_hex(LARGE))] == ["scratch", "home"]
 
 
 def test_what_no_pool_holds_is_not_there(store: Store) -> None:
     digest = sha256_hex(b"nowhere")
     assert digest not in store
     assert 7 not in store
-    assert (store.path(digest), store.size(digest), store.locate(digest)) == (None, None, [])
+    assert (store.path(digest), store.size(digest)) == (None, None)
     with pytest.raises(NotFound, match="no pool holds the object"):
         store.open(digest)
 

@@ -10,7 +10,8 @@ import pytest
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.systems import registry
-from fairmile.systems.registry import BUILT_IN, Systems, add_system, check_file, load_system, remove_system
+from fairmile.systems.model import System
+from fairmile.systems.registry import BUILT_IN, Systems, add_system, check_file, remove_system
 
 LAKE = """\
 name: lake
@@ -138,9 +139,13 @@ def test_rows_tell_what_a_list_shows(write: Write) -> None:
 # Checking
 
 
+def read_system(file: Path) -> System:
+    return Systems([file.parent])[file.stem]
+
+
 def test_a_file_without_fault_has_no_problems(write: Write) -> None:
     assert check_file(write(), today=TODAY) == []
-    assert load_system(write()).partitions["gpu"].cores == 64
+    assert read_system(write()).partitions["gpu"].cores == 64
 
 
 @pytest.mark.parametrize(
@@ -182,7 +187,7 @@ def test_an_error_names_its_line_its_field_and_what_was_expected(
     assert problem in told(errors)
     assert all(each.file == str(path) for each in errors)
     with pytest.raises(InvalidDocument):
-        load_system(path)
+        read_system(path)
 
 
 def test_all_errors_are_told_at_once_in_the_order_of_their_lines(write: Write) -> None:
@@ -208,15 +213,15 @@ def test_text_that_is_no_yaml_is_told_with_its_line(write: Write) -> None:
     path = write()
     path.write_bytes(b"name: lake\ntitle: \xff\n")
     with pytest.raises(InvalidDocument, match=r"lake\.yaml:2: is not UTF-8 text"):
-        load_system(path)
+        check_file(path)
     path.write_bytes(b" " * (1 << 20) + b"  ")
     with pytest.raises(InvalidDocument, match="larger than 1 MiB"):
-        load_system(path)
+        check_file(path)
 
 
 def test_a_file_that_is_not_there_is_told_plainly(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no file .*none\.yaml"):
-        load_system(tmp_path / "none.yaml")
+        check_file(tmp_path / "none.yaml")
     with pytest.raises((NotFound, SystemFailure)):
         check_file(tmp_path)
 
@@ -246,7 +251,7 @@ def test_what_is_only_doubtful_is_a_warning(old: str, new: str, warning: str, wr
     problems = check_file(path, today=TODAY)
     assert told(problems) == [warning]
     assert problems[0].severity == "warning"
-    assert load_system(path).name == "lake"
+    assert read_system(path).name == "lake"
 
 
 @pytest.mark.parametrize(
@@ -285,9 +290,9 @@ def test_another_file_of_the_same_name_is_replaced_only_when_asked(write: Write,
     other = write("other.yaml", "The lake", "Another")
     with pytest.raises(Conflict, match="describes 'lake' already"):
         add_system(other, folder)
-    assert load_system(folder / "lake.yaml").title == "The lake"
+    assert read_system(folder / "lake.yaml").title == "The lake"
     add_system(other, folder, replace=True)
-    assert load_system(folder / "lake.yaml").title == "Another"
+    assert read_system(folder / "lake.yaml").title == "Another"
 
 
 def test_a_file_with_errors_is_not_added(write: Write, tmp_path: Path) -> None:

@@ -50,7 +50,6 @@ FILES = "events*.jsonl"
 # Where the log of the run lies that a process is part of, and the host whose processes share that file.
 FILE_VARIABLE = "FAIRMILE_EVENTS"
 HOST_VARIABLE = "FAIRMILE_EVENTS_HOST"
-COMPONENT_VARIABLE = "FAIRMILE_COMPONENT"
 UNKNOWN = -1  # bytes, version and wait of an exchange that did not say them
 _NAN = float("nan")
 _SPECIAL = {"NaN": _NAN, "Infinity": float("inf"), "-Infinity": float("-inf")}

@@ -69,10 +69,6 @@ class Shelves:
     def __contains__(self, sha256: object) -> bool:
         return isinstance(sha256, str) and self.size(sha256) is not None
 
-    def locate(self, sha256: str) -> list[Pool]:
-        """Return every pool that holds an object, the fast ones first."""
-        return [pool for pool in self.fast_first if _answer(self.objects(pool).size, sha256) is not None]
-
     def path(self, sha256: str) -> Path | None:
         """Return the file of an object; None when no pool holds it as a file of its own."""
         found = (_answer(self.objects(pool).path, sha256) for pool in self.fast_first)

@@ -372,11 +372,6 @@ class Systems:
         return NotFound(f"no system named {name!r}" + (f"; {near}" if near else ""), hint=f"known: {', '.join(known)}")
 
 
-def load_system(path: Path) -> System:
-    """Return the system that a file describes; a file that breaks the rules raises InvalidDocument."""
-    return _open(path).need()
-
-
 def check_file(path: Path, *, today: date | None = None) -> list[Problem]:
     """Return everything that is wrong or doubtful in a system file, errors first; none when all is well."""
     day = today or date.today()

@@ -19,7 +19,7 @@ from fairmile.base.digest import Checksum, sha256_hex
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.testing.fetchers import RangeFetcherTests, Served
 from fairmile.transfer.fetchers.http import Http
-from fairmile.transfer.fetchers.huggingface import HubLocation, HuggingFace, as_hf, next_page, parse_address
+from fairmile.transfer.fetchers.huggingface import HubLocation, HuggingFace, next_page, parse_address
 from fairmile.transfer.remote import RangeFetcher
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -332,33 +332,6 @@ WORDS = st.text(st.characters(blacklist_categories=["Cs", "Cc"], blacklist_chara
 )
 def test_a_place_survives_being_written_as_an_address(place: HubLocation) -> None:
     assert parse_address(str(place)) == place
-
-
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("https://huggingface.co/harbour/tide", "hf://harbour/tide"),
-        ("https://huggingface.co/gpt2", "hf://gpt2"),
-        ("https://hf.co/datasets/harbour/gauges/", "hf://datasets/harbour/gauges"),
-        ("https://huggingface.co/datasets/harbour/gauges/tree/main", "hf://datasets/harbour/gauges"),
-        ("https://huggingface.co/datasets/harbour/gauges/tree/v2/data", "hf://datasets/harbour/gauges@v2/data"),
-        ("https://huggingface.co/harbour/tide/blob/main/config.json", "hf://harbour/tide/config.json"),
-        ("https://huggingface.co/harbour/tide/resolve/main/a%20b.bin?download=true", "hf://harbour/tide/a b.bin"),
-        ("https://huggingface.co/datasets/a/b/tree/refs%2Fconvert%2Fparquet/x",
-         "hf://datasets/a/b@refs/convert/parquet/x"),
-        ("https://huggingface.co/datasets/a/b/tree/refs/convert/parquet", "hf://datasets/a/b@refs/convert/parquet"),
-        ("https://huggingface.co/gpt2/resolve/main/config.json", "hf://gpt2@main/config.json"),
-        ("https://huggingface.co/", None),
-        ("https://huggingface.co/datasets", None),
-        ("https://huggingface.co/docs/hub", None),
-        ("https://huggingface.co/papers/2401.00001", None),
-        ("https://huggingface.co/harbour/tide/discussions/3", None),
-        ("https://example.org/harbour/tide", None),
-        ("hf://harbour/tide", None),
-    ],
-)  # fmt: skip
-def test_pages_of_the_hub_are_recognised(url: str, address: str | None) -> None:
-    assert as_hf(url) == address
 
 
 def test_the_next_page_is_read_from_a_link_header() -> None:

@@ -38,11 +38,6 @@ _UNKNOWN_FORMAT = "application/octet-stream"
 # Properties that Croissant wants as texts: one of them, or as many as there are.
 _ONE_TEXT = ("name", "description", "url", "version", "dateCreated", "dateModified", "datePublished")
 _TEXTS = ("keywords", "inLanguage", "sameAs", "license")
-# What is written of a file with care; all else is handed on.
-_FILE_KEYS = (
-    *("@type", "@id", "name", "contentUrl", "contentSize", "encodingFormat", "containedIn", "includes"),
-    *CHECKSUMS,
-)
 # Without one of these no program can tell what values a field has.
 _DATA_TYPES = (
     *(f"sc:{name}" for name in ("Boolean", "Date", "DateTime", "Float", "Integer", "Text", "Time", "URL")),

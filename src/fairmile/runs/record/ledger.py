@@ -321,10 +321,6 @@ class Ledger:
                 raise write_failure(str(run.folder), error) from error
         return Changes("removed", [run.id for run in runs])
 
-    def is_packed(self, path: Path) -> bool:
-        """Tell whether a file is a packed run of this workspace, and no crate."""
-        return path.absolute().parent == self.root and path.is_file()
-
     def state_of(self, run: Run) -> RunState:
         """Return where a run stands: one whose recorder and program are gone without a word was interrupted."""
         state = run.state

@@ -17,18 +17,11 @@ from fairmile.transfer.remote import Body, Context, Remote
 from fairmile.transfer.wire import Head
 
 _HUB = "https://huggingface.co"
-_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 _REPOSITORY = re.compile(rf"({_NAME}(?:/{_NAME})?)(?:@(refs/(?:convert|pr)/[^/@]+|[^/@]+))?(?:/(.*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*rel="?next"?')
-_VIEWS = frozenset({"tree", "blob", "resolve", "raw"})
-# The first word of pages that are about something else than a repository.
-_OTHER_PAGES = frozenset(
-    {"docs", "blog", "papers", "collections", "models", "organizations", "settings", "join", "login", "pricing",
-     "posts", "tasks", "chat", "learn", "enterprise", "support", "api", "new", "welcome", "terms-of-service", "privacy"}
-)  # fmt: skip
 _MOST_PAGES = 100_000
 
 
@@ -201,31 +194,6 @@ def parse_address(address: str) -> HubLocation:
     if path and any(part in ("", ".", "..") for part in path.split("/")):
         raise UsageError(f"{address!r} holds a path that no repository can have: {path!r}")
     return HubLocation(kind, match[1], unquote(match[2] or "main"), path)
-
-
-def as_hf(url: str) -> str | None:
-    """Return the hf:// address of a page or file of the hub; None for any other address."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or parts.hostname not in _HOSTS:
-        return None
-    words = [unquote(word) for word in parts.path.split("/") if word]
-    kind = words.pop(0) if words[:1] in (["datasets"], ["spaces"]) else "models"
-    if not words or (kind == "models" and words[0] in _OTHER_PAGES):
-        return None
-    # Names of one word are those of the oldest repositories.
-    length = 1 if len(words) == 1 or words[1] in _VIEWS else 2
-    name, rest = "/".join(words[:length]), words[length:]
-    revision, path = "main", ""
-    if rest and rest[0] in _VIEWS and len(rest) > 1:
-        taken = 4 if rest[1] == "refs" else 2
-        revision, path = "/".join(rest[1:taken]), "/".join(rest[taken:])
-    elif rest and rest[0] not in _VIEWS:
-        return None  # discussions, commits, settings
-    place = HubLocation(kind, name, revision, path)
-    try:
-        return str(place) if parse_address(str(place)) == place else None
-    except UsageError:
-        return None
 
 
 def next_page(link: str, url: str) -> str | None:

@@ -25,7 +25,6 @@ _REGION = re.compile(r"[a-z0-9-]{1,40}")
 _IN_PARTS = re.compile(r'-[0-9]+"$')
 _MD5 = re.compile(r'"([0-9a-f]{32})"')
 _CHECKSUM_BYTES = {"sha256": 32, "sha1": 20, "crc32c": 4}
-_LISTING_BYTES = 64 << 20
 _FIRST_REGION = "us-east-1"
 _NONE: Mapping[str, str] = {}
 _REFUSED = frozenset(

@@ -9,7 +9,6 @@ from fairmile.benchmarks.suite.cosmoflow.universes import (
     REDSHIFTS,
     Cosmologies,
     Generator,
-    physical_to_unit,
     spectra,
     top_hat,
     unit_to_physical,
@@ -40,11 +39,9 @@ def test_counts_are_int16_with_the_redshifts_last_and_no_particle_is_lost():
     assert np.abs(unit).max() < 1
 
 
-def test_parameters_lie_30_percent_around_the_middle_and_come_back():
+def test_parameters_lie_30_percent_around_the_middle():
     assert np.allclose(unit_to_physical(np.ones(4)), [0.39, 1.04, 1.248, 91])
     assert np.allclose(unit_to_physical(-np.ones(4)), [0.21, 0.56, 0.672, 49])
-    unit = np.random.default_rng(0).uniform(-1, 1, (7, 4))
-    assert np.allclose(physical_to_unit(unit_to_physical(unit)), unit)
 
 
 def test_the_spectrum_has_the_sigma_8_that_was_asked_for():

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairmile.benchmarks.suite.earthquake.nomenclature import (
-    OBSERVED,
     PARAMETERS,
-    QUANTITIES,
     TARGET_WEEKS,
     lead_steps,
     top_table,
@@ -34,13 +32,6 @@ def test_a_parameter_a_whole_window_on_is_the_sum_ahead():
     year = PARAMETERS[3]
     assert [year.at(step) for step in (1, 2, 26)] == ["Next Year Back", "Next Year Back, step 2", "Year Ahead"]
     assert PARAMETERS[0].at(1) == "Next 2 Weeks Now"
-
-
-def test_observed_sums_are_among_the_named_quantities():
-    names = {each.name: each for each in QUANTITIES}
-    assert set(OBSERVED) - set(names) == {"Depth 2 weeks Now", "Multiplicity 2 weeks Now", "Mult >3.29 2 weeks Now"}
-    assert names["Mag 3 Months Back"].weeks == 14
-    assert (names["Mag Skip 1, Year Ahead"].weeks, names["Mag Skip 1, Year Ahead"].delay_weeks) == (52, 52)
 
 
 def test_the_top_table_ranks_parameters_at_steps_and_tells_how_much_was_known():

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from fairmile.base.errors import Integrity, SystemFailure, Unsupported
 from fairmile.benchmarks.suite.miniweather import native
-from fairmile.benchmarks.suite.miniweather.solver import CASES, Grid, NumpyKernel, begin, physics_gate
+from fairmile.benchmarks.suite.miniweather.solver import CASES, Gate, Grid, Kernel, NumpyKernel, begin
 from fairmile.workspace import Workspace
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -27,8 +28,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_compiler
-def test_it_passes_the_gate(library: Path) -> None:
-    gate = physics_gate(native.NativeKernel(library))
+def test_it_passes_the_gate(library: Path, follow_thermal: Callable[[Kernel], Gate]) -> None:
+    gate = follow_thermal(native.NativeKernel(library))
 
     assert gate.is_passed
     assert gate.energy_change == pytest.approx(-4.142e-5, abs=2e-8)

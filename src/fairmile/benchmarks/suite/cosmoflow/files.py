@@ -29,7 +29,6 @@ Unit = NDArray[np.float32]
 PARTS = ("train", "validation")
 CUBE = 128  # edge of the published cubes, into which a whole universe is cut
 TFRECORD, HDF5 = (".tfrecord",), (".hdf5", ".h5")
-_TAGS = ("dataset tag", "universe tag", "seed")
 _KINDS = "an array of int16 with the shape (edge, edge, edge, redshifts)"
 
 
@@ -82,23 +81,6 @@ def write_universe(file: Path, universe: Universe) -> None:
             found.attrs["seed"] = universe.seed
     except OSError as error:
         raise write_failure(str(file), error) from error
-
-
-def read_universe(file: Path) -> Universe:
-    """Return a whole universe of the raw layout; what the file lacks is named."""
-    with _open(file) as found:
-        full = _counts(found, "full", file)
-        unit = _parameters(found, "unitPar", file)
-        names = [_text(each) for each in np.ravel(_get(found, "namePar", file)).tolist()]
-        redshifts = tuple(float(each) for each in np.ravel(_get(found, "redshifts", file)))
-        physical = np.ravel(_get(found, "physPar", file)).astype(float)
-        tags = [_get(found, tag, file) for tag in _TAGS]
-    for name, many in (("namePar", len(names)), ("physPar", len(physical))):
-        if many != 4:
-            raise UsageError(f"{file}: field {name!r}: expected 4 parameters, found {many}")
-    if len(redshifts) != full.shape[-1]:
-        raise UsageError(f"{file}: field 'redshifts': expected {full.shape[-1]}, as 'full' has, found {len(redshifts)}")
-    return Universe(full, unit, int(tags[2]), tuple(names), redshifts, _text(tags[0]), _text(tags[1]), tuple(physical))
 
 
 def write_cube(file: Path, x: Counts, y: Unit, *, is_gzip: bool = True) -> None:
@@ -361,7 +343,3 @@ def _check_unit(values: NDArray[Any], where: str) -> None:
 
 def _shape(shape: Sequence[int]) -> str:
     return "(" + ", ".join(map(str, shape)) + ")"
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -30,11 +30,6 @@ def unit_to_physical(unit: NDArray[Any]) -> Floats:
     return np.asarray(MIDDLE * (1 + SPREAD * np.asarray(unit, np.float64)))
 
 
-def physical_to_unit(physical: NDArray[Any]) -> Floats:
-    """Return normalised parameters of physical ones."""
-    return np.asarray((np.asarray(physical, np.float64) / MIDDLE - 1) / SPREAD)
-
-
 @dataclass(frozen=True)
 class Cosmologies:
     """The linear theory of one flat universe per row of `physical`: growth and power spectrum."""

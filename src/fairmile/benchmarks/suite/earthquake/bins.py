@@ -25,7 +25,6 @@ Array = np.ndarray[Any, Any]
 
 DAYS = 14
 BIG = 3.29  # magnitude above which events are counted apart
-FLOOR = float(np.log10(DAYS) / 1.5)
 
 
 @dataclass(frozen=True)

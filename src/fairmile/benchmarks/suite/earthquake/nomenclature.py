@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,27 +33,6 @@ OBSERVED = (
     "Mag Year Back",
 )
 WINDOWS = {2: "2 Weeks", 4: "4 Weeks", 8: "2 Months", 14: "3 Months", 26: "6 Months", 52: "Year"}  # in words
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A named sum over a window of weeks; the window ends now (`back`) or begins after a delay (`ahead`)."""
-
-    name: str
-    weeks: int
-    direction: Literal["now", "back", "ahead"]
-    delay_weeks: int = 0
-
-
-QUANTITIES: tuple[Quantity, ...] = (
-    Quantity("Magnitude 2 weeks Now", 2, "now"),
-    *(Quantity(f"Mag {WINDOWS[weeks]} Back", weeks, "back") for weeks in WEEKS[1:]),
-    *(Quantity(f"Mag {WINDOWS[weeks]} Ahead", weeks, "ahead") for weeks in WEEKS[1:]),
-    Quantity("Mag 2 Years Ahead", 104, "ahead"),
-    Quantity("Mag 4 Years Ahead", 208, "ahead"),
-    Quantity("Mag Skip 1, Year Ahead", 52, "ahead", 52),
-    Quantity("Mag 2 Years 2 Ahead", 104, "ahead", 104),
-)
 
 
 @dataclass(frozen=True)

@@ -372,15 +372,6 @@ class Gate:
         return abs(self.mass_change) < MASS_LIMIT and -ENERGY_LIMIT < self.energy_change < 0
 
 
-def physics_gate(kernel: Kernel | None = None, nx: int = GATE_NX, courant: float = 1.5) -> Gate:
-    """Follow the thermal for 400 s, as miniWeather's own check does, and return what became of mass and energy."""
-    problem, state = begin(CASES["thermal"], Grid(nx, nx // 2))
-    before = totals(problem, state)
-    integration = Integration(problem, state, kernel or NumpyKernel())
-    integration.advance(*split_time(GATE_S, problem.grid.step_s(courant)))
-    return changed(before, totals(problem, state))
-
-
 def changed(before: Totals, after: Totals) -> Gate:
     """Return what became of mass and energy."""
     return Gate((after.mass - before.mass) / before.mass, (after.energy - before.energy) / before.energy)
