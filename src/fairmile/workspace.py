@@ -498,9 +498,10 @@ class Workspace:
 
     @cached_property
     def runs(self) -> Runs:
-        from fairmile.runs.runs import Runs, Services
+        from fairmile.runs.runs import Runs
+        from fairmile.runs.services import Services
 
-        around = Services(
+        services = Services(
             catalog=lambda: self.catalog,
             assets=lambda: self.assets,
             store=lambda: self.store,
@@ -509,7 +510,7 @@ class Workspace:
             predictors={"step": self._from_step},
             supply=self.supply,
         )
-        return Runs(self.home / "runs", around, environ=self.environ)
+        return Runs(self.home / "runs", services, environ=self.environ)
 
     def _from_step(self) -> FromStep:
         from fairmile.benchmarks.expected import FromStep

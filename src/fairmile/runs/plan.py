@@ -9,16 +9,12 @@ from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.results import Result
-from fairmile.runs.exchange import ImportedRun
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.prediction import Fit, unfit
-from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.rerun import check_repeatable, rerun_spec
 from fairmile.runs.results import RunPlanDict, StepDict
-from fairmile.runs.review import Review, restrict, review
-from fairmile.runs.targets import checked_spec
+from fairmile.runs.review import Review
 
 
 @dataclass(frozen=True)
@@ -82,30 +78,3 @@ class RunPlan(Result):
             remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
             advice = remedies[0] if remedies else "ask for less, or for a device with more memory"
             raise UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it regardless")
-
-
-def check_container(container: str, spec: RunSpec) -> None:
-    """Raise UsageError where a program is to be isolated on a system."""
-    if container and spec.system:
-        raise UsageError(f"a container isolates programs on this machine, not on {spec.system}", hint="add --on laptop")
-
-
-def plan_crate(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:
-    """Return the plan of doing a record again that is not among ours yet."""
-    original = Run(imported.record, Path())
-    check_repeatable(original)
-    kept = {name.removeprefix(f"{CODE}/") for name in imported.files if name.startswith(f"{CODE}/")}
-    spec, dropped = restrict(rerun_spec(original, {}, kept), original)
-    spec = changed_spec(spec, changes)
-    checked = review(original, spec, dropped, sorted(kept), imported.source, container)
-    check_container(container, spec)
-    steps = (Step("import", str(crate)), Step("run", " ".join(spec.argv)))
-    return RunPlan(spec, steps, original=original, review=checked, crate=crate, container=container, changes=changes)
-
-
-def changed_spec(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
-    """Return a specification with fields that a person changed; variables are added to those it has."""
-    if not changes:
-        return spec
-    env = {**spec.env, **changes.get("env", {})}
-    return checked_spec({**spec.model_dump(mode="json", exclude_defaults=True), **changes, "env": env})

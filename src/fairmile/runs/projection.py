@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, variance
 
 from fairmile.base.distributions import Line, fit_line, t_quantile
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import FairmileError, UsageError
 from fairmile.base.units import format_duration
+from fairmile.jobs.queue import Jobs
 from fairmile.meter.lines import Spans
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.results import Projection
 
 _MINUTE_S = 60
+_STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows
 _FAR = 100  # times the longest run: beyond it little of what will happen has been seen
 _NO_INTERVAL_MARGIN = 0.5
 _DRIFT = 0.1  # of the mean, over the steps that were seen
@@ -79,6 +82,28 @@ def walltime(projection: Projection, *, margin: float = 0.1, limit_s: float | No
         f" can be asked for",
         hint=f"about {min(fitting, projection.to - 1)} steps fit; save the state and go on in a second job",
     )
+
+
+def with_time(spec: RunSpec, history: Sequence[Run], jobs: Callable[[], Jobs]) -> tuple[RunSpec, tuple[str, ...]]:
+    """Return a run of a scheduler with the wall time that earlier runs let expect, and a note that says so.
+
+    One whose time is given, or for which nothing can be projected, stays as it is.
+    """
+    param = next((name for name in _STEPS if isinstance(spec.params.get(name), int)), "")
+    if not spec.system or spec.resources.time_s is not None or not history or not param:
+        return spec, ()
+    machine = jobs().machines[spec.system]
+    if not machine.has_scheduler:
+        return spec, ()
+    try:
+        projection = project(history, to=int(str(spec.params[param])), steps_param=param)
+        time_s = walltime(projection, limit_s=machine.limit_s(spec.resources.partition))
+    except FairmileError as error:
+        advice = f"; {error.hint}" if error.hint else ""
+        return spec, (f"the time was not chosen from earlier runs: {error}{advice}",)
+    resources = spec.resources.model_copy(update={"time_s": float(time_s)})
+    note = f"the time of {format_duration(time_s)} was chosen from earlier runs: {projection.basis}"
+    return spec.model_copy(update={"resources": resources}), (note,)
 
 
 def _check_alike(runs: Sequence[Run], steps_param: str) -> list[str]:

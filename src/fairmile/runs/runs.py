@@ -1,63 +1,43 @@
-"""Runs: from a name to a record. Plan, prepare, execute here or on a system, collect, go on."""
+"""Runs: from a plan to a record. Prepare, execute here or on a system, collect, go on."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import zipfile
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairmile.base.errors import (
-    Conflict,
-    FairmileError,
-    SystemFailure,
-    Transient,
-    Unsupported,
-    UsageError,
-)
-from fairmile.base.units import format_duration
-from fairmile.catalog.assets import Assets
-from fairmile.catalog.catalog import Catalog
-from fairmile.envs.envs import Envs
+from fairmile.base.errors import Conflict, FairmileError, UsageError
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import TaskStatus
-from fairmile.jobs.queue import Jobs, JobStatus
+from fairmile.jobs.queue import JobStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
-from fairmile.meter.footprint import Supply
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
-from fairmile.resolve import Nouns, resolve
-from fairmile.runs.exchange import EXCHANGES
-from fairmile.runs.execute import capture, carrier
+from fairmile.runs.execute import capture
 from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.execute.executor import After, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.freezing import freeze
-from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.isolation import isolated_environment
 from fairmile.runs.execute.job_arrays import Arrays
-from fairmile.runs.execute.materials import plan_materials
-from fairmile.runs.execute.preparation import Preparation
-from fairmile.runs.execute.recorder import Ending, begin, check_no_orphan, finish
-from fairmile.runs.interchange import export_run, import_runs, known_run
-from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
-from fairmile.runs.parameters import check_placeholders, check_used, unused_params
-from fairmile.runs.plan import RunPlan, Step, changed_spec, check_container, plan_crate
-from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
+from fairmile.runs.execute.recorder import Ending, begin, finish
+from fairmile.runs.interchange import export_run, import_runs
+from fairmile.runs.needs import needs_record
+from fairmile.runs.plan import RunPlan, Step
+from fairmile.runs.planner import Planner
 from fairmile.runs.projection import project, walltime
 from fairmile.runs.record.layout import OUTPUT, open_arrays
-from fairmile.runs.record.ledger import Changes, Ledger, recorded_spec
-from fairmile.runs.record.packing import SUFFIX as PACKED
+from fairmile.runs.record.ledger import Changes, recorded_spec
 from fairmile.runs.record.record import Captured, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value
-from fairmile.runs.rerun import Rerun, check_repeatable, rerun_identity, rerun_spec, verdicts
+from fairmile.runs.rerun import Rerun, rerun_identity, verdicts
 from fairmile.runs.results import (
     CancelledRuns,
     ImportedRuns,
@@ -67,22 +47,9 @@ from fairmile.runs.results import (
     RunOutput,
 )
 from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
-from fairmile.runs.review import is_foreign, refuse_unseen, restrict, review
-from fairmile.runs.targets import (
-    Runnable,
-    checked_spec,
-    command_target,
-    filled,
-    lasting,
-    python_of,
-    runnable_of,
-    value_texts,
-)
-from fairmile.store.store import Store
+from fairmile.runs.review import refuse_unseen
+from fairmile.runs.targets import filled, python_of, value_texts
 
-_HISTORY = 20
-_NO_RUN = "no successful earlier run"
-_STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows
 _TAIL_BYTES = 64 << 10
 
 
@@ -99,181 +66,8 @@ class Recording:
         self.meter.log(step=step, **metrics)
 
 
-@dataclass(frozen=True)
-class Services:
-    """What runs are made of: each is asked for only when a run needs it."""
-
-    catalog: Callable[[], Catalog]
-    assets: Callable[[], Assets]
-    store: Callable[[], Store]
-    envs: Callable[[], Envs]
-    jobs: Callable[[], Jobs]
-    predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by name, beside those of plug-ins
-    supply: Supply = field(default_factory=Supply)  # where the energy of runs comes from
-
-
-class Runs(Ledger):
+class Runs(Planner):
     """All runs of one workspace, and the verbs that make new ones."""
-
-    def __init__(self, root: Path, services: Services, *, environ: Mapping[str, str]) -> None:
-        super().__init__(root)
-        self._services = services
-        self._environ = environ
-        self._preparation = Preparation(
-            root, assets=services.assets, store=services.store, envs=services.envs, environ=environ
-        )
-        self._recent: dict[str, deque[Run]] = {}
-        self._host = WorkspaceRuns(
-            self,
-            self._preparation,
-            jobs=services.jobs,
-            envs=services.envs,
-            store=services.store,
-            environ=environ,
-            recent=self._recent,
-        )
-
-    # Plan
-
-    def plan(
-        self,
-        what: str | Sequence[str] | RunSpec,
-        dataset: str = "",
-        *,
-        options: Mapping[str, Any] | None = None,
-        used: Collection[str] = (),
-        place: Callable[[str], str] = lambda _: "",
-        **changes: Any,
-    ) -> RunPlan:
-        """Return what running a name, a file, a command or a specification would do; only sizes are asked for.
-
-        `changes` are fields of the specification. `options` are those that the resolver of a kind of target knows, such
-        as `set`, which of several sets of commands. A parameter that nothing uses is an error; those in `used` serve
-        whoever asks, who may tell the `place` of the others.
-        """
-        runnable = self._runnable(what, dataset, options or {}, changes)
-        self._check_command(runnable, used, place)
-        spec = lasting(runnable.spec)
-        steps, notes = list(self._bringing(runnable)), list(runnable.notes)
-        if spec.environment:
-            planned = self._services.envs().plan(spec.environment)
-            state = "is ready" if planned.state == "ready" else "; ".join(each.words for each in planned.steps)
-            steps.append(Step("build", f"environment {planned.name}: {state}"))
-            notes += planned.notes
-            if planned.trouble:
-                notes.append(planned.trouble)
-        for each in self.check_needs(spec.model_copy(update={"anyway": True})):
-            steps.append(Step("needs", str(each)))
-        command = " ".join(filled(spec.argv, {"python": "python", **value_texts(spec)}))
-        script = ""
-        if spec.system and spec.resources.time_s is None:
-            spec, chosen = self._with_time(spec)
-            notes += chosen
-        if spec.system:
-            machine = self._services.jobs().machines[spec.system]
-            if machine.reach.host and (left := self._preparation.left_behind(spec)):
-                notes.append(
-                    f"not carried to {spec.system}: {left}; --data NAME=PATH carries one, to the same place there"
-                )
-            argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
-            made = machine.script(carrier.local_job(spec, argv, self.root / "RUN", ""))
-            script, notes = made.text, [*notes, *made.notes]
-            away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
-            steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect}){away}"))
-        where = f"in {spec.folder or 'a folder of its own'}" + ("" if spec.system else " on this machine")
-        steps.append(Step("run", f"{command} {where}"))
-        prediction: Mapping[str, Any] = {}
-        history = self._history(spec)
-        unpredicted = "no earlier run with the same command, resources and machine" if history else _NO_RUN
-        try:
-            prediction = predict(PREDICTORS, spec, history, self._services.predictors)
-        except FairmileError as error:  # a plug-in that breaks stops no run
-            unpredicted = str(error)
-        fit, why = unfit(prediction)
-        if fit is Fit.MAY_NOT:
-            notes.append(f"it may not fit: {why}")
-        return RunPlan(
-            spec, tuple(steps), tuple(notes), prediction, script, runnable.sources, runnable.materials,
-            runnable.is_complete,
-            unpredicted="" if prediction else unpredicted,
-        )  # fmt: skip
-
-    def resolve_spec(
-        self,
-        what: str | Sequence[str] | RunSpec,
-        *,
-        used: Collection[str] = (),
-        place: Callable[[str], str] = lambda _: "",
-        **changes: Any,
-    ) -> RunSpec:
-        """Return the specification that a name, a file or a command means; nothing but the catalog is asked."""
-        runnable = self._runnable(what, "", {}, changes)
-        self._check_command(runnable, used, place)
-        return runnable.spec
-
-    def _check_command(self, runnable: Runnable, used: Collection[str], place: Callable[[str], str]) -> None:
-        """Raise UsageError where a placeholder has no value, or a value no use."""
-        if runnable.is_complete:
-            return
-        spec = runnable.spec
-        check_placeholders(spec, runnable.where)
-        names = [name for name in spec.params if name not in used and name not in runnable.declared]
-        unused = unused_params(spec, names, self._environ, sources=bool(runnable.sources))
-        check_used(unused, spec, (place(unused[0]) if unused else "") or runnable.where)
-
-    def _with_time(self, spec: RunSpec) -> tuple[RunSpec, list[str]]:
-        """Return a job with the time that earlier runs let expect, where they do, and how that was found."""
-        history = self._history(spec)
-        param = next((name for name in _STEPS if isinstance(spec.params.get(name), int)), "")
-        machine = self._services.jobs().machines[spec.system]
-        if not history or not param or not machine.has_scheduler:
-            return spec, []
-        try:
-            projection = project(history, to=int(str(spec.params[param])), steps_param=param)
-            time_s = walltime(projection, limit_s=machine.limit_s(spec.resources.partition))
-        except FairmileError as error:
-            advice = f"; {error.hint}" if error.hint else ""
-            return spec, [f"the time was not chosen from earlier runs: {error}{advice}"]
-        resources = spec.resources.model_copy(update={"time_s": float(time_s)})
-        told = f"the time of {format_duration(time_s)} was chosen from earlier runs: {projection.basis}"
-        return spec.model_copy(update={"resources": resources}), [told]
-
-    def _runnable(
-        self,
-        what: str | Sequence[str] | RunSpec,
-        dataset: str,
-        options: Mapping[str, Any],
-        changes: Mapping[str, Any],
-    ) -> Runnable:
-        if isinstance(what, RunSpec):
-            spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
-            return Runnable(spec)
-        if not isinstance(what, str):
-            return command_target(what, changes)
-        target = resolve(what, Nouns(catalog=self._services.catalog), for_="run", options=options)
-        return runnable_of(target, self._services.catalog, dataset, changes)
-
-    def _bringing(self, runnable: Runnable) -> Iterator[Step]:
-        names = [*runnable.sources, *(each.asset for each in runnable.spec.inputs.values() if each.asset)]
-        for name in names:
-            try:
-                (planned,) = self._services.assets().plan(name)
-                yield Step("fetch", planned.describe(), planned.need_bytes)
-            except (SystemFailure, Transient, Unsupported) as error:
-                yield Step("fetch", f"{name} (cannot be asked now: {error})")
-        if runnable.materials:
-            for text, size_bytes in plan_materials(runnable.materials, self._services.assets()):
-                yield Step("fetch", text, size_bytes)
-
-    def _history(self, spec: RunSpec) -> list[Run]:
-        """Return earlier runs of that name; they are looked for once in the life of a process."""
-        if spec.name not in self._recent:
-            recent: deque[Run] = deque(maxlen=_HISTORY)
-            for row in self.rows(name=spec.name, states=[RunState.DONE], limit=_HISTORY):
-                with contextlib.suppress(FairmileError):
-                    recent.append(self.get(row.id))
-            self._recent[spec.name] = recent
-        return list(self._recent[spec.name])
 
     # Execute
 
@@ -416,20 +210,6 @@ class Runs(Ledger):
             recording.meter.close()
             finish(folder, record, ending, time.monotonic() - begins, {})
 
-    def check_needs(self, spec: RunSpec) -> list[Need]:
-        """Compare declared hardware and frameworks with where a run goes; what is missing there raises UsageError.
-
-        A specification that runs `anyway` gets the result instead.
-        """
-        if not spec.needs:
-            return []
-        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
-        offer = offer_for(spec, argv, self._services.jobs, self._environ)
-        checked = check_needs(spec.needs, offer)
-        if not spec.anyway:
-            refuse_missing(spec.asset or spec.name, checked, offer)
-        return checked
-
     # Many at once
 
     def freeze(self, plan: RunPlan, folder: Path, *, in_place: bool = False) -> Frozen:
@@ -468,13 +248,6 @@ class Runs(Ledger):
             except FairmileError as error:
                 on_problem(f"run {id}: {error}")
         return found
-
-    def collect(self, reference: str, arrays: dict[str, JobStatus | None] | None = None) -> Run:
-        """Return a run; one that a job carries, or whose recorder is gone, is brought up to date.
-
-        `arrays` keeps, from one call to the next, where job arrays stand, each of which carries many runs.
-        """
-        return self._host.collect(reference, arrays)
 
     def cancel(self, reference: str) -> Run:
         """End a run that waits or runs, on a system or here, and return it as it stands then."""
@@ -532,68 +305,6 @@ class Runs(Ledger):
         run = self.resumable(reference)
         work = PreparedRun(run.folder, run.record, run.spec)
         return self._carried_out([Task.of(work)], echo)[0]
-
-    def resume_plan(self, reference: str) -> RunPlan:
-        """Return what resuming a run would do, or raise why it cannot be resumed."""
-        run = self.resumable(reference)
-        return RunPlan(run.spec, (Step("run", " ".join(run.argv)),))
-
-    def resumable(self, reference: str) -> Run:
-        """Return a run that can go on, or raise why it cannot."""
-        run = self.collect(reference)
-        state = run.state
-        if state is RunState.DONE:
-            raise Conflict(f"run {run.id} is done", hint=f"`fairmile rerun {run.id}` does it again in a fresh folder")
-        if state is RunState.RUNNING and self.is_orphaned(run):
-            check_no_orphan(run.folder, run.id)
-        if not state.is_end:
-            raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
-        if run.packed or run.folder.parent != self.root:
-            raise UsageError(f"run {run.id} is packed or not of this workspace", hint="unpack or import it first")
-        if run.record.imported:
-            raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` does it again here")
-        check_no_orphan(run.folder, run.id)
-        return run
-
-    def rerun_plan(self, reference: str, *, container: str = "", **changes: Any) -> RunPlan:
-        """Return what doing a run again would do; `reference` may also be a crate, of which nothing is kept yet.
-
-        A run of somebody else comes with a `review` of all that it would execute, set, build and ask for. With
-        `container`, an image, its program has no network and can write to nothing but its folder.
-        """
-        crate = self._crate(reference)
-        if crate is not None:
-            (imported,) = EXCHANGES["rocrate"].read(crate)
-            if known_run(self, imported, crate) is None:
-                return plan_crate(imported, crate, container, changes)
-            reference = imported.id
-        original = self.collect(reference)
-        check_repeatable(original)
-        code = original.captured.code
-        kept = {entry.path for entry in self._services.store().tree(code.snapshot)} if code.snapshot else set()
-        foreign = is_foreign(original, self.root)
-        spec = rerun_spec(original, self._preparation.inputs_again(original, foreign=foreign), kept)
-        dropped: dict[str, str] = {}
-        if foreign:
-            spec, dropped = restrict(spec, original)
-        spec = changed_spec(spec, changes)
-        checked = None
-        if foreign:
-            source = str(original.record.imported.get("from") or original.record.rerun_of or original.folder)
-            checked = review(original, spec, dropped, sorted(kept), source, container)
-        check_container(container, spec)
-        sources = tuple(each.asset for each in code.sources)
-        steps = (Step("run", " ".join(spec.argv)),)
-        return RunPlan(
-            spec, steps, sources=sources, original=original, review=checked, container=container, changes=changes
-        )
-
-    def _crate(self, reference: str) -> Path | None:
-        """Return the crate, or folder of a run, that a path outside of this workspace names; None for an id."""
-        path = Path(reference)
-        if "/" not in reference and reference not in (".", "..") and not reference.endswith(PACKED):
-            return None
-        return path if path.exists() and path.absolute().parent != self.root else None
 
     def rerun(
         self,

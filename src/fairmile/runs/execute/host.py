@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from fairmile.base.errors import UsageError
-from fairmile.envs.envs import Envs
-from fairmile.jobs.queue import Jobs, JobStatus
+from fairmile.base.errors import FairmileError, UsageError
+from fairmile.jobs.queue import JobStatus
 from fairmile.runs.execute import carrier
 from fairmile.runs.execute.executor import Launch, PreparedRun
 from fairmile.runs.execute.preparation import Preparation
@@ -17,27 +17,22 @@ from fairmile.runs.execute.recorder import Ending, finish
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.reuse import keep_outputs
+from fairmile.runs.services import Services
 from fairmile.runs.targets import complete, value_texts
-from fairmile.store.store import Store
+
+_HISTORY = 20
 
 
 class WorkspaceRuns:
-    """What executors ask of the runs in a ledger; `recent` are those that were done in this process, by their names."""
+    """What executors ask of the runs in a ledger."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        preparation: Preparation,
-        *,
-        jobs: Callable[[], Jobs],
-        envs: Callable[[], Envs],
-        store: Callable[[], Store],
-        environ: Mapping[str, str],
-        recent: Mapping[str, deque[Run]],
+        self, ledger: Ledger, preparation: Preparation, services: Services, environ: Mapping[str, str]
     ) -> None:
         self.ledger, self.preparation = ledger, preparation
-        self.jobs, self.envs = jobs, envs
-        self._store, self._environ, self._recent = store, environ, recent
+        self.jobs, self.envs = services.jobs, services.envs
+        self._store, self._environ = services.store, environ
+        self._recent: dict[str, deque[Run]] = {}
 
     def launch(self, work: PreparedRun) -> Launch:
         """Materialize what a run works on, and return how its program is started; one that has begun before goes on."""
@@ -62,6 +57,16 @@ class WorkspaceRuns:
             env["FAIRMILE_BIND"] = str(work.folder)
         name = work.record.captured.environment.digest if work.spec.environment else ""
         return env | dict(self.envs().shell(name).env) if name else env
+
+    def history(self, name: str) -> list[Run]:
+        """Return earlier runs of a name that succeeded; they are looked for once in the life of a process."""
+        if name not in self._recent:
+            recent: deque[Run] = deque(maxlen=_HISTORY)
+            for row in self.ledger.rows(name=name, states=[RunState.DONE], limit=_HISTORY):
+                with contextlib.suppress(FairmileError):
+                    recent.append(self.ledger.get(row.id))
+            self._recent[name] = recent
+        return list(self._recent[name])
 
     def conclude(self, run: Run) -> None:
         """Keep the outputs of a run that succeeded, and let it tell what the next one of its name will take."""

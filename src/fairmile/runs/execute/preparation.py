@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,6 @@ from typing import Any
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.views import View, describe_left_behind, show_folder
-from fairmile.catalog.assets import Assets
-from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
 from fairmile.envs.spec import parse_spec
 from fairmile.runs.coverage import find_uncovered, variables_digest
@@ -35,8 +33,8 @@ from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import Input, RunSpec
 from fairmile.runs.rerun import rerun_spec
 from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
+from fairmile.runs.services import Services
 from fairmile.runs.targets import filled, python_of, value_texts
-from fairmile.store.store import Store
 from fairmile.systems.hardware import passed_on
 
 _DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
@@ -46,17 +44,9 @@ _LINK_MODE = 0o120000
 class Preparation:
     """Fetches what the runs of a workspace, whose folder is `root`, need, and materializes it for them."""
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        assets: Callable[[], Assets],
-        store: Callable[[], Store],
-        envs: Callable[[], Envs],
-        environ: Mapping[str, str],
-    ) -> None:
+    def __init__(self, root: Path, services: Services, environ: Mapping[str, str]) -> None:
         self._root = root
-        self._assets, self._store, self._envs = assets, store, envs
+        self._assets, self._store, self._envs = services.assets, services.store, services.envs
         self._environ = environ
 
     def fetch_inputs(

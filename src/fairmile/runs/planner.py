@@ -1,0 +1,320 @@
+"""Plans of runs: what a word, a command or a recorded run means, and what running it would do. Nothing happens yet.
+
+A new run is planned in three stages, each of which takes data and returns data: resolve (what is it?), specify (which
+fields has its run?), plan (what happens when it runs?). A recorded run is planned from its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import Conflict, FairmileError, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.jobs.queue import JobStatus
+from fairmile.resolve import Nouns, resolve
+from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.execute import carrier
+from fairmile.runs.execute.host import WorkspaceRuns
+from fairmile.runs.execute.materials import plan_materials
+from fairmile.runs.execute.preparation import Preparation
+from fairmile.runs.execute.recorder import check_no_orphan
+from fairmile.runs.interchange import known_run
+from fairmile.runs.needs import Need, check_needs, offer_for, refuse_missing
+from fairmile.runs.parameters import check_placeholders, check_used, unused_params
+from fairmile.runs.plan import RunPlan, Step
+from fairmile.runs.prediction import PREDICTORS, Fit, predict, unfit
+from fairmile.runs.projection import with_time
+from fairmile.runs.record.crate import CODE
+from fairmile.runs.record.ledger import Ledger
+from fairmile.runs.record.packing import SUFFIX as PACKED
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.rerun import check_repeatable, rerun_spec
+from fairmile.runs.review import is_foreign, restrict, review
+from fairmile.runs.services import Services
+from fairmile.runs.targets import (
+    Runnable,
+    checked_spec,
+    command_target,
+    filled,
+    lasting,
+    python_of,
+    runnable_of,
+    value_texts,
+)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one concern adds to a plan."""
+
+    steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
+    script: str = ""
+
+
+class Planner(Ledger):
+    """The runs of a workspace, and what running something new, going on with one or repeating one would do."""
+
+    def __init__(self, root: Path, services: Services, *, environ: Mapping[str, str]) -> None:
+        super().__init__(root)
+        self._services, self._environ = services, environ
+        self._preparation = Preparation(root, services, environ)
+        self._host = WorkspaceRuns(self, self._preparation, services, environ)
+
+    def collect(self, reference: str, arrays: dict[str, JobStatus | None] | None = None) -> Run:
+        """Return a run; one that a job carries, or whose recorder is gone, is brought up to date.
+
+        `arrays` keeps, from one call to the next, where job arrays stand, each of which carries many runs.
+        """
+        return self._host.collect(reference, arrays)
+
+    # Something new
+
+    def plan(
+        self,
+        what: str | Sequence[str] | RunSpec,
+        dataset: str = "",
+        *,
+        options: Mapping[str, Any] | None = None,
+        used: Collection[str] = (),
+        place: Callable[[str], str] = lambda _: "",
+        **changes: Any,
+    ) -> RunPlan:
+        """Return what running a name, a file, a command or a specification would do; only sizes are asked for.
+
+        `changes` are fields of the specification. `options` are those that the resolver of a kind of target knows, such
+        as `set`, which of several sets of commands. A parameter that nothing uses is an error; those in `used` serve
+        whoever asks, who may tell the `place` of the others.
+        """
+        runnable = self._resolve(what, dataset, options or {}, changes)
+        self._check_command(runnable, used, place)
+        spec = lasting(runnable.spec)
+        history = self._host.history(spec.name)
+        spec, timing = with_time(spec, history, self._services.jobs)
+        prediction, unpredicted = self._predict(spec, history)
+        parts = [
+            _Part(tuple(self._fetching(runnable)), runnable.notes),
+            self._building(spec),
+            _Part(tuple(Step("needs", str(each)) for each in self.check_needs(_anyway(spec)))),
+            _Part(notes=timing),
+            self._submitting(spec),
+            _running(spec),
+            _fitting(prediction),
+        ]
+        return RunPlan(
+            spec,
+            tuple(step for part in parts for step in part.steps),
+            tuple(note for part in parts for note in part.notes),
+            prediction,
+            "".join(part.script for part in parts),
+            runnable.sources,
+            runnable.materials,
+            runnable.is_complete,
+            unpredicted=unpredicted,
+        )
+
+    def resolve_spec(
+        self,
+        what: str | Sequence[str] | RunSpec,
+        *,
+        used: Collection[str] = (),
+        place: Callable[[str], str] = lambda _: "",
+        **changes: Any,
+    ) -> RunSpec:
+        """Return the specification that a name, a file or a command means; nothing but the catalog is asked."""
+        runnable = self._resolve(what, "", {}, changes)
+        self._check_command(runnable, used, place)
+        return runnable.spec
+
+    def check_needs(self, spec: RunSpec) -> list[Need]:
+        """Compare declared hardware and frameworks with where a run goes; what is missing there raises UsageError.
+
+        A specification that runs `anyway` gets the result instead.
+        """
+        if not spec.needs:
+            return []
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        offer = offer_for(spec, argv, self._services.jobs, self._environ)
+        checked = check_needs(spec.needs, offer)
+        if not spec.anyway:
+            refuse_missing(spec.asset or spec.name, checked, offer)
+        return checked
+
+    def _resolve(
+        self,
+        what: str | Sequence[str] | RunSpec,
+        dataset: str,
+        options: Mapping[str, Any],
+        changes: Mapping[str, Any],
+    ) -> Runnable:
+        if isinstance(what, RunSpec):
+            spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
+            return Runnable(spec)
+        if not isinstance(what, str):
+            return command_target(what, changes)
+        target = resolve(what, Nouns(catalog=self._services.catalog), for_="run", options=options)
+        return runnable_of(target, self._services.catalog, dataset, changes)
+
+    def _check_command(self, runnable: Runnable, used: Collection[str], place: Callable[[str], str]) -> None:
+        """Raise UsageError where a placeholder has no value, or a value no use."""
+        if runnable.is_complete:
+            return
+        spec = runnable.spec
+        check_placeholders(spec, runnable.where)
+        names = [name for name in spec.params if name not in used and name not in runnable.declared]
+        unused = unused_params(spec, names, self._environ, sources=bool(runnable.sources))
+        check_used(unused, spec, (place(unused[0]) if unused else "") or runnable.where)
+
+    def _predict(self, spec: RunSpec, history: Sequence[Run]) -> tuple[Mapping[str, Any], str]:
+        """Return the numbers that are expected, or why there are none."""
+        try:
+            prediction = predict(PREDICTORS, spec, history, self._services.predictors)
+        except FairmileError as error:  # a plug-in that breaks stops no run
+            return {}, str(error)
+        if prediction:
+            return prediction, ""
+        if history:
+            return {}, "no earlier run with the same command, resources and machine"
+        return {}, "no successful earlier run"
+
+    def _fetching(self, runnable: Runnable) -> Iterator[Step]:
+        names = [*runnable.sources, *(each.asset for each in runnable.spec.inputs.values() if each.asset)]
+        for name in names:
+            try:
+                (planned,) = self._services.assets().plan(name)
+                yield Step("fetch", planned.describe(), planned.need_bytes)
+            except (SystemFailure, Transient, Unsupported) as error:
+                yield Step("fetch", f"{name} (cannot be asked now: {error})")
+        if runnable.materials:
+            for text, size_bytes in plan_materials(runnable.materials, self._services.assets()):
+                yield Step("fetch", text, size_bytes)
+
+    def _building(self, spec: RunSpec) -> _Part:
+        if not spec.environment:
+            return _Part()
+        planned = self._services.envs().plan(spec.environment)
+        state = "is ready" if planned.state == "ready" else "; ".join(each.words for each in planned.steps)
+        trouble = [planned.trouble] if planned.trouble else []
+        return _Part((Step("build", f"environment {planned.name}: {state}"),), (*planned.notes, *trouble))
+
+    def _submitting(self, spec: RunSpec) -> _Part:
+        if not spec.system:
+            return _Part()
+        machine = self._services.jobs().machines[spec.system]
+        notes: list[str] = []
+        if machine.reach.host and (left := self._preparation.left_behind(spec)):
+            notes.append(f"not carried to {spec.system}: {left}; --data NAME=PATH carries one, to the same place there")
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        made = machine.script(carrier.local_job(spec, argv, self.root / "RUN", ""))
+        away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
+        step = Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect}){away}")
+        return _Part((step,), (*notes, *made.notes), made.text)
+
+    # Something recorded
+
+    def resume_plan(self, reference: str) -> RunPlan:
+        """Return what resuming a run would do, or raise why it cannot be resumed."""
+        run = self.resumable(reference)
+        return RunPlan(run.spec, (Step("run", " ".join(run.argv)),))
+
+    def resumable(self, reference: str) -> Run:
+        """Return a run that can go on, or raise why it cannot."""
+        run = self.collect(reference)
+        state = run.state
+        if state is RunState.DONE:
+            raise Conflict(f"run {run.id} is done", hint=f"`fairmile rerun {run.id}` does it again in a fresh folder")
+        if state is RunState.RUNNING and self.is_orphaned(run):
+            check_no_orphan(run.folder, run.id)
+        if not state.is_end:
+            raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
+        if run.packed or run.folder.parent != self.root:
+            raise UsageError(f"run {run.id} is packed or not of this workspace", hint="unpack or import it first")
+        if run.record.imported:
+            raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` does it again here")
+        check_no_orphan(run.folder, run.id)
+        return run
+
+    def rerun_plan(self, reference: str, *, container: str = "", **changes: Any) -> RunPlan:
+        """Return what doing a run again would do; `reference` may also be a crate, of which nothing is kept yet.
+
+        A run of somebody else comes with a `review` of all that it would execute, set, build and ask for. With
+        `container`, an image, its program has no network and can write to nothing but its folder.
+        """
+        crate = self._crate(reference)
+        if crate is not None:
+            (imported,) = EXCHANGES["rocrate"].read(crate)
+            if known_run(self, imported, crate) is None:
+                return _plan_crate(imported, crate, container, changes)
+            reference = imported.id
+        original = self.collect(reference)
+        check_repeatable(original)
+        code = original.captured.code
+        kept = {entry.path for entry in self._services.store().tree(code.snapshot)} if code.snapshot else set()
+        foreign = is_foreign(original, self.root)
+        spec = rerun_spec(original, self._preparation.inputs_again(original, foreign=foreign), kept)
+        dropped: dict[str, str] = {}
+        if foreign:
+            spec, dropped = restrict(spec, original)
+        spec = _changed_spec(spec, changes)
+        checked = None
+        if foreign:
+            source = str(original.record.imported.get("from") or original.record.rerun_of or original.folder)
+            checked = review(original, spec, dropped, sorted(kept), source, container)
+        _check_container(container, spec)
+        sources = tuple(each.asset for each in code.sources)
+        steps = (Step("run", " ".join(spec.argv)),)
+        return RunPlan(
+            spec, steps, sources=sources, original=original, review=checked, container=container, changes=changes
+        )
+
+    def _crate(self, reference: str) -> Path | None:
+        """Return the crate, or folder of a run, that a path outside of this workspace names; None for an id."""
+        path = Path(reference)
+        if "/" not in reference and reference not in (".", "..") and not reference.endswith(PACKED):
+            return None
+        return path if path.exists() and path.absolute().parent != self.root else None
+
+
+def _anyway(spec: RunSpec) -> RunSpec:
+    return spec.model_copy(update={"anyway": True})
+
+
+def _running(spec: RunSpec) -> _Part:
+    command = " ".join(filled(spec.argv, {"python": "python", **value_texts(spec)}))
+    where = f"in {spec.folder or 'a folder of its own'}" + ("" if spec.system else " on this machine")
+    return _Part((Step("run", f"{command} {where}"),))
+
+
+def _fitting(prediction: Mapping[str, Any]) -> _Part:
+    fit, why = unfit(prediction)
+    return _Part(notes=(f"it may not fit: {why}",)) if fit is Fit.MAY_NOT else _Part()
+
+
+def _plan_crate(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:
+    """Return the plan of doing a record again that is not among ours yet."""
+    original = Run(imported.record, Path())
+    check_repeatable(original)
+    kept = {name.removeprefix(f"{CODE}/") for name in imported.files if name.startswith(f"{CODE}/")}
+    spec, dropped = restrict(rerun_spec(original, {}, kept), original)
+    spec = _changed_spec(spec, changes)
+    checked = review(original, spec, dropped, sorted(kept), imported.source, container)
+    _check_container(container, spec)
+    steps = (Step("import", str(crate)), Step("run", " ".join(spec.argv)))
+    return RunPlan(spec, steps, original=original, review=checked, crate=crate, container=container, changes=changes)
+
+
+def _changed_spec(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
+    """Return a specification with fields that a person changed; variables are added to those it has."""
+    if not changes:
+        return spec
+    env = {**spec.env, **changes.get("env", {})}
+    return checked_spec({**spec.model_dump(mode="json", exclude_defaults=True), **changes, "env": env})
+
+
+def _check_container(container: str, spec: RunSpec) -> None:
+    """Raise UsageError where a program is to be isolated on a system."""
+    if container and spec.system:
+        raise UsageError(f"a container isolates programs on this machine, not on {spec.system}", hint="add --on laptop")

@@ -1,0 +1,27 @@
+"""What runs are made of: the other nouns of a workspace, each opened when a run needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fairmile.catalog.assets import Assets
+from fairmile.catalog.catalog import Catalog
+from fairmile.envs.envs import Envs
+from fairmile.jobs.queue import Jobs
+from fairmile.meter.footprint import Supply
+from fairmile.runs.prediction import Predictor
+from fairmile.store.store import Store
+
+
+@dataclass(frozen=True)
+class Services:
+    """The nouns of a workspace that runs use; each is asked for only when a run needs it."""
+
+    catalog: Callable[[], Catalog]
+    assets: Callable[[], Assets]
+    store: Callable[[], Store]
+    envs: Callable[[], Envs]
+    jobs: Callable[[], Jobs]
+    predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by name, beside those of plug-ins
+    supply: Supply = field(default_factory=Supply)  # where the energy of runs comes from
