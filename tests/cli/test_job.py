@@ -218,12 +218,12 @@ def test_a_job_is_shown_with_what_it_used(job: Fairmile) -> None:
 @pytest.mark.parametrize(
     ("program", "sentence", "told"),
     [
-        ("echo dry >&2; exit 3", "ended with exit code 3", ["output: dry", "hint: its output tells more"]),
-        ("exec nosuchprogram", "ended with exit code 127", ["why: a program or file is missing", "nosuchprogram"]),
+        ("echo dry >&2; exit 3", "ended with exit code 3", ["output: dry", "prints its output"]),
+        ("exec nosuchprogram", "ended with exit code 127", ["why: a program is missing", "nosuchprogram"]),
         (
             "echo \"ModuleNotFoundError: No module named 'tidelib'\" >&2; exit 1",
             "ended with exit code 1",
-            ["why: a Python package is missing", "output: ModuleNotFoundError", "hint: add it to the environment"],
+            ["why: a Python package is missing", "output: ModuleNotFoundError", "hint: `pip install tidelib`"],
         ),
         ("echo MemoryError >&2; exit 1", "ended with exit code 1", ["why: the memory of the node", "--memory"]),
         ("kill -9 $$", "ended by signal KILL", ["hint: if memory ran out"]),

@@ -344,3 +344,16 @@ class TestRerun:
         (place / "tides.yaml").unlink()
         found = {each["what"]: each for each in fairmile("rerun", "last", "--json").json["verdicts"]}
         assert found["environment"]["same"] is True
+
+
+class TestHints:
+    def test_answer_a_typo_in_an_argument_with_the_help_of_the_program(self, fairmile: Fairmile, place: Path) -> None:
+        (place / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+        told = fairmile("run", "--", PYTHON, "train.py", "--lrr", "1")
+        assert told.err.splitlines()[-1] == f"hint: correct the arguments: `{PYTHON} train.py --help` lists them"
+        assert "--resume" not in told.err
+
+    def test_advise_to_resume_what_a_time_limit_ended(self, fairmile: Fairmile) -> None:
+        told = fairmile("run", "--timeout", "0.2s", "--", "sleep", "60")
+        assert "hint: raise --timeout" in told.err
+        assert "fairmile run --resume" in told.err.splitlines()[-1]

@@ -20,12 +20,13 @@ SPEC = JobSpec(argv=("python", "train.py"), resources=Resources(time_s=3600))
         ("MemoryError", "memory", "--memory"),
         ("OSError: [Errno 28] No space left on device", "disk", "room"),
         ("OSError: [Errno 122] Disk quota exceeded", "quota", "remove"),
-        ("ModuleNotFoundError: No module named 'einops'", "package", "environment"),
+        ("ModuleNotFoundError: No module named 'einops'", "package", "`python -m pip install einops`"),
         ("x: error while loading shared libraries: libcudnn.so.8: cannot open", "library", "module"),
         ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL", "GPUs", "NCCL_DEBUG"),
         ("RendezvousTimeoutError", "find each other", "launcher"),
         ("bash: ./train: Permission denied", "file", "permissions"),
-        ("bash: line 3: pyhton: command not found", "missing", "path"),
+        ("bash: line 3: pyhton: command not found", "program is missing", "name"),
+        ("python: can't open file 'trian.py': [Errno 2] No such file or directory", "file is missing", "path"),
     ],
 )
 def test_the_output_tells_the_cause(output: str, what: str, advice: str) -> None:
@@ -77,3 +78,73 @@ def test_the_sentence_of_an_error_stands_above_its_hint() -> None:
     output = "epoch 1\nerror: there is no parameter 'epoch'\nhint: did you mean 'epochs'?\n"
     found = diagnose(TaskStatus(State.FAILED, "exit code 2", 2), output, JobSpec(argv=("python",)))
     assert found.line == "error: there is no parameter 'epoch'"
+
+
+ARGPARSE = "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --lrr 1\n"
+CLICK = "Usage: train.py [OPTIONS]\nTry 'train.py --help' for help.\n\nError: No such option: --lrr\n"
+
+
+@pytest.mark.parametrize("output", [ARGPARSE, CLICK])
+def test_rejected_arguments_are_answered_with_the_command_that_lists_them(output: str) -> None:
+    spec = JobSpec(argv=("torchrun", "--nproc-per-node", "2", "{source}/train.py", "--lrr", "1"))
+    diagnosis = diagnose(TaskStatus(State.FAILED, "exit code 2", 2), output, spec)
+    assert "arguments" in diagnosis.what and "--lrr" in diagnosis.line
+    assert "`torchrun --nproc-per-node 2 train.py --help`" in diagnosis.advice
+    assert not diagnosis.resumable
+
+
+def test_a_usage_text_means_nothing_without_the_exit_code_of_one() -> None:
+    assert "arguments" not in diagnose(TaskStatus(State.FAILED, "exit code 1", 1), ARGPARSE, SPEC).what
+
+
+def test_hydra_s_rejection_is_one_of_arguments() -> None:
+    output = "Could not override 'lrr'.\nKey 'lrr' is not in struct\n"
+    assert "arguments" in diagnose(TaskStatus(State.FAILED, "exit code 1", 1), output, SPEC).what
+
+
+@pytest.mark.parametrize(
+    ("module", "argv", "environment", "advice"),
+    [
+        ("sklearn.svm", ("/opt/py/bin/python3.12", "a.py"), "", "`/opt/py/bin/python3.12 -m pip install scikit-learn`"),
+        ("einops", ("./train",), "", "`pip install einops`"),
+        ("yaml", ("python", "a.py"), "tides", "add pyyaml to the environment tides"),
+    ],
+)
+def test_a_missing_package_is_answered_with_how_it_is_installed(
+    module: str, argv: tuple[str, ...], environment: str, advice: str
+) -> None:
+    output = f"ModuleNotFoundError: No module named '{module}'"
+    failed = TaskStatus(State.FAILED, "exit code 1", 1)
+    assert advice in diagnose(failed, output, JobSpec(argv=argv), environment=environment).advice
+
+
+def test_a_missing_extra_is_answered_with_its_installation_alone() -> None:
+    output = "error: the benchmark mnist needs torch\n  hint: pip install 'fairmile[benchmarks]'\n"
+    diagnosis = diagnose(TaskStatus(State.FAILED, "exit code 3", 3), output, SPEC)
+    assert diagnosis.advice == "pip install 'fairmile[benchmarks]'"
+    assert "needs torch" in diagnosis.line
+    assert not diagnosis.resumable
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "resumable"),
+    [
+        (TaskStatus(State.TIMED_OUT), "", True),
+        (TaskStatus(State.NODE_FAILED), "", True),
+        (TaskStatus(State.OUT_OF_MEMORY), "", False),
+        (TaskStatus(State.FAILED, "killed", 137, "KILL"), "", True),
+        (TaskStatus(State.FAILED, "exit code 1", 1), "OSError: [Errno 28] No space left on device", True),
+        (TaskStatus(State.FAILED, "exit code 1", 1), "ValueError: loss is nan", True),
+        (TaskStatus(State.FAILED, "exit code 127", 127), "sh: 1: foo: not found", False),
+    ],
+)
+def test_resuming_is_advised_only_where_the_same_command_can_succeed(
+    status: TaskStatus, output: str, resumable: bool
+) -> None:
+    assert diagnose(status, output, SPEC).resumable is resumable
+
+
+def test_without_a_scheduler_no_option_of_one_is_advised() -> None:
+    for state in (State.TIMED_OUT, State.OUT_OF_MEMORY):
+        advice = diagnose(TaskStatus(state), "", SPEC, in_place=True).advice
+        assert "--time," not in advice and "--memory" not in advice

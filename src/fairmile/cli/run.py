@@ -240,8 +240,9 @@ def _print_run(out: Out, runs: Runs, run: Run) -> None:
     why = runs.explain(run)
     if why is not None:
         out.say(f"  {run.reason or why.what}" + (f": {why.line}" if why.line else ""))
-        out.hint(run.hint or why.advice)
-        out.hint(f"`fairmile run --resume {run.id}` resumes it")
+        out.hint(why.advice)
+        if why.resumable:
+            out.hint(f"`fairmile run --resume {run.id}` resumes it")
     elif not run.state.is_end:
         out.hint(f"`fairmile runs show {run.id}` shows its progress")
 

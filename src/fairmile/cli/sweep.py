@@ -431,9 +431,12 @@ def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
     shown = [out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items()]
     out.line(f"sweep {sweep.id}: {', '.join(shown)}")
     bad = [each for each in status if each.state in _BAD]
-    for each in bad[:_SHOWN]:
-        reason = failure_text(workspace.runs, each.run, each.reason)
-        out.line(f"{each.id}: {each.state}: {reason}  → fairmile run --resume {each.run}")
+    fixes = print_failures(
+        out,
+        workspace.runs,
+        [(f"{each.id}: {each.state}", each.run, each.reason) for each in bad[:_SHOWN]],
+        "run --resume",
+    )
     if len(bad) > _SHOWN:
         out.hint(f"{len(bad) - _SHOWN:,} more: `fairmile sweep show {sweep.id} --state failed` lists them")
     combined = workspace.sweeps.combined(sweep)
@@ -442,7 +445,8 @@ def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
     if status.best:
         out.paragraph(status.best)
     if states["failed"] or states["timeout"]:
-        out.hint(f"`fairmile sweep run {sweep.id} --failed` retries the failed points")
+        retry = f"`fairmile sweep run {sweep.id} --failed` retries the failed points"
+        out.hint(f"{retry} once the cause is fixed" if fixes else retry)
     if states["queued"] or states["running"]:
         out.hint(f"`fairmile sweep run {sweep.id}` follows it, `fairmile status` shows its progress")
     elif states["left"] or states["interrupted"] or states["cancelled"]:
@@ -451,14 +455,27 @@ def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
         out.hint(f"`fairmile report {sweep.id}` plots the results")
 
 
-def failure_text(runs: Runs, run: str, reason: str) -> str:
-    """Return the reason of a failure with the most telling line of its output."""
-    try:
-        diagnosis = runs.explain(runs.get(run)) if run else None
-    except NotFound:  # it never began, or was removed
-        return reason
-    line = diagnosis.line if diagnosis is not None else ""
-    return f"{reason}: {line}" if line and line not in reason else reason
+def print_failures(out: Out, runs: Runs, failures: Sequence[tuple[str, str, str]], next_step: str) -> list[str]:
+    """Print why runs failed, each given as label, run and reason, and return what fixes them, each printed once.
+
+    `next_step` is the command for a run that can succeed unchanged.
+    """
+    fixes: dict[str, None] = {}
+    for label, run, reason in failures:
+        try:
+            diagnosis = runs.explain(runs.get(run)) if run else None
+        except NotFound:  # it never began, or was removed
+            diagnosis = None
+        line = diagnosis.line if diagnosis is not None else ""
+        text = f"{label}: {reason}: {line}" if line and line not in reason else f"{label}: {reason}"
+        if diagnosis is not None and not diagnosis.resumable:
+            fixes[diagnosis.advice] = None
+            out.line(text)
+        else:
+            out.line(text + (f"  → fairmile {next_step} {run}" if run else ""))
+    for advice in fixes:
+        out.hint(advice)
+    return list(fixes)
 
 
 def _print_axes(out: Out, axes: Mapping[str, Sequence[Any]]) -> None:

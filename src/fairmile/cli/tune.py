@@ -16,8 +16,8 @@ from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_
 from fairmile.cli.sweep import (
     GroupOrTarget,
     check_only,
-    failure_text,
     known_sweep,
+    print_failures,
     print_notes,
     read_definition,
     space_options,
@@ -247,9 +247,13 @@ def _print_status(out: Out, workspace: Workspace, status: StudyStatus) -> None:
 
 def _print_failures(out: Out, workspace: Workspace, status: StudyStatus) -> None:
     reasons = workspace.studies.engine(status.study).reasons()
-    for each in [each for each in status if each.state == "failed"][:_SHOWN]:
-        reason = failure_text(workspace.runs, each.run, reasons.get(each.number, ""))
-        out.line(f"trial {each.number}: failed: {reason}" + (f"  → fairmile runs log {each.run}" if each.run else ""))
+    failed = [each for each in status if each.state == "failed"][:_SHOWN]
+    print_failures(
+        out,
+        workspace.runs,
+        [(f"trial {each.number}: failed", each.run, reasons.get(each.number, "")) for each in failed],
+        "runs log",
+    )
 
 
 def _rows(trials: Sequence[TrialRecord], names: Sequence[str], objectives: int, out: Out) -> list[list[Any]]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -19,37 +23,60 @@ class DiagnosisDict(TypedDict):
     what: str
     advice: str
     line: str
+    resumable: bool
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Result):
-    """What went wrong, what to do, and the line of the output that says so."""
+    """What went wrong, what to do, the line of the output that says so, and whether resuming unchanged can help."""
 
     what: str
     advice: str
     line: str = ""
+    resumable: bool = False
 
     def to_dict(self) -> DiagnosisDict:
         """Return the diagnosis as data."""
-        return {"what": self.what, "advice": self.advice, "line": self.line}
+        return {"what": self.what, "advice": self.advice, "line": self.line, "resumable": self.resumable}
 
     def summary(self) -> str:
         """Return what went wrong and what to do."""
         return f"{self.what}; {self.advice}"
 
 
-# The first that is found in the output, seen from its end, tells the most.
+_EXTRA = Symptom(r"pip install 'fairmile\[[a-z0-9,-]+\]'", "a part of Fairmile is not installed there", "")
+_ARGUMENTS = Symptom(
+    r"Could not override '[^'\n]*'[^\n]*|Flags parsing error[^\n]*", "the program rejected its arguments", ""
+)
+_PACKAGE = Symptom(r"ModuleNotFoundError: No module named .+", "a Python package is missing in the environment", "")
+_LOCAL_MEMORY = "reduce what each process holds, such as the batch size or the number of workers"
+_LOCAL_TIME = "raise --timeout, or save checkpoints, which a resumed run continues from"
+# The name to install, where it is not the name to import.
+_DISTRIBUTIONS = {
+    "Bio": "biopython",
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "hydra": "hydra-core",
+    "osgeo": "gdal",
+    "pl_bolts": "lightning-bolts",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "umap": "umap-learn",
+    "yaml": "pyyaml",
+}
+# The first that matches tells the most.
 _SIGNS: tuple[Symptom, ...] = (
+    _EXTRA,
+    _ARGUMENTS,
     GPU_MEMORY,
     MEMORY,
     TIME,
     DISK,
     QUOTA,
-    Symptom(
-        r"ModuleNotFoundError: No module named .+",
-        "a Python package is missing in the environment",
-        "add it to the environment and build that again, or name the right environment",
-    ),
+    _PACKAGE,
     Symptom(
         r"error while loading shared libraries: .+",
         "a library is missing",
@@ -69,9 +96,14 @@ _SIGNS: tuple[Symptom, ...] = (
         r"Permission denied[^\n]*", "a file may not be read, written or run", "check its permissions and its owner"
     ),
     Symptom(
-        r"[^\n]*: (?:command )?not found|No such file or directory[^\n]*",
-        "a program or file is missing",
-        "check its path and its name",
+        r"[^\n]*: (?:command )?not found",
+        "a program is missing",
+        "check its name, or load the module or environment that provides it",
+    ),
+    Symptom(
+        r"No such file or directory[^\n]*",
+        "a file is missing",
+        "check its path: a program sees the folder it starts in",
     ),
 )
 _BY_STATE = {
@@ -86,35 +118,85 @@ _BY_STATE = {
 }
 
 
-def diagnose(status: TaskStatus, output: str, spec: JobSpec) -> Diagnosis:
-    """Return why a job ended as it did; the scheduler's word first, then what its output tells."""
+_RESUMABLE = (TIME, DISK, QUOTA)  # the same command can succeed after these; the others need a change first
+
+
+def diagnose(
+    status: TaskStatus,
+    output: str,
+    spec: JobSpec,
+    *,
+    log: str = "fairmile job log JOB --err",
+    environment: str = "",
+    in_place: bool = False,
+) -> Diagnosis:
+    """Return why a job ended as it did; the scheduler's word first, then what its output tells.
+
+    `log` is the command that prints the output. `environment` is the one the program ran in. `in_place` tells that no
+    scheduler took part, so that options of one do not help.
+    """
     if status.state in _BY_STATE:
         symptom = _BY_STATE[status.state]
-        what, advice = symptom.what, symptom.advice
-        line = (find_line(symptom, output) if symptom.pattern else None) or ""
+        what, line = symptom.what, (find_line(symptom, output) if symptom.pattern else None) or ""
         if status.state is State.TIMED_OUT and spec.resources.time_s:
             what += f" after {format_duration(spec.resources.time_s)}"
-        return Diagnosis(status.sentence or what, advice, line)
+        advice = _advice(symptom, line, spec, environment, in_place)
+        return Diagnosis(status.sentence or what, advice, line, symptom is not MEMORY)
     if status.sentence == REASONS["folder"]:
         return Diagnosis(status.sentence, "make it, or give another one with --folder", _last(output))
     if status.sentence == REASONS["modules"]:
         return Diagnosis(
             "a module could not be loaded", "`fairmile system probe --on SYSTEM` tells which are there", _last(output)
         )
+    if status.exit_code == 2 and re.search(r"(?mi)^usage: ", output):  # how argparse, click and others answer
+        return Diagnosis(_ARGUMENTS.what, _arguments_advice(spec.argv), _last(output))
     for symptom in _SIGNS:
-        shown = find_line(symptom, output)
-        if shown is not None:
-            return Diagnosis(symptom.what, symptom.advice, shown)
+        line = find_line(symptom, output) or ""
+        if line:
+            advice = _advice(symptom, line, spec, environment, in_place)
+            line = _last(output) if symptom is _EXTRA else line
+            return Diagnosis(symptom.what, advice, line, symptom in _RESUMABLE)
     if status.signal == "KILL":
-        return Diagnosis(status.sentence, "if memory ran out, ask for more with --memory, or have it hold less")
+        memory = _LOCAL_MEMORY if in_place else MEMORY.advice
+        return Diagnosis(status.sentence, f"if memory ran out, {memory}", resumable=True)
     if status.exit_code == 127:
         return Diagnosis(f"there is no program {spec.argv[0]!r}", "check its name and the environment", _last(output))
-    return Diagnosis(
-        status.sentence or "it failed", "its output tells more: `fairmile job log JOB --err`", _last(output)
-    )
+    return Diagnosis(status.sentence or "it failed", f"`{log}` prints its output", _last(output), resumable=True)
+
+
+def _advice(symptom: Symptom, line: str, spec: JobSpec, environment: str, in_place: bool) -> str:
+    """Return what to do about a symptom: the exact command where one is known."""
+    if symptom is _EXTRA and (command := re.search(symptom.pattern, line)):
+        return command[0]
+    if symptom is _ARGUMENTS:
+        return _arguments_advice(spec.argv)
+    if symptom is _PACKAGE:
+        return _package_advice(line, spec.argv, environment)
+    if in_place and symptom in (TIME, MEMORY):
+        return _LOCAL_TIME if symptom is TIME else _LOCAL_MEMORY
+    return symptom.advice
+
+
+def _arguments_advice(argv: Sequence[str]) -> str:
+    script = next((place for place, word in enumerate(argv) if word.endswith(".py")), 0)
+    if argv[script].endswith(".py") or os.path.basename(argv[0]) not in ("sh", "bash", "env", "srun", "mpirun"):
+        command = [word.removeprefix("{source}/") for word in argv[: script + 1]]  # where sweeps find their own copy
+        return f"correct the arguments: `{shlex.join([*command, '--help'])}` lists them"
+    return "correct the arguments: its output lists them"
+
+
+def _package_advice(line: str, argv: Sequence[str], environment: str) -> str:
+    module = line.rpartition("No module named ")[2].strip("'\" ").partition(".")[0]
+    package = _DISTRIBUTIONS.get(module, module)
+    if environment:
+        return f"add {package} to the environment {environment} and build it again"
+    python = argv[0] if os.path.basename(argv[0]).startswith("python") else ""
+    install = f"{shlex.quote(python)} -m pip install {package}" if python else f"pip install {package}"
+    return f"`{install}`, or name an environment that has it with --environment"
 
 
 def _last(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith("hint: ")] or lines  # the sentence is above its advice
-    return said[-1].strip()[:300] if said else ""
+    # The sentence is above its advice.
+    sentences = [line for line in lines if not line.lstrip().startswith("hint: ")] or lines
+    return sentences[-1].strip()[:300] if sentences else ""

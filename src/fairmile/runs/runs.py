@@ -391,9 +391,17 @@ class Runs(Planner):
             result.signal,
         )
         said = self.output(run.id)[-_TAIL_BYTES:].decode(errors="replace")
-        found = diagnose(status, said, JobSpec(argv=run.spec.argv))
-        advice = found.advice.replace("fairmile job log JOB --err", f"fairmile runs log {run.id}")
-        return replace(found, advice=advice)
+        diagnosis = diagnose(
+            status,
+            said,
+            JobSpec(argv=run.spec.argv),
+            log=f"fairmile runs log {run.id}",
+            environment=run.spec.environment,
+            in_place=run.job is None,
+        )
+        # Of a program that never started, the recorder knows more than the missing output.
+        is_started = diagnosis.line or result.signal or not run.hint
+        return diagnosis if is_started else replace(diagnosis, advice=run.hint)
 
 
 def _new_record(plan: RunPlan, spec: RunSpec, captured: Captured) -> RunRecord:
