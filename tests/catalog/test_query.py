@@ -166,6 +166,17 @@ _PIECES = st.sampled_from(
 _TEXTS = st.one_of(st.text(max_size=40), st.lists(st.one_of(_PIECES, st.text(max_size=4)), max_size=12).map("".join))
 
 
+def test_a_query_leaves_out_one_condition_at_a_time_words_last() -> None:
+    query = parse_query('cosmology "dark matter" -kind:model licence:MIT')
+    assert list(map(str, query.broader())) == [
+        'cosmology "dark matter" licence:MIT',
+        'cosmology "dark matter" -kind:model',
+        "cosmology licence:MIT -kind:model",
+        '"dark matter" licence:MIT -kind:model',
+    ]
+    assert parse_query("cosmology").broader() == []
+
+
 @given(_TEXTS)
 def test_any_text_parses_or_is_refused(text: str) -> None:
     try:

@@ -112,6 +112,13 @@ def test_a_pattern_may_hold_blanks_and_slashes(lake: Fairmile, place: Path) -> N
     assert found(lake("search", "--regex", "input/output of la.es", "--json")) == ["local/dataset/spoken@1.0"]
 
 
+def test_a_search_without_a_hit_names_broader_ones_that_have_some(fairmile: Fairmile) -> None:
+    result = fairmile("search", "cosmology", "kind:system")
+    assert "`fairmile search cosmology` has results" in result.err
+    for query in fairmile("search", "cosmology", "kind:system", "--json").json["broader"]:
+        assert fairmile("search", *query.split(), "--json").json["results"], query
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -140,8 +147,11 @@ def test_a_word_that_finds_nothing_brings_the_nearest(fairmile: Fairmile) -> Non
     assert fairmile("search", "erthquake", "--json").json["did_you_mean"] == ["earthquake"]
 
 
-def test_a_word_near_to_none_finds_nothing(fairmile: Fairmile) -> None:
-    assert fairmile("search", "qqqqzzzz") == (0, "", "no asset matches\n")
+def test_a_word_near_to_none_finds_nothing_and_is_answered_with_where_to_look(fairmile: Fairmile) -> None:
+    result = fairmile("search", "qqqqzzzz")
+    assert result[:2] == (0, "")
+    assert result.err.startswith("no asset matches\nhint: ")
+    assert "--facet domain" in result.err
 
 
 @pytest.mark.parametrize("word", ['say "hi"', "it's", "地震", "a/b", "--", "'; DROP TABLE card; --", "\udcff"])

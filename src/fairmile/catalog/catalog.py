@@ -204,8 +204,10 @@ class Catalog:
                 seen = {hit.handle for hit in hits}
                 more = self._hits(index, query.as_beginnings(), limit)
                 hits = [*hits, *(hit for hit in more if hit.handle not in seen)][:limit]
-            near = () if hits else self._suggestions(index, query)
-            return SearchResult(hits, near, index.outdated)
+            if hits:
+                return SearchResult(hits, outdated=index.outdated)
+            broader = [str(each) for each in query.broader() if self._hits(index, each, 1)]
+            return SearchResult([], self._suggestions(index, query), broader, outdated=index.outdated)
 
     def _hits(self, index: Index, query: Query, limit: int) -> list[Hit]:
         wanted = limit + 20

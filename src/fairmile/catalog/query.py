@@ -80,6 +80,31 @@ class Query:
         """Return the query narrowed to these values of facets, given by any name a user may type."""
         return replace(self, facets=(*self.facets, *(_facet(name, value) for name, value in values.items())))
 
+    def broader(self) -> list[Query]:
+        """Return the queries that leave out one condition each, words last; none where there is only one."""
+        conditions = [each.name for each in fields(self) if each.name != "all_versions"][::-1]
+        if sum(len(getattr(self, name)) for name in conditions) < 2:
+            return []
+        queries = []
+        for name in conditions:
+            values: tuple[Any, ...] = getattr(self, name)
+            for at in range(len(values)):
+                rest: dict[str, Any] = {name: (*values[:at], *values[at + 1 :])}
+                queries.append(replace(self, **rest))
+        return queries
+
+    def __str__(self) -> str:
+        """Return the query as a user would type it."""
+        terms = [*self.words, *(f"{each}*" for each in self.prefixes), *(f'"{each}"' for each in self.phrases)]
+        terms += [f"-{_quoted(each)}" for each in self.not_words] + [f"-{each}*" for each in self.not_prefixes]
+        terms += [f"{name}:{_quoted(value)}" for name, value in self.facets]
+        terms += [f"-{name}:{_quoted(value)}" for name, value in self.not_facets]
+        return " ".join([*terms, *(f"/{each}/" for each in self.regexes)])
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if len(value.split()) > 1 else value
+
 
 def parse_query(text: str, *, all_versions: bool = False) -> Query:
     """Read a search as typed; an unknown field is refused with the nearest one."""

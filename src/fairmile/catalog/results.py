@@ -78,24 +78,35 @@ class Hit(Result):
 class SearchDict(TypedDict):
     results: list[HitDict]
     did_you_mean: list[str]
+    broader: list[str]
     outdated: bool
 
 
 class SearchResult(Results[Hit]):
     """The hits of a search, and what to try when there are none.
 
+    `did_you_mean` has the nearest words, and `broader` the searches with one condition less that have hits.
     `outdated` says that newer cards may be missing: the index could not be brought up to date here.
     """
 
-    def __init__(self, hits: Iterable[Hit] = (), did_you_mean: Sequence[str] = (), outdated: bool = False) -> None:
+    def __init__(
+        self,
+        hits: Iterable[Hit] = (),
+        did_you_mean: Sequence[str] = (),
+        broader: Sequence[str] = (),
+        *,
+        outdated: bool = False,
+    ) -> None:
         super().__init__(hits)
         self.did_you_mean = tuple(did_you_mean)
+        self.broader = tuple(broader)
         self.outdated = outdated
 
     def to_dict(self) -> SearchDict:
         return {
             "results": [hit.to_dict() for hit in self],
             "did_you_mean": list(self.did_you_mean),
+            "broader": list(self.broader),
             "outdated": self.outdated,
         }
 

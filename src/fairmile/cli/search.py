@@ -12,6 +12,8 @@ from fairmile.catalog.results import FacetValues, SearchResult
 from fairmile.cli.out import Out, json_output
 from fairmile.workspace import Workspace
 
+_SHOWN_BROADER = 3
+
 
 class _SearchCommand(click.Command):
     """Takes `-word` and `-field:value` as words of the search, which click would take for options."""
@@ -114,10 +116,18 @@ def _print_hits(result: SearchResult, limit: int, out: Out) -> None:
         rows.append([hit.kind, name, hit.row.catalog, ", ".join(summary.get("domains", [])), size, about])
     out.table(["kind", "name", "catalog", "domain", "size", "about"], rows, shrink=("domain", "about"))
     if not rows:
-        near = f"; did you mean {', '.join(result.did_you_mean)}?" if result.did_you_mean else ""
-        out.say(f"no asset matches{near}")
+        _print_no_hits(result, out)
     elif len(rows) == limit:
         out.hint("there may be more results: raise --limit, or narrow the search with field:value")
+
+
+def _print_no_hits(result: SearchResult, out: Out) -> None:
+    near = f"; did you mean {', '.join(result.did_you_mean)}?" if result.did_you_mean else ""
+    out.say(f"no asset matches{near}")
+    for query in result.broader[:_SHOWN_BROADER]:
+        out.hint(f"`fairmile search {query}` has results")
+    if not (result.did_you_mean or result.broader):
+        out.hint("`fairmile search --facet domain` lists the domains; `fairmile catalog source add` adds a catalog")
 
 
 def _first_sentence(text: str) -> str:
