@@ -511,6 +511,13 @@ def test_versions_are_ordered_as_versions_are(catalog: Catalog, card: Factory) -
 # What a name means
 
 
+def test_of_several_names_the_cards_that_exist_are_returned_in_their_order(catalog: Catalog, card: Factory) -> None:
+    catalog.add(card())
+    catalog.add(card(name="Beta"))
+    names = ["beta", "nothing/of the kind@1", "absent", "not a name at all/", "local/dataset/alpha@1.0", "alpha@9"]
+    assert [each.handle.name for each in catalog.existing(names)] == ["beta", "alpha"]
+
+
 @pytest.fixture
 def named(catalog: Catalog, card: Factory, file: Factory) -> Catalog:
     """A catalog with one data set of two files and a DOI, and another asset."""

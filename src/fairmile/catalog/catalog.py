@@ -294,15 +294,19 @@ class Catalog:
             return self._resolve(index, name, kind)
 
     def _resolve(self, index: Index, name: str, kind: str | None) -> tuple[CatalogRow, list[CatalogRow]]:
-        kinds, rank = list(KINDS), {folder.name: place for place, folder in enumerate(self.folders())}
-        rows = [row for row in self._candidates(index, name, kind) if row.catalog in rank]
+        rows = self._ranked(index, name, kind)
         if not rows:
             raise self._not_found(index, name, kind)
-        # Rows come newest first; the sort is stable, so within a catalog the newest stays in front.
-        rows.sort(key=lambda row: (row.gone, kinds.index(row.kind), rank[row.catalog]))
         best = rows[0]
         others = [row for row in rows[1:] if (row.kind, row.name, row.catalog) != (best.kind, best.name, best.catalog)]
         return best, list({(row.kind, row.name, row.catalog): row for row in reversed(others)}.values())[::-1]
+
+    def _ranked(self, index: Index, name: str, kind: str | None) -> list[CatalogRow]:
+        """Return all that a name may mean, the best first."""
+        kinds, rank = list(KINDS), {folder.name: place for place, folder in enumerate(self.folders())}
+        rows = [row for row in self._candidates(index, name, kind) if row.catalog in rank]
+        # Rows come newest first; the sort is stable, so within a catalog the newest stays in front.
+        return sorted(rows, key=lambda row: (row.gone, kinds.index(row.kind), rank[row.catalog]))
 
     @staticmethod
     def _candidates(index: Index, name: str, kind: str | None) -> list[CatalogRow]:
@@ -343,6 +347,13 @@ class Catalog:
         """Return the card a name, handle, id, DOI or digest resolves to."""
         row, others = self.resolve(name, kind=kind)
         return ResolvedCard(self.read(row), others, lambda: self.fair(row.handle).score)
+
+    def existing(self, names: Iterable[str]) -> Iterator[Card]:
+        """Yield the card that each name resolves to, in their order; a name without one is left out."""
+        with self.open_index() as index:
+            for name in names:
+                with suppress(UsageError):  # a text that cannot name an asset
+                    yield from (self.read(row) for row in self._ranked(index, name, None)[:1])
 
     def show(self, name: str, *, kind: str | None = None) -> ResolvedCard:
         """Return the card a name resolves to, and count the use."""

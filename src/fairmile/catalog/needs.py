@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.errors import UsageError
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.exchange import read, recognise
@@ -16,21 +16,19 @@ ENVIRONMENT_LINKS = ("environment", "softwareRequirements")
 _PROGRAM = ("isBasedOn", "instrument")
 
 
-def environment_of(catalog: Catalog, name: str) -> Mapping[str, Any] | None:
-    """Return the card of the environment that a name means: its own, or that of a model, benchmark or program.
+def environment_of(catalog: Catalog, asset: str | Card) -> Mapping[str, Any] | None:
+    """Return the card of the environment that an asset means: its own, or that of a model, benchmark or program.
 
-    The path of a file in another format means the environment that it would have in the catalog.
+    The path of a file in another format means the environment that it would have in the catalog. A name that no asset
+    has may still be one of an environment that was built.
     """
-    if name.endswith(".json"):
-        return _described_in(Path(name))
-    card = _find(catalog, name)
-    if card is None:
-        return None
-    for reference in _references(catalog, card):
-        found = _find(catalog, reference)
-        if found is not None and found.kind == "environment":
-            return found.body
-    return None
+    if isinstance(asset, str) and asset.endswith(".json"):
+        return _described_in(Path(asset))
+    card = asset if isinstance(asset, Card) else next(catalog.existing([asset]), None)
+    if card is None or card.kind == "environment":
+        return None if card is None else card.body
+    linked = catalog.existing(_references(catalog, card))
+    return next((each.body for each in linked if each.kind == "environment"), None)
 
 
 def _described_in(file: Path) -> Mapping[str, Any] | None:
@@ -50,19 +48,8 @@ def _described_in(file: Path) -> Mapping[str, Any] | None:
 
 
 def _references(catalog: Catalog, card: Card) -> Iterator[str]:
-    """Yield where the environment may be: the card itself, one described with it, one it or its program links to."""
-    yield card.iri
+    """Yield where the environment may be: one described with the card, one that it or its program links to."""
     yield f"{card.catalog}/environment/{card.handle.name}@{card.handle.version}"
-    for key, target in card.links:
-        if key in ENVIRONMENT_LINKS:
-            yield target
-    for program in (_find(catalog, target) for key, target in card.links if key in _PROGRAM):
-        if program is not None:
-            yield from (target for key, target in program.links if key in ENVIRONMENT_LINKS)
-
-
-def _find(catalog: Catalog, name: str) -> Card | None:
-    try:
-        return catalog.get(name)
-    except (NotFound, UsageError):  # what is no name of an asset may still be one of an environment that was built
-        return None
+    yield from (target for key, target in card.links if key in ENVIRONMENT_LINKS)
+    for program in catalog.existing(target for key, target in card.links if key in _PROGRAM):
+        yield from (target for key, target in program.links if key in ENVIRONMENT_LINKS)

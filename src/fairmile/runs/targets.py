@@ -153,9 +153,9 @@ def card_target(
         fields["dataset"] = str(catalog.get(data).handle)
         fields["inputs"] = {"data": {"asset": fields["dataset"]}}
     bodies: list[Mapping[str, Any]] = [card.body]
-    for place in (str(card.handle),) if file is None else [to for key, to in card.links if key in ENVIRONMENT_LINKS]:
+    for place in (card,) if file is None else [to for key, to in card.links if key in ENVIRONMENT_LINKS]:
         if "environment" not in fields and (environment := environment_of(catalog, place)) is not None:
-            fields["environment"] = place
+            fields["environment"] = str(card.handle) if place is card else place
             bodies.append(environment)
     if needs := declared_needs(bodies):
         fields["needs"] = needs
