@@ -232,7 +232,8 @@ def _print_run(out: Out, runs: Runs, run: Run) -> None:
     took = f" in {format_duration(run.elapsed_s)}" if run.elapsed_s is not None else ""
     out.say(f"run {run.id}: {out.colour(str(run.state), _COLOURS.get(run.state, 'red'))}{took}")
     for name, metric in run.metrics.items():
-        out.say(f"  {name} {metric.value:.6g}{' ' + metric.unit if metric.unit else ''}")
+        source = f"  (read from its {metric.source})" if metric.source else ""
+        out.say(f"  {name} {metric.value:.6g}{' ' + metric.unit if metric.unit else ''}{source}")
     for note in run.notes:
         out.say(f"  note: {note}")
     if run.energy_j is not None:

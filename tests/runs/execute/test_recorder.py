@@ -448,6 +448,27 @@ def _is_zombie(pid: int) -> bool:
     return b") Z" in Path(f"/proc/{pid}/stat").read_bytes()
 
 
+class TestAProgramThatLogsNoMetric:
+    def test_has_those_that_it_printed_with_their_steps(self, runs: Runs) -> None:
+        run = runs.run(python("for n in (1, 2): print(f'epoch {n} loss {1 / n}')"))
+        assert (run.metrics["loss"].value, run.metrics["loss"].first, run.metrics["loss"].count) == (0.5, 1.0, 2)
+        assert [each.step for each in read_log(event_files(run.folder)).metrics] == [1, 2]
+        assert run.metrics["loss"].source == "output"
+
+    def test_keeps_those_of_all_attempts(self, runs: Runs, tmp_path: Path) -> None:
+        done = tmp_path / "done"
+        text = f"import os; done = os.path.exists({str(done)!r}); print('loss', 2 - done); raise SystemExit(not done)"
+        run = runs.run(python(text))
+        done.touch()
+        assert run.metrics["loss"].value == 2
+        resumed = runs.resume(run.id)
+        assert (resumed.metrics["loss"].value, resumed.metrics["loss"].count) == (1, 2)
+
+    def test_one_that_logs_is_not_read(self, runs: Runs) -> None:
+        run = runs.run(python("import fairmile; fairmile.log(loss=1.0); print('accuracy: 0.5')"))
+        assert set(run.metrics) == {"loss"}
+
+
 def test_what_ended_by_itself_before_it_was_stopped_is_done(tmp_path: Path) -> None:
     record = RunRecord(id="quick", spec=RecordedSpec(name="quick", argv=["sleep", "0.3"], watch_s=0))
 

@@ -20,6 +20,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -35,6 +36,7 @@ from fairmile.meter.summaries import metric_documents, span_documents
 from fairmile.meter.watch import Watch
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.ending import find_cause, find_outputs, find_undeclared, stamp_outputs
+from fairmile.runs.execute.printed import MOST_VALUES, find_metrics
 from fairmile.runs.execute.processes import RUN_VARIABLE, find_processes
 from fairmile.runs.record.crate import card_text
 from fairmile.runs.record.layout import CARD, OUTPUT, PACK, RECORD, read_record, work_folder, write_record
@@ -51,6 +53,7 @@ from fairmile.runs.record.record import (
 from fairmile.runs.record.values import better_of
 
 _METRICS = "metrics.jsonl"
+_READ_OUTPUT = "metrics read from output"
 _ROOM, _ROOM_BYTES = ".room", 64 << 10
 # A run that is over sooner tells no counter anything: looking for them would cost more than the run.
 _WATCH_AFTER_S = 0.25
@@ -100,14 +103,25 @@ def begin(folder: Path, record: RunRecord, env: Mapping[str, str]) -> None:
     _keep_room(folder)
 
 
-def finish(folder: Path, record: RunRecord, ending: Ending, elapsed_s: float, missing: Mapping[str, str]) -> None:
-    """Note how a run ended, with all that its log and its outputs tell, and write its card."""
+def finish(
+    folder: Path,
+    record: RunRecord,
+    ending: Ending,
+    elapsed_s: float,
+    missing: Mapping[str, str],
+    *,
+    printed_from: int = 0,
+) -> None:
+    """Note how a run ended, with all that its log and its outputs tell, and write its card.
+
+    The output of this attempt begins at `printed_from`.
+    """
     spec = record.spec
     started = record.attempts[-1].started
     cause, advice = find_cause(folder, work_folder(folder, spec), ending.state, out_of_memory=ending.out_of_memory)
     (folder / _ROOM).unlink(missing_ok=True)
     vanished = not (folder / RECORD).exists()
-    log = read_log(event_files(folder))
+    log = _read_log(folder, spec, printed_from)
     reason = "; ".join(filter(None, [ending.reason, cause])) if ending.state == "failed" else ending.reason
     if vanished:
         reason = "; ".join(filter(None, [reason, "its folder was removed while it ran"]))
@@ -148,6 +162,30 @@ def finish(folder: Path, record: RunRecord, ending: Ending, elapsed_s: float, mi
     # The card can be made again from the record, so it need not survive a power cut, nor find room.
     with contextlib.suppress(DiskFailure):
         write_atomic(folder / CARD, card_text(record, folder), sync=False)
+
+
+def _read_log(folder: Path, spec: RecordedSpec, printed_from: int) -> Log:
+    """Return the log of a run; where its program logged no metric, with those that its output states."""
+    log = read_log(event_files(folder))
+    if log.metrics and not any(event.name == _READ_OUTPUT for event in log.events):
+        return log
+    try:
+        with open(folder / OUTPUT, "rb") as output:
+            output.seek(printed_from)
+            lines = (line.decode(errors="replace") for line in iter(lambda: output.readline(_LONGEST_LINE), b""))
+            metrics = list(islice(find_metrics(lines, params=spec.params), MOST_VALUES))
+    except OSError:  # it printed nothing
+        return log
+    if not metrics:
+        return log
+    meter = Meter(folder / FILE)
+    try:
+        for metric in metrics:
+            meter.log(step=metric.step, **{metric.name: metric.value})
+        meter.event(_READ_OUTPUT, values=len(metrics))
+    finally:
+        meter.close()
+    return read_log(event_files(folder))
 
 
 def _kills() -> int:
@@ -213,7 +251,7 @@ def execute(
     if then is not None:
         record.state = RunState(ending.state)
         then(record)
-    finish(folder, record, ending, elapsed_s, program.missing)
+    finish(folder, record, ending, elapsed_s, program.missing, printed_from=program.printed_from)
     return record
 
 
@@ -233,6 +271,7 @@ class _Program:
         self.folder, self.spec, self.argv, self.work = folder, record.spec, argv, work
         self.env = {**env, **self.spec.env, **run_variables(folder, record)}
         self.missing = {"watch": "it ended before a counter could tell anything"}
+        self.printed_from = 0
         self._meter = Meter(folder / FILE)
         patterns = {name: each.pattern for name, each in self.spec.metrics.items() if each.pattern}
         self._reader = _OutputReader(self._meter, patterns, echo)
@@ -251,7 +290,7 @@ class _Program:
         begins = time.monotonic()
         try:
             with open(self.folder / OUTPUT, "rb") as printed, open(self.folder / _METRICS, "rb") as stated:
-                printed.seek(0, os.SEEK_END)
+                self.printed_from = printed.seek(0, os.SEEK_END)
                 self._reader.attach(printed, stated)
                 with self._passing_signals():
                     try:
@@ -661,7 +700,9 @@ def _energy(log: Log, missing: Mapping[str, str]) -> EnergyUse:
 def _measured_metrics(log: Log, spec: RecordedSpec) -> dict[str, Metric]:
     """Return the metrics of a log with what was declared of them."""
     metrics = {name: Metric.from_dict(each) for name, each in metric_documents(log).items()}
+    source = "output" if any(event.name == _READ_OUTPUT for event in log.events) else ""
     for name, metric in metrics.items():
+        metric.source = source
         declared = spec.metrics.get(name, DeclaredMetric())
         metric.unit, metric.tolerance = declared.unit, declared.tolerance
         metric.better = declared.better or better_of(name)

@@ -456,6 +456,7 @@ class Metric(Part):
     unit: Stated[str] = ""
     better: Stated[Better] = ""
     tolerance: Stated[float | None] = None
+    source: str = ""  # "output" where it was read from what the program printed
 
     @property
     def best(self) -> float:

@@ -1,0 +1,61 @@
+"""Metrics in the output of a program that logs none: `epoch 3 loss 0.41`, `val_acc: 0.93`, `{'loss': 0.5, 'step': 10}`.
+
+Only lines of a training log count: those that name a step or a well-known quality such as loss or accuracy. Other
+numbers, such as versions and sizes, are no metrics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?![\w.:/]|-\d)"
+_WHICH = r"(?:(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval(?:uation)?|best|final|mean|average|avg|total)[ _-])?"
+_QUALITY_WORDS = (
+    r"loss|err|error|rmse|mse|mae|mape|nll|perplexity|ppl|wer|cer|fid|acc|accuracy|f1|auc|auroc|precision|recall|nse|"
+    r"nnse|r2|score|iou|dice|bleu|reward|psnr|ssim|likelihood|elbo|residual|misfit|skill|mcc|rouge"
+)
+_STEP_WORDS = r"global_step|step|iteration|iter|epoch|round|episode"
+_QUALITY = re.compile(rf"(?:^|[^a-z])(?:{_QUALITY_WORDS})(?:$|[^a-z])")
+_PAIR = re.compile(
+    rf"(?<![\w./])['\"]?({_WHICH}[a-z][\w./@-]{{0,60}})['\"]?[ \t]{{0,4}}[=:][ \t]{{0,4}}{_NUMBER}", re.I
+)
+_SPACED = re.compile(rf"(?<![\w./])({_WHICH}[\w./-]{{0,30}}?(?:{_QUALITY_WORDS}))[ \t]{{1,4}}{_NUMBER}", re.I)
+_STEP = re.compile(rf"(?<![a-z])({_STEP_WORDS})s?['\"]?[ \t]{{0,4}}[=:#]?[ \t]{{0,4}}[\[(]?(\d+(?:\.\d+)?)", re.I)
+_LONGEST_LINE = 2000
+_MOST_NAMES, MOST_VALUES = 50, 100_000
+
+
+class PrintedMetric(NamedTuple):
+    """One value of a metric, with the step that its line or an earlier line names."""
+
+    name: str
+    value: float
+    step: float | None
+
+
+def find_metrics(lines: Iterable[str], *, params: Collection[str] = ()) -> Iterator[PrintedMetric]:
+    """Yield the metrics that lines of output state, in their order; parameters of the run are none."""
+    step: float | None = None
+    names: set[str] = set()
+    known = {_plain(name) for name in params}
+    for line in lines:
+        text = line.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar its last state
+        if len(text) > _LONGEST_LINE:
+            continue
+        steps = {match[1].lower(): float(match[2]) for match in _STEP.finditer(text)}
+        if steps:
+            step = next((value for name, value in steps.items() if name != "epoch"), steps.get("epoch"))
+        values = {_plain(match[1]): match[2] for pattern in (_SPACED, _PAIR) for match in pattern.finditer(text)}
+        if not steps and not any(map(_QUALITY.search, values)):
+            continue
+        for name, value in values.items():
+            if name in steps or name in known or (name not in names and len(names) == _MOST_NAMES):
+                continue
+            names.add(name)
+            yield PrintedMetric(name, float(value), step)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[ -]+", "_", name.strip()).lower()
