@@ -20,7 +20,7 @@ from slurm_cluster import SlurmCluster
 from fairmile.base.errors import UsageError
 from fairmile.jobs import script as module
 from fairmile.jobs.request import JobFiles
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.schedulers import SCHEDULERS
 from fairmile.jobs.script import make_script, write_script
 from fairmile.jobs.spec import Array, JobSpec, Resources, Signal
@@ -382,7 +382,7 @@ class TestOtherDialects:
     def test_a_relative_folder_is_refused(self) -> None:
         spec = JobSpec(argv=("true",))
         with pytest.raises(UsageError, match="absolute"):
-            write_script(resolve(spec, laptop()), JobFiles("jobs/1", ""), SCHEDULERS["shell"](), laptop())
+            write_script(make_request(spec, laptop()), JobFiles("jobs/1", ""), SCHEDULERS["shell"](), laptop())
 
     def test_the_profile_is_read_where_batch_shells_lack_modules(self) -> None:
         rules = KNOWN["jureca"].scheduler.model_copy(update={"source_profile": True})

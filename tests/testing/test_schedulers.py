@@ -15,7 +15,7 @@ import pytest
 from fairmile.base.commands import Here, Result
 from fairmile.base.errors import SystemFailure, Transient, UsageError
 from fairmile.jobs.request import JobFiles, Request
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.schedulers import Question, Scheduler
 from fairmile.jobs.script import write_script
 from fairmile.jobs.spec import JobSpec
@@ -311,7 +311,7 @@ def test_a_whole_batch_script_notes_both_of_its_starts_on_it(fake: FakeScheduler
     spec = JobSpec(argv=("bash", "-c", program))
     files = JobFiles(str(folder), str(folder), key="key-1")
     script = folder / "job.sh"
-    script.write_text(write_script(resolve(spec, system), files, fake, system))
+    script.write_text(write_script(make_request(spec, system), files, fake, system))
     id = cluster.ask(fake.submit(str(script), files))
     schedulers._until(lambda: (folder / "out.log").exists() and "run 0" in (folder / "out.log").read_text())
     fake.fail_node(id)

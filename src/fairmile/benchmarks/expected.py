@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError
 from fairmile.benchmarks.program import STEP, folder_of
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.prediction import Predicted
 from fairmile.runs.record.run import Run
@@ -73,7 +73,7 @@ class FromStep:
         if spec.system:
             machine = self._machines()[spec.system]
             job = JobSpec(argv=spec.argv, resources=spec.resources, software=spec.software, launch=spec.launch)
-            asked = resolve(machine.filled(job), machine.system, check_account=False)
+            asked = make_request(machine.filled(job), machine.system, check_account=False)
             return machine.system.partitions[asked.partition] if asked.gpus_per_node else None
         return _only_model(hardware())
 

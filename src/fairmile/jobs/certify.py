@@ -20,7 +20,7 @@ from fairmile.base.version import __version__
 from fairmile.jobs.launchers import workers_per_node
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.request import Request
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.jobs.states import State
 from fairmile.systems.model import FileSystem
@@ -541,7 +541,7 @@ class _Suite:
         return ended.check(name, "passed", f"{wanted} processes on {request.nodes} node{'s'[: request.nodes - 1]}")
 
     def _resolved(self, spec: JobSpec) -> Request:
-        return resolve(self.machine.filled(spec), self.machine.system)
+        return make_request(self.machine.filled(spec), self.machine.system)
 
 
 _FOLDERS: dict[str, tuple[Outcome, str]] = {

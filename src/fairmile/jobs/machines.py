@@ -51,7 +51,7 @@ _PROBING: Registry[Callable[..., Any]] = Registry(
     },
 )
 
-_FAR_FOLDER = ".fairmile/jobs"
+_REMOTE_FOLDER = ".fairmile/jobs"
 _REACH_FIELDS = ("host", "folder", "account", "partition", "ssh_config", "file")
 _ADDRESS = "ssh://"
 _HERE = "here"  # as the host of a system: this machine
@@ -338,7 +338,7 @@ class Machines:
             return Machine(system, scheduler, Here(), place, reach, self.registry.origin(name) == BUILT_IN)
         config = Path(reach.ssh_config).expanduser() if reach.ssh_config else None
         runner = Ssh(reach.host, config=config, shared=connections_folder())
-        return Machine(system, scheduler, runner, RemoteJobFolders(reach.folder or _FAR_FOLDER, runner), reach)
+        return Machine(system, scheduler, runner, RemoteJobFolders(reach.folder or _REMOTE_FOLDER, runner), reach)
 
 
 def connections_folder() -> Path:

@@ -42,7 +42,7 @@ from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.packing import packed
 from fairmile.jobs.records import Known, Record, Records
 from fairmile.jobs.request import JobFiles, Request
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.schedulers import Question
 from fairmile.jobs.schedulers.shell import Shell
 from fairmile.jobs.script import write_script
@@ -82,7 +82,7 @@ _LONGEST_PAUSE_S = 600.0
 _COUNT_FOR_S = 3600.0
 # How often notes are looked at: soon at first, then less often; over ssh each look costs a round trip.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
-_FIRST_FAR_LOOK_S, _LAST_FAR_LOOK_S = 0.25, 5.0
+_FIRST_REMOTE_LOOK_S, _LAST_REMOTE_LOOK_S = 0.25, 5.0
 
 
 class Jobs:
@@ -141,8 +141,8 @@ class Jobs:
     def submit(self, spec: JobSpec, *, on: str = "laptop") -> JobStatus:
         """Hand a job over and return at once; the same `key` a second time gives the job it gave the first time."""
         machine = self.machines[on]
-        spec = _placed(machine.filled(spec), is_far=bool(machine.reach.host))
-        request = resolve(spec, machine.system)  # what the system cannot give is said before anything is made
+        spec = _placed(machine.filled(spec), is_remote=bool(machine.reach.host))
+        request = make_request(spec, machine.system)  # what the system cannot give is said before anything is made
         machine.refuse_elsewhere()
         for name, source in spec.inputs.items():
             if not Path(source).exists():
@@ -439,7 +439,7 @@ class Jobs:
         if not self._may_ask(machine):
             return record, waiting
         try:
-            record = self._hand_over_once(record, machine, resolve(record.spec, machine.system))
+            record = self._hand_over_once(record, machine, make_request(record.spec, machine.system))
         except FairmileError as error:
             self._note_asked(machine, 1, failed=True)
             return record, replace(waiting, trouble=str(error))
@@ -521,8 +521,8 @@ class Jobs:
 
     def _pauses(self, records: Iterable[Record]) -> Iterator[float]:
         """Yield how long to wait before each further look at jobs."""
-        is_far = any(self.machines[record.system].reach.host for record in records)
-        pause_s, last_s = (_FIRST_FAR_LOOK_S, _LAST_FAR_LOOK_S) if is_far else (_FIRST_LOOK_S, _LAST_LOOK_S)
+        is_remote = any(self.machines[record.system].reach.host for record in records)
+        pause_s, last_s = (_FIRST_REMOTE_LOOK_S, _LAST_REMOTE_LOOK_S) if is_remote else (_FIRST_LOOK_S, _LAST_LOOK_S)
         while True:
             yield pause_s
             pause_s = min(pause_s * 1.3, last_s)
@@ -676,13 +676,13 @@ def _own_processes(machine: Machine) -> tuple[Here, Shell] | None:
     return (runner, scheduler) if isinstance(runner, Here) and isinstance(scheduler, Shell) else None
 
 
-def _placed(spec: JobSpec, *, is_far: bool) -> JobSpec:
+def _placed(spec: JobSpec, *, is_remote: bool) -> JobSpec:
     """Return the job with a folder that means the same to whoever reads it; elsewhere it can show none of this one."""
     if spec.shows:
-        spec = spec.model_copy(update={"shows": "" if is_far or spec.folder else os.path.abspath(spec.shows)})
+        spec = spec.model_copy(update={"shows": "" if is_remote or spec.folder else os.path.abspath(spec.shows)})
     if not spec.folder or spec.folder.startswith("/"):
         return spec
-    if is_far:
+    if is_remote:
         raise UsageError(f"folder: {spec.folder!r} is relative, which says nothing on another machine")
     return spec.model_copy(update={"folder": os.path.abspath(spec.folder)})
 

@@ -14,7 +14,7 @@ from fairmile.base.version import __version__
 from fairmile.jobs.directives import WRITES_LOGS
 from fairmile.jobs.launchers import make_launch
 from fairmile.jobs.request import JobFiles, Request
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.spec import JobSpec
 from fairmile.systems.model import System
@@ -182,7 +182,7 @@ def make_script(spec: JobSpec, system: System, *, folder: str = "", check_accoun
     Without a folder it is one for a person to submit: it runs where it is submitted, its logs land there, and it
     notes nothing of its start and end.
     """
-    request = resolve(spec, system, check_account=check_account)
+    request = make_request(spec, system, check_account=check_account)
     index = ".{index}" if spec.array is not None else ""
     files = JobFiles(folder, spec.folder or folder, stdout=f"out{index}.log", stderr=f"err{index}.log")
     scheduler = SCHEDULERS[system.scheduler.dialect]()

@@ -11,7 +11,7 @@ from typing import Any
 from fairmile.base.errors import UsageError
 from fairmile.catalog.card import as_list
 from fairmile.jobs.queue import Jobs
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute import capture
 from fairmile.runs.record.record import Captured
@@ -134,7 +134,7 @@ def offer_for(spec: RunSpec, argv: Sequence[str], jobs: Callable[[], Jobs], envi
         return _local_offer(spec.environment, argv, environ)
     machine = jobs().machines[spec.system]
     job = JobSpec(argv=spec.argv, resources=spec.resources, software=spec.software, launch=spec.launch)
-    partition = resolve(machine.filled(job), machine.system, check_account=False).partition
+    partition = make_request(machine.filled(job), machine.system, check_account=False).partition
     return _system_offer(machine.system, partition, spec.software)
 
 

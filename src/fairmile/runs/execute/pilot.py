@@ -23,7 +23,7 @@ from fairmile.base.files import write_failure
 from fairmile.jobs.directives import slurm_directives
 from fairmile.jobs.machines import Machine
 from fairmile.jobs.request import JobFiles, Request
-from fairmile.jobs.resolve import DEFAULT_TIME_S, resolve
+from fairmile.jobs.request_rules import DEFAULT_TIME_S, make_request
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute.crew import TAKEN
 from fairmile.runs.execute.executor import Handle, Member, RunHost, TaskStatus, Work
@@ -118,7 +118,7 @@ class Pilot:
             kernel_class, app = _parsl()
             spec = RunSpec.model_validate(Batch.read(batch).shared.spec.to_dict())
             like = JobSpec(argv=("true",), launch="plain", resources=spec.resources, software=spec.software)
-            request = resolve(self._machine.filled(like), self._machine.system)
+            request = make_request(self._machine.filled(like), self._machine.system)
             self._scratch = Path(tempfile.mkdtemp(prefix=".pilot-", dir=batch))
             config = _config(request, self._machine, self._scratch, self._workers, self._blocks, self._address)
             self._kernel = kernel_class(config)

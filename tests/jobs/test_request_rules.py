@@ -8,7 +8,7 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.jobs.request import Request
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.spec import Array, JobSpec, Resources, Signal
 from fairmile.systems.model import System
 from fairmile.systems.registry import Systems
@@ -42,7 +42,7 @@ def ask(system: System | None = None, **given: Any) -> Request:
     resources = {name: given.pop(name) for name in list(given) if name in Resources.model_fields}
     check = given.pop("check_account", True)
     spec = JobSpec(argv=given.pop("argv", ("python", "train.py")), resources=Resources(**resources), **given)
-    return resolve(spec, system or cluster(), check_account=check)
+    return make_request(spec, system or cluster(), check_account=check)
 
 
 def refused(system: System | None = None, **given: Any) -> dict[str, tuple[str, str]]:

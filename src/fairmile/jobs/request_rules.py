@@ -24,7 +24,7 @@ _ONE_AGENT_A_NODE = frozenset({"torchrun", "deepspeed"})
 _COUNT_CORES = frozenset({"flux", "jsrun"})
 
 
-def resolve(spec: JobSpec, system: System, *, check_account: bool = True) -> Request:
+def make_request(spec: JobSpec, system: System, *, check_account: bool = True) -> Request:
     """Return the job with every value decided, or raise InvalidDocument with everything that the system cannot give.
 
     What the job leaves open comes from the software set, then from the partition. `check_account` is False where a
