@@ -390,7 +390,7 @@ def test_restricted_data_do_not_move_before_the_user_confirms_the_right(
         lambda: workspace.assets.plan(name),
         lambda: workspace.assets.fetch(name),
         lambda: workspace.assets.fetch(server.url("data.bin")),  # the card's conditions hold for its address, too
-        lambda: workspace.assets.laid(name),  # what runs, sweeps and jobs do with an input
+        lambda: workspace.assets.materialize(name),  # what runs, sweeps and jobs do with an input
         lambda: workspace.datasets.load(handle),
     ]
     for way in ways:
@@ -409,7 +409,9 @@ def test_restricted_data_come_once_the_right_is_confirmed_and_need_no_second_con
     assert plan.notes[0] == "access: Sign the form. See https://archive.example/form"
     (fetched,) = workspace.assets.fetch(name, access_granted=True)
     assert contents(workspace, fetched.root) == {"data.bin": DATA}
-    assert workspace.assets.laid(name).root == fetched.root
+    assert workspace.assets.materialize(name).root == fetched.root
+    with pytest.warns(DeprecationWarning, match="now Assets.materialize"):
+        assert workspace.assets.laid(name).root == fetched.root
     with pytest.raises(UsageError, match="restricted"):
         workspace.assets.fetch(name, fresh=True)
 

@@ -110,7 +110,7 @@ def test_an_address_is_kept_until_it_was_not_used_for_long(store: Store, tmp_pat
     age(path, 29 * DAY)
     assert gc(store).refs == ()
     age(path, 31 * DAY)
-    store.lay(ref, tmp_path / "view")
+    store.materialize(ref, tmp_path / "view")
     assert gc(store).refs == ()
     age(path, 31 * DAY)
     assert gc(store, older_than_s=40 * DAY).refs == ()
@@ -203,7 +203,7 @@ def test_a_dry_run_shows_the_plan_and_removes_nothing(store: Store) -> None:
 def test_what_is_linked_into_a_working_folder_gives_nothing_back(tmp_path: Path) -> None:
     store = open_store(tmp_path, Pool("home", tmp_path / "pool", links=("hardlink",)))
     fill(store, "lake", FILES)
-    store.lay("lake", tmp_path / "view")
+    store.materialize("lake", tmp_path / "view")
     plan = gc(store)
     assert (plan.objects, plan.objects_bytes) == (2, 0)
     assert (tmp_path / "view" / "a.bin").read_bytes() == LARGE
@@ -509,7 +509,7 @@ def clean_up(store: Store, older_than_s: float = 0.0) -> PoolPlan:
 def test_what_the_links_of_a_folder_lead_to_stays_until_they_are_gone(tmp_path: Path) -> None:
     store = linking_store(tmp_path)
     ref, file = fill(store, "data", {"data.bin": LARGE}), tmp_path / "project" / "data.bin"
-    assert store.lay(ref, file.parent).ways == {"symlink": 1}
+    assert store.materialize(ref, file.parent).ways == {"symlink": 1}
 
     assert [ref.kind for ref in clean_up(linking_store(tmp_path)).refs] == ["card"]
     assert file.read_bytes() == LARGE
@@ -522,13 +522,13 @@ def test_what_the_links_of_a_folder_lead_to_stays_until_they_are_gone(tmp_path: 
 def test_a_folder_that_can_be_laid_again_keeps_only_what_is_used(tmp_path: Path) -> None:
     store, file = linking_store(tmp_path), tmp_path / "view" / "data.bin"
     ref = fill(store, "data", {"data.bin": LARGE})
-    store.lay(ref, file.parent, is_cache=True)
+    store.materialize(ref, file.parent, is_cache=True)
     clean_up(store, older_than_s=3600)
     assert file.read_bytes() == LARGE
     clean_up(store)
     assert not file.exists()
 
-    store.lay(fill(store, "data", {"data.bin": LARGE}), file.parent, is_cache=True)
+    store.materialize(fill(store, "data", {"data.bin": LARGE}), file.parent, is_cache=True)
     assert file.read_bytes() == LARGE
 
 

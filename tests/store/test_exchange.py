@@ -16,7 +16,7 @@ from store_filling import LARGE, fill, flip_a_bit, loose, open_store, packs, sma
 from fairmile.base.commands import Here, Result, Ssh
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
-from fairmile.store import exchange, far
+from fairmile.store import exchange, remote_pool
 from fairmile.store.pools import Pool, Pools
 from fairmile.store.store import Store
 
@@ -37,7 +37,7 @@ def other(tmp_path: Path) -> Store:
 
 
 def content(store: Store, name: str, folder: Path) -> Mapping[str, bytes]:
-    store.lay(name, folder)
+    store.materialize(name, folder)
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -215,7 +215,7 @@ def test_killed_again_and_again_it_gets_there_and_the_other_side_is_always_right
     assert all(not held.alive for held in other.pools.reservations(other.pools["home"]))
 
 
-# Far
+# RemotePool
 
 
 class There:
@@ -408,7 +408,7 @@ def test_an_address_is_no_place(store: Store) -> None:
 
 def test_a_full_disk_there_is_told_before_anything_moves(plain: There, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(plain.store, "lake", FILES)
-    monkeypatch.setattr(far, "_PREPARE", "echo disk 1000 900 100 90% /")
+    monkeypatch.setattr(remote_pool, "_PREPARE", "echo disk 1000 900 100 90% /")
     with pytest.raises(SystemFailure, match=r"card lake needs .* more in there:.*, where 100\.0 KiB are free"):
         plain.store.push("lake", plain.address)
     assert not plain.folder.exists()
@@ -417,7 +417,7 @@ def test_a_full_disk_there_is_told_before_anything_moves(plain: There, monkeypat
 @pytest.mark.thorough
 def test_without_sha256sum_there_nothing_is_published(plain: There, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(plain.store, "lake", FILES)
-    monkeypatch.setattr(far, "_PUBLISH", "exit 5")
+    monkeypatch.setattr(remote_pool, "_PUBLISH", "exit 5")
     with pytest.raises(Unsupported, match="there is no program 'sha256sum'"):
         plain.store.push("lake", plain.address)
     assert plain.other.refs() == []

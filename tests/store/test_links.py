@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fairmile.base.digest import ManifestEntry, merkle_root, scan_tree
 from fairmile.base.errors import Conflict, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.store import links as module
-from fairmile.store.links import PRESENT, WAYS, Laid, lay
+from fairmile.store.links import PRESENT, WAYS, Materialized, materialize
 from fairmile.store.objects import Objects
 
 LINK = 0o120000
@@ -96,10 +96,10 @@ def test_a_tree_that_is_laid_is_the_tree_that_was_stored(
 ) -> None:
     objects = Objects(tmp_path / "pool", pack_below_bytes=pack_below_bytes)
     entries = stored(objects, FILES | {f"many/{number}": b"%d" % number for number in range(20)})
-    laid = lay(entries, objects, target, ways=ways)
-    assert (laid.files, laid.size_bytes) == (len(entries), sum(entry.size_bytes for entry in entries))
-    assert sum(laid.ways.values()) == laid.files
-    assert set(laid.ways) <= {*ways, "copy"}
+    files = materialize(entries, objects, target, ways=ways)
+    assert (files.files, files.size_bytes) == (len(entries), sum(entry.size_bytes for entry in entries))
+    assert sum(files.ways.values()) == files.files
+    assert set(files.ways) <= {*ways, "copy"}
     for entry in entries:
         path = target / entry.path
         if entry.mode == LINK:
@@ -107,7 +107,7 @@ def test_a_tree_that_is_laid_is_the_tree_that_was_stored(
         else:
             assert sha(path.read_bytes()) == entry.sha256
             assert stat.S_IMODE(path.stat().st_mode) == (0o555 if entry.mode == 0o755 else 0o444)
-    if "symlink" not in laid.ways:
+    if "symlink" not in files.ways:
         assert merkle_root(list(scan_tree(target))) == merkle_root(entries)
 
 
@@ -115,17 +115,17 @@ def test_a_hard_link_shares_the_object_and_a_symbolic_link_leads_to_it(objects: 
     entries = stored(objects, {"a": b"one"})
     path = objects.path(entries[0].sha256)
     assert path is not None
-    assert lay(entries, objects, target / "hard", ways=["hardlink"]).ways == {"hardlink": 1}
+    assert materialize(entries, objects, target / "hard", ways=["hardlink"]).ways == {"hardlink": 1}
     assert (target / "hard" / "a").stat().st_ino == path.stat().st_ino
-    assert lay(entries, objects, target / "soft", ways=["symlink"]).ways == {"symlink": 1}
+    assert materialize(entries, objects, target / "soft", ways=["symlink"]).ways == {"symlink": 1}
     assert os.readlink(target / "soft" / "a") == str(path)
-    assert lay(entries, objects, target / "copied", ways=["copy"]).ways == {"copy": 1}
+    assert materialize(entries, objects, target / "copied", ways=["copy"]).ways == {"copy": 1}
     assert (target / "copied" / "a").stat().st_nlink == 1
 
 
 def test_an_executable_never_shares_the_mode_of_its_object(objects: Objects, target: Path) -> None:
     entries = stored(objects, {"run": (b"#!/bin/sh\necho ran\n", 0o755), "text": b"#!/bin/sh\necho ran\n"})
-    assert lay(entries, objects, target, ways=["hardlink", "symlink"]).ways == {"copy": 1, "hardlink": 1}
+    assert materialize(entries, objects, target, ways=["hardlink", "symlink"]).ways == {"copy": 1, "hardlink": 1}
     assert subprocess.run([target / "run"], capture_output=True, check=True).stdout == b"ran\n"
     assert not os.access(target / "text", os.X_OK) or os.geteuid() == 0
 
@@ -135,7 +135,7 @@ def test_an_object_that_somebody_could_write_to_is_not_shared(objects: Objects, 
     path = objects.path(entries[0].sha256)
     assert path is not None
     path.chmod(0o664)  # as when it came from another user's half-done transfer
-    assert lay(entries, objects, target, ways=["hardlink", "symlink"]).ways == {"copy": 1}
+    assert materialize(entries, objects, target, ways=["hardlink", "symlink"]).ways == {"copy": 1}
     assert stat.S_IMODE((target / "a").stat().st_mode) == 0o444
 
 
@@ -143,7 +143,7 @@ def test_data_cannot_be_changed_by_accident(objects: Objects, target: Path, unpr
     entries = stored(objects, {"a": b"one", "run": (b"two", 0o755)})
     for way in WAYS:
         folder = target / way
-        lay(entries, objects, folder, ways=[way])
+        materialize(entries, objects, folder, ways=[way])
         for name in ("a", "run"):
             done = subprocess.run(
                 [*unprivileged, "sh", "-c", 'echo changed >> "$0"', folder / name], capture_output=True, check=False
@@ -156,7 +156,7 @@ def test_copies_follow_the_umask_of_the_working_folder(objects: Objects, target:
     entries = stored(objects, {"a": b"one", "folder/run": (b"two", 0o755)})
     before = os.umask(0o077)
     try:
-        lay(entries, objects, target, ways=["copy"])
+        materialize(entries, objects, target, ways=["copy"])
     finally:
         os.umask(before)
     modes = {str(path.relative_to(target)): stat.S_IMODE(path.stat().st_mode) for path in target.rglob("*")}
@@ -173,9 +173,9 @@ def test_across_file_systems_the_next_way_is_taken_and_the_first_is_asked_once(
     link = os.link
     monkeypatch.setattr(os, "link", lambda source, name: (asked.append(name), link(source, name)))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        assert lay(entries, objects, Path(folder) / "1").ways == {"symlink": 5}
+        assert materialize(entries, objects, Path(folder) / "1").ways == {"symlink": 5}
         assert len(asked) == 1
-        assert lay(entries, objects, Path(folder) / "2", ways=["hardlink", "copy"]).ways == {"copy": 5}
+        assert materialize(entries, objects, Path(folder) / "2", ways=["hardlink", "copy"]).ways == {"copy": 5}
         assert sorted(os.listdir(Path(folder) / "2")) == ["0", "1", "2", "3", "4"]
 
 
@@ -193,7 +193,7 @@ def test_one_object_that_cannot_be_linked_does_not_keep_the_others_from_it(
         link(source, name)
 
     monkeypatch.setattr(os, "link", link_but_one)
-    assert lay(entries, objects, target, ways=["hardlink", "copy"]).ways == {"hardlink": 2, "copy": 1}
+    assert materialize(entries, objects, target, ways=["hardlink", "copy"]).ways == {"hardlink": 2, "copy": 1}
     assert sorted(os.listdir(target)) == ["a", "b", "c"]
 
 
@@ -201,7 +201,7 @@ REFLINKS = """
 import os, sys
 from pathlib import Path
 from fairmile.base.digest import ManifestEntry
-from fairmile.store.links import lay
+from fairmile.store.links import materialize
 from fairmile.store.objects import Objects
 root = Path(sys.argv[1])
 objects = Objects(root / "pool")
@@ -211,11 +211,11 @@ with objects.batch() as batch:
     others = [batch.add(b"%d" % number) for number in range(20)]
 entries = [ManifestEntry("a", len(data), digest, 0o644), ManifestEntry("run", len(data), digest, 0o755)]
 entries += [ManifestEntry("packed", 1, others[0], 0o644)]
-laid = lay(entries, objects, root / "work")
+files = materialize(entries, objects, root / "work")
 modes = [oct((root / "work" / entry.path).stat().st_mode & 0o7777) for entry in entries]
 assert (root / "work" / "a").read_bytes() == (root / "work" / "run").read_bytes() == data
 assert (root / "work" / "a").stat().st_ino != objects.path(digest).stat().st_ino
-print(sorted(laid.ways.items()), modes, sorted(os.listdir(root / "work")))
+print(sorted(files.ways.items()), modes, sorted(os.listdir(root / "work")))
 """
 
 
@@ -244,20 +244,20 @@ def test_where_the_file_system_can_share_blocks_files_are_cloned_executables_too
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_there_with_the_same_content_is_left(objects: Objects, target: Path, way: str) -> None:
     entries = stored(objects, FILES)
-    lay(entries, objects, target, ways=[way])
+    materialize(entries, objects, target, ways=[way])
     (target / "own notes").write_text("mine")
     before = snapshot(target)
-    assert lay(iter(entries), objects, target).ways == {PRESENT: len(entries)}
+    assert materialize(iter(entries), objects, target).ways == {PRESENT: len(entries)}
     assert snapshot(target) == before
 
 
 def test_missing_files_are_added_to_those_that_are_there(objects: Objects, target: Path) -> None:
     entries = stored(objects, FILES)
-    lay(entries, objects, target)
+    materialize(entries, objects, target)
     (target / "folder" / "same").unlink()
     (target / "folder" / "to-a").unlink()
-    laid = lay(entries, objects, target, ways=["copy"])
-    assert laid.ways == {PRESENT: len(entries) - 2, "copy": 2}
+    files = materialize(entries, objects, target, ways=["copy"])
+    assert files.ways == {PRESENT: len(entries) - 2, "copy": 2}
     assert (target / "folder" / "same").read_bytes() == b"one"
 
 
@@ -286,15 +286,15 @@ def test_other_content_is_a_conflict_that_changes_nothing_unless_it_may_be_repla
     objects: Objects, target: Path, change: Callable[[Path], None]
 ) -> None:
     entries = stored(objects, {"a": b"new", "b": b"new too", "c": b"one", "d/e": b"two"})
-    lay(entries[2:], objects, target)
+    materialize(entries[2:], objects, target)
     change(target / "c")
     before = sorted(str(path) for path in target.rglob("*")), (target / "c").lstat().st_ino
     with pytest.raises(Conflict, match=f"{target}/c is there with other content") as caught:
-        lay(iter(entries), objects, target)
+        materialize(iter(entries), objects, target)
     assert caught.value.hint is not None
     assert (sorted(str(path) for path in target.rglob("*")), (target / "c").lstat().st_ino) == before
-    laid = lay(iter(entries), objects, target, replace=True)
-    assert laid.ways[PRESENT] == 1
+    files = materialize(iter(entries), objects, target, replace=True)
+    assert files.ways[PRESENT] == 1
     assert {path: (target / path).read_bytes() for path in "abc"} == {"a": b"new", "b": b"new too", "c": b"one"}
     assert sorted(os.listdir(target)) == ["a", "b", "c", "d"]
 
@@ -304,8 +304,8 @@ def test_a_link_with_another_aim_is_a_conflict_and_may_be_replaced(objects: Obje
     target.mkdir(parents=True)
     (target / "link").symlink_to("elsewhere")
     with pytest.raises(Conflict, match="link is there with other content"):
-        lay(entries, objects, target)
-    lay(entries, objects, target, replace=True)
+        materialize(entries, objects, target)
+    materialize(entries, objects, target, replace=True)
     assert os.readlink(target / "link") == "a"
 
 
@@ -315,35 +315,35 @@ def test_a_folder_is_never_replaced_and_neither_is_a_file_where_a_folder_is_need
 ) -> None:
     entries = stored(objects, {"a": b"one", "b/c": b"two"})
     (target / "a").mkdir(parents=True)
-    with pytest.raises(Conflict, match=f"{target}/a is a folder where a file is to be laid"):
-        lay(entries, objects, target, replace=replace)
+    with pytest.raises(Conflict, match=f"{target}/a is a folder, but the data has a file of that name"):
+        materialize(entries, objects, target, replace=replace)
     (target / "a").rmdir()
     (target / "b").write_text("mine")
     with pytest.raises(Conflict, match=f"{target}/b is a file or link where a folder is needed"):
-        lay(entries, objects, target, replace=replace)
+        materialize(entries, objects, target, replace=replace)
     assert (target / "b").read_text() == "mine"
 
 
 def test_a_target_that_is_a_file_is_a_conflict(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(Conflict, match=f"{tmp_path}/file is a file"):
-        lay(stored(objects, {"a": b"one"}), objects, tmp_path / "file")
+        materialize(stored(objects, {"a": b"one"}), objects, tmp_path / "file")
 
 
 def test_a_target_may_itself_be_reached_through_a_link(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    lay(stored(objects, {"a/b": b"one"}), objects, tmp_path / "link")
+    materialize(stored(objects, {"a/b": b"one"}), objects, tmp_path / "link")
     assert (tmp_path / "real" / "a" / "b").read_bytes() == b"one"
 
 
 def test_a_copy_that_is_there_is_digested_once(objects: Objects, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = stored(objects, {"a": b"one", "b": b"two"})
-    lay(entries, objects, target, ways=["copy"])
+    materialize(entries, objects, target, ways=["copy"])
     digested: list[str] = []
     real = module.sha256_file
     monkeypatch.setattr(module, "sha256_file", lambda path: (digested.append(path), real(path))[1])
-    lay(entries, objects, target)
+    materialize(entries, objects, target)
     assert digested == [f"{target}/a", f"{target}/b"]
 
 
@@ -358,7 +358,7 @@ def test_a_path_that_could_lead_out_is_refused(objects: Objects, target: Path, p
         target.mkdir(parents=True)
         (target / "mine").write_text("")
     with pytest.raises(UsageError, match="is not a plain relative path"):
-        lay([ManifestEntry(path, 3, entry.sha256, 0o644)], objects, target)
+        materialize([ManifestEntry(path, 3, entry.sha256, 0o644)], objects, target)
     assert not (target.parent / "out").exists()
 
 
@@ -369,14 +369,14 @@ def test_a_link_in_the_target_is_not_followed(objects: Objects, target: Path, tm
     target.mkdir(parents=True)
     (target / "a").symlink_to(outside)
     with pytest.raises(Conflict, match="a file or link where a folder is needed"):
-        lay(stored(objects, {"a/b": b"one"}), objects, target, replace=replace)
+        materialize(stored(objects, {"a/b": b"one"}), objects, target, replace=replace)
     assert os.listdir(outside) == []
 
 
 def test_a_link_of_the_tree_is_not_followed_either(objects: Objects, target: Path) -> None:
     entries = stored(objects, {"a": (b"b", LINK), "a/x": b"one", "b/y": b"two"})
     with pytest.raises(Conflict, match="a file or link where a folder is needed"):
-        lay(entries, objects, target)
+        materialize(entries, objects, target)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_a_link_of_the_tree_is_not_followed_either(objects: Objects, target: Pat
 )  # fmt: skip
 def test_a_link_that_may_lead_out_is_refused(objects: Objects, target: Path, path: str, text: str) -> None:
     with pytest.raises(UsageError, match=f"the symbolic link {path} leads to "):
-        lay(stored(objects, {path: (text.encode(), LINK)}), objects, target)
+        materialize(stored(objects, {path: (text.encode(), LINK)}), objects, target)
     assert snapshot(target) == {}
 
 
@@ -409,7 +409,7 @@ def test_no_set_of_links_leads_out_together(links: dict[str, str]) -> None:
         for path, text in links.items():
             entry = ManifestEntry(path, len(text), sha(text.encode()), LINK)
             try:
-                lay([entry], Holding(text.encode()), target, replace=True)
+                materialize([entry], Holding(text.encode()), target, replace=True)
             except (UsageError, Conflict):
                 continue
         top = os.path.realpath(target)
@@ -422,8 +422,8 @@ def test_no_set_of_links_leads_out_together(links: dict[str, str]) -> None:
 def test_a_link_within_the_tree_is_laid(objects: Objects, target: Path) -> None:
     texts = {"d/up": "../a", "d/e/top": "../..", "down": "./d/up", "slash": "d/", "to-nothing": "later"}
     files: dict[str, bytes | tuple[bytes, int]] = {path: (text.encode(), LINK) for path, text in texts.items()}
-    laid = lay(stored(objects, {"a": b"one"} | files), objects, target)
-    assert laid.ways == {"hardlink": 1, "copy": 5} or laid.ways == {"reflink": 1, "copy": 5}
+    files = materialize(stored(objects, {"a": b"one"} | files), objects, target)
+    assert files.ways == {"hardlink": 1, "copy": 5} or files.ways == {"reflink": 1, "copy": 5}
     assert {path: os.readlink(target / path) for path in texts} == texts
     assert (target / "down").read_bytes() == b"one"
 
@@ -433,35 +433,35 @@ def test_a_link_within_the_tree_is_laid(objects: Objects, target: Path) -> None:
 
 def test_a_missing_object_is_said_and_leaves_no_half_file(target: Path) -> None:
     with pytest.raises(NotFound, match="is gone"):
-        lay([ManifestEntry("a", 3, sha(b"one"), 0o644)], Holding(None), target)
+        materialize([ManifestEntry("a", 3, sha(b"one"), 0o644)], Holding(None), target)
     assert os.listdir(target) == []
 
 
 def test_an_object_of_the_wrong_size_is_not_laid(objects: Objects, target: Path) -> None:
     with pytest.raises(Integrity, match="has 2 bytes, a should have 3"):
-        lay([ManifestEntry("a", 3, sha(b"one"), 0o644)], Holding(b"on"), target)
+        materialize([ManifestEntry("a", 3, sha(b"one"), 0o644)], Holding(b"on"), target)
     (entry,) = stored(objects, {"a": b"one"})
     with pytest.raises(Integrity, match="has 3 bytes, a should have 4"):
-        lay([ManifestEntry("a", 4, entry.sha256, 0o644)], objects, target)
+        materialize([ManifestEntry("a", 4, entry.sha256, 0o644)], objects, target)
     assert os.listdir(target) == []
 
 
 def test_an_unknown_way_is_refused(objects: Objects, target: Path) -> None:
-    with pytest.raises(UsageError, match="'hardlnk' is no way to lay a file"):
-        lay([], objects, target, ways=["hardlnk"])
+    with pytest.raises(UsageError, match="'hardlnk' is no way to materialize a file"):
+        materialize([], objects, target, ways=["hardlnk"])
 
 
 def test_a_name_that_the_file_system_refuses_is_a_clear_failure(objects: Objects, target: Path) -> None:
     target.mkdir(parents=True)
     (target / "a").mkdir()
     with pytest.raises(SystemFailure, match="File name too long") as caught:
-        lay(stored(objects, {"a/" + "é" * 130: b"one"}), objects, target)
+        materialize(stored(objects, {"a/" + "é" * 130: b"one"}), objects, target)
     assert caught.value.hint == "choose a shorter name"
     assert snapshot(target) == {}
 
 
 def test_an_empty_tree_lays_nothing(objects: Objects, target: Path) -> None:
-    assert lay([], objects, target) == Laid({}, 0, 0)
+    assert materialize([], objects, target) == Materialized({}, 0, 0)
 
 
 def test_entries_are_read_once_and_as_they_are_needed(objects: Objects, target: Path) -> None:
@@ -472,4 +472,4 @@ def test_entries_are_read_once_and_as_they_are_needed(objects: Objects, target: 
             assert len(os.listdir(target) if target.exists() else []) == number
             yield entry
 
-    assert lay(watched(), objects, target).files == 10
+    assert materialize(watched(), objects, target).files == 10

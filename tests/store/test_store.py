@@ -1,4 +1,4 @@
-"""The store: several pools seen as one, names, pins, and data laid out from wherever it is."""
+"""The store: several pools seen as one, names, pins, and data materialized from wherever it is."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def store(tmp_path: Path) -> Store:
 
 def content(folder: Path) -> Mapping[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_old_name_of_materialize_works_and_warns(store: Store, tmp_path: Path) -> None:
+    ref = fill(store, "a", {"a": b"one"})
+    with pytest.warns(DeprecationWarning, match=r"Store\.lay is now Store\.materialize"):
+        assert store.lay(ref, tmp_path / "view").files == 1
 
 
 # Objects
@@ -119,7 +125,7 @@ def test_the_objects_of_a_tree_may_lie_in_several_pools(store: Store, tmp_path: 
     ref = fill(store, "a", FILES, pool="home")
     loose(store, b"small", "home").unlink()
     assert store.complete(ref)
-    store.lay(ref, tmp_path / "view")
+    store.materialize(ref, tmp_path / "view")
     assert content(tmp_path / "view") == FILES
 
 
@@ -154,21 +160,21 @@ def test_a_damaged_manifest_makes_a_tree_incomplete(store: Store) -> None:
 def test_data_is_laid_out_by_name_root_or_ref(store: Store, tmp_path: Path) -> None:
     ref = fill(store, "builtin/dataset/lake@1.0", FILES)
     for number, target in enumerate((ref, ref.root, "lake")):
-        laid = store.lay(target, tmp_path / "view" / str(number))
-        assert laid.files == 2
+        files = store.materialize(target, tmp_path / "view" / str(number))
+        assert files.files == 2
         assert content(tmp_path / "view" / str(number)) == FILES
 
 
 def test_a_pool_decides_how_its_files_are_laid_out(store: Store, tmp_path: Path) -> None:
     ref = fill(store, "a", {"a": LARGE}, pool="scratch")
-    assert store.lay(ref, tmp_path / "view").ways == {"copy": 1}
+    assert store.materialize(ref, tmp_path / "view").ways == {"copy": 1}
     assert (tmp_path / "view" / "a").stat().st_nlink == 1
 
 
 def test_laying_out_notes_the_use(store: Store, tmp_path: Path) -> None:
     ref = fill(store, "a", FILES)
     age(store.pool_refs(store.pools["home"]).path("card", "a"), 1e6)
-    store.lay(ref, tmp_path / "view")
+    store.materialize(ref, tmp_path / "view")
     assert time.time() - store.ls()[0].used < 1e5
 
 
@@ -176,7 +182,7 @@ def test_what_is_gone_cannot_be_laid_out(store: Store, tmp_path: Path) -> None:
     ref = fill(store, "a", FILES)
     loose(store, b"small").unlink()
     with pytest.raises(NotFound):
-        store.lay(ref, tmp_path / "view")
+        store.materialize(ref, tmp_path / "view")
 
 
 # Names

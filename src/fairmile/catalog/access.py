@@ -41,7 +41,7 @@ class AssetFile:
 
 
 class LoadedAsset:
-    """An asset with its bytes; `folder` tells where its files are to be laid when a path is first asked for."""
+    """An asset with its bytes; `folder` names the folder that its files go to when a path is first asked for."""
 
     def __init__(self, card: Card, root: str, store: Store, folder: Callable[[], Path]) -> None:
         self.card = card
@@ -59,7 +59,7 @@ class LoadedAsset:
     def path(self) -> Path:
         """The folder with the asset's files, which are read-only."""
         folder = self._folder()
-        self._store.lay(self.root, folder, is_cache=True)
+        self._store.materialize(self.root, folder, is_cache=True)
         return folder
 
     @cached_property
@@ -139,7 +139,7 @@ class LoadedAsset:
         )
 
     def _readable(self, file: AssetFile) -> Path:
-        """Return where the bytes of a file can be read: in the store, or laid when they are packed there."""
+        """Return where the bytes of a file can be read: in the store, or in the folder when they are packed there."""
         return self._store.path(file.sha256) or file.path
 
 

@@ -1,7 +1,8 @@
-"""The bytes of assets: fetched once, kept by content, laid out where they are needed."""
+"""The bytes of assets: fetched once, kept by content, materialized where they are needed."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,7 +52,7 @@ _LINK_MODE = 0o120000
 
 
 @dataclass(frozen=True)
-class Laid:
+class MaterializedAsset:
     """Bytes that a program can read: the only file of an address, else a folder."""
 
     name: str
@@ -205,21 +206,26 @@ class Assets:
         view = self._views / card.kind / card.handle.name / f"{card.handle.version}-{fetched.root[:12]}"
         return _FORMS["loaded"](card, fetched.root, self._store, lambda: view)
 
-    def laid(self, name: str) -> Laid:
-        """Return where the bytes of an asset or of an address lie here, fetched unless they are there."""
+    def laid(self, name: str) -> MaterializedAsset:
+        """Do what `materialize` does; this name goes in the next version."""
+        warnings.warn("Assets.laid is now Assets.materialize", DeprecationWarning, stacklevel=2)
+        return self.materialize(name)
+
+    def materialize(self, name: str) -> MaterializedAsset:
+        """Return where a program can read an asset or an address; it is fetched unless the store has it."""
         if self._target(name, None).kind == "card":
             loaded = self.load(name)
             sizes = Counter[str]()
             for entry in self._store.tree(loaded.root):
                 if entry.mode != _LINK_MODE:
                     sizes.update(files=1, bytes=entry.size_bytes)
-            return Laid(str(loaded.card.handle), loaded.root, loaded.path, sizes["bytes"], sizes["files"])
+            return MaterializedAsset(str(loaded.card.handle), loaded.root, loaded.path, sizes["bytes"], sizes["files"])
         fetched = self.fetch(name)[0]
         folder = self._views / "addresses" / fetched.root[:32]
-        self._store.lay(fetched.root, folder, is_cache=True)
+        self._store.materialize(fetched.root, folder, is_cache=True)
         first = next(self._store.tree(fetched.root)).path if fetched.files == 1 else ""
         path = folder / first
-        return Laid(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
+        return MaterializedAsset(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
 
     def repair(self, *, dry_run: bool = False) -> Repairs:
         """Fetch again what is damaged or missing of everything in the store."""
@@ -490,7 +496,7 @@ class Assets:
         )
 
     def _materialized(self, fetched: Fetched, folder: Path, overwrite: bool) -> Fetched:
-        self._store.lay(fetched.root, folder, replace=overwrite)
+        self._store.materialize(fetched.root, folder, replace=overwrite)
         return replace(fetched, folder=folder)
 
     def _pool_of(self, ref: Ref) -> str:
@@ -504,15 +510,13 @@ def _is_of_card(ref: Ref, target: _Target) -> bool:
 
 
 def _folders(targets: Sequence[_Target], to: Path | None) -> list[Path | None]:
-    """Return where each target is laid out: in `to` itself, or of several each in a folder of its own."""
+    """Return the folder for each target: `to` itself, or one folder each below it."""
     if to is None or len(targets) == 1:
         return [to] * len(targets)
     folders = [to / slug(target.name.partition("@")[0].rpartition("/")[2] or target.name) for target in targets]
     twice = next((folder for folder in folders if folders.count(folder) > 1), None)
     if twice is not None:
-        raise Conflict(
-            f"two of the names would be laid out in {twice}", hint="fetch them one by one, each --to its own"
-        )
+        raise Conflict(f"two of the names would go to {twice}", hint="fetch them one by one, each with its own --to")
     return list(folders)
 
 

@@ -29,7 +29,7 @@ def export_run(run: Run, store: Store, format: str, target: Path, *, with_inputs
     with tempfile.TemporaryDirectory(prefix="fairmile-code-") as scratch:
         code = Path(scratch) / "code"
         if snapshot:
-            store.lay(snapshot, code)
+            store.materialize(snapshot, code)
         names = [(str(path.relative_to(code)), path) for path in sorted(code.rglob("*")) if path.is_file()]
         return EXCHANGES[format].export(run, target, code=lambda: names, most_input_bytes=most_bytes)
 

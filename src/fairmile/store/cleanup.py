@@ -188,7 +188,7 @@ def _sorted_refs(
 
 
 def _is_in_use(shelves: Shelves, ref: Ref, is_recent: bool) -> bool:
-    """Tell whether a folder still has links into a pool; one that can be laid again counts while it is used."""
+    """Tell whether a folder still has links into a pool; a cache counts while it is used."""
     folder = str(ref.details.get("folder", ""))
     if ref.details.get("cache") or not os.path.isdir(folder):
         # What another machine noted may lie where this one cannot look.

@@ -24,15 +24,15 @@ from fairmile.base.files import Lock
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.store.digest_set import DigestSet
-from fairmile.store.far import Far
 from fairmile.store.objects import Objects, make_folder, writing
 from fairmile.store.packs import MAX_PACK_BYTES
 from fairmile.store.pools import Pool, Pools
 from fairmile.store.refs import Ref, Refs
+from fairmile.store.remote_pool import RemotePool
 from fairmile.store.shelves import Shelves
 from fairmile.store.trees import Trees
 
-_FAR = re.compile(r"((?:[^\s/:@]+@)?(?:[^\s/:@]+|\[[0-9a-fA-F:]+\])):(.+)")
+_REMOTE = re.compile(r"((?:[^\s/:@]+@)?(?:[^\s/:@]+|\[[0-9a-fA-F:]+\])):(.+)")
 _AT_ONCE = 10_000
 _STAGED_BYTES = 256 << 20  # small objects that are packed anew before they are sent
 _PATIENCE_S = 24 * 3600.0
@@ -80,7 +80,7 @@ class Exchanged(Result):
 
 
 class Exchange:
-    """Exchanges between a store and one pool folder, near (`/folder`) or far (`user@host:/folder`)."""
+    """Exchanges between a store and one pool folder, local (`/folder`) or remote (`user@host:/folder`)."""
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class Exchange:
         self._place = place
         self._runner = runner
         self._on_bytes = on_bytes
-        self._far: Far | None = None
+        self._remote: RemotePool | None = None
         self._folder = Path(place).expanduser().absolute()
-        if match := _FAR.fullmatch(place):
+        if match := _REMOTE.fullmatch(place):
             if match[2].startswith("//"):
                 raise UsageError(f"{place} is an address", hint="write user@host:/folder for a folder reached by ssh")
             if match[2].startswith("~"):
                 raise UsageError(f"{place}: '~' is not known there", hint="write the whole path, or one below the home")
-            self._far = Far(ssh(match[1]), match[2].rstrip("/") or "/", runner)
+            self._remote = RemotePool(ssh(match[1]), match[2].rstrip("/") or "/", runner)
 
     def push(self, name: str, *, dry_run: bool = False) -> Exchanged:
         """Bring what a name stands for to the folder."""
@@ -110,14 +110,14 @@ class Exchange:
         gone = next(self._shelves.missing(ref), None)
         if gone is not None:
             raise NotFound(f"{ref} is incomplete here: {gone.path} is missing", hint="fetch it again first")
-        if self._far is None:
+        if self._remote is None:
             return self._bring(self._shelves, self._opened(self._folder), ref, None, dry_run)
-        return self._push_far(self._far, ref, dry_run)
+        return self._push_remote(self._remote, ref, dry_run)
 
     def pull(self, name: str, *, pool: str | None = None, dry_run: bool = False) -> Exchanged:
         """Bring what a name stands for in the folder into the store."""
-        if self._far is not None:
-            return self._pull_far(self._far, name, pool, dry_run)
+        if self._remote is not None:
+            return self._pull_remote(self._remote, name, pool, dry_run)
         if not self._folder.is_dir():
             raise NotFound(f"there is no folder {self._folder}", hint="mount it, or check its name")
         other = self._opened(self._folder)
@@ -155,28 +155,28 @@ class Exchange:
                 _finish(ref, source.tree(ref.root), target, pool)
             return self._report(ref, len(lacking), need, dry_run)
 
-    # Far
+    # Remote pools
 
-    def _push_far(self, far: Far, ref: Ref, dry_run: bool) -> Exchanged:
+    def _push_remote(self, remote: RemotePool, ref: Ref, dry_run: bool) -> Exchanged:
         shelves = self._shelves
         with (
             DigestSet(entry.sha256 for entry in shelves.tree(ref.root)) as digests,
-            DigestSet(far.lacking(digests)) as no_files,
+            DigestSet(remote.lacking(digests)) as no_files,
         ):
-            packed = far.packed(no_files)
+            packed = remote.packed(no_files)
             with DigestSet(digest for digest in no_files if digest not in packed) as lacking:
                 need = sum(shelves.size(digest) or 0 for digest in lacking)
-                free = None if dry_run else far.prepare()
+                free = None if dry_run else remote.prepare()
                 if free is not None and need > free:
                     raise SystemFailure(
-                        f"{ref} needs {format_size(need)} more in {far}, where {format_size(free)} are free",
+                        f"{ref} needs {format_size(need)} more in {remote}, where {format_size(free)} are free",
                         hint="make room there, or choose another folder",
                     )
                 if not dry_run:
-                    self._send(far, ref, lacking)
+                    self._send(remote, ref, lacking)
                 return self._report(ref, len(lacking), need, dry_run)
 
-    def _send(self, far: Far, ref: Ref, lacking: DigestSet) -> None:
+    def _send(self, remote: RemotePool, ref: Ref, lacking: DigestSet) -> None:
         name = f"exchange-{ref.root[:32]}-{hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]}"
         rounds = _rounds(self._shelves, lacking)
         chunk = next(rounds, [])
@@ -188,37 +188,41 @@ class Exchange:
                     if Trees(Path(folder)).put(self._shelves.tree(ref.root)) != ref.root:
                         raise _damaged_tree(ref)
                     Refs(Path(folder)).put(replace(ref, created=self._shelves.clock()))
-                far.receive(Path(folder), name, _sums(Path(folder), links))
+                remote.receive(Path(folder), name, _sums(Path(folder), links))
             self._moved(sum(size for _, size in chunk))
             if following is None:
                 return
             chunk = following
 
-    def _pull_far(self, far: Far, name: str, wanted: str | None, dry_run: bool) -> Exchanged:
+    def _pull_remote(self, remote: RemotePool, name: str, wanted: str | None, dry_run: bool) -> Exchanged:
         with tempfile.TemporaryDirectory(prefix="fairmile-") as folder:
-            far.bring_names(Path(folder))
+            remote.bring_names(Path(folder))
             known = self._opened(Path(folder))
             ref = self._resolve(known, name)
-            far.bring([f"trees/{ref.root[:2]}/{ref.root[2:]}"], Path(folder))
+            remote.bring([f"trees/{ref.root[:2]}/{ref.root[2:]}"], Path(folder))
             target = self._shelves
             with (
                 DigestSet(entry.sha256 for entry in known.tree(ref.root) if entry.sha256 not in target) as lacking,
-                DigestSet(far.lacking(lacking)) as no_files,
+                DigestSet(remote.lacking(lacking)) as no_files,
             ):
-                packed = far.packed(no_files)
+                packed = remote.packed(no_files)
                 for digest in no_files:
                     if digest not in packed:
-                        raise NotFound(f"{ref} is incomplete in {far}: {digest} is missing", hint="push it there again")
+                        raise NotFound(
+                            f"{ref} is incomplete in {remote}: {digest} is missing", hint="push it there again"
+                        )
                 need = sum(entry.size_bytes for entry in known.tree(ref.root) if entry.sha256 in lacking)
                 room = need + (MAX_PACK_BYTES if packed else 0)
                 pool = target.pools.choose(room, wanted=wanted, files=len(lacking), what=str(ref)).pool
                 if not dry_run:
                     with target.pools.reserve(pool, room, str(ref)):
-                        self._fetch(far, ref, target.objects(pool), lacking, packed)
+                        self._fetch(remote, ref, target.objects(pool), lacking, packed)
                     _finish(ref, known.tree(ref.root), target, pool)
                 return self._report(ref, len(lacking), need, dry_run)
 
-    def _fetch(self, far: Far, ref: Ref, objects: Objects, lacking: DigestSet, packed: dict[str, str]) -> None:
+    def _fetch(
+        self, remote: RemotePool, ref: Ref, objects: Objects, lacking: DigestSet, packed: dict[str, str]
+    ) -> None:
         mirror = objects.incoming / f"exchange-{ref.root}"
         with writing(mirror):
             make_folder(objects.root, objects.incoming)
@@ -226,12 +230,12 @@ class Exchange:
             arrived = Objects(mirror)
             loose = (digest for digest in lacking if digest not in packed and digest not in objects)
             while chunk := list(itertools.islice(loose, _AT_ONCE)):
-                far.bring((f"objects/{digest[:2]}/{digest[2:]}" for digest in chunk), mirror)
+                remote.bring((f"objects/{digest[:2]}/{digest[2:]}" for digest in chunk), mirror)
                 for digest in chunk:
                     self._adopt(arrived, digest, objects)
             by_pack = sorted((pack, digest) for digest, pack in packed.items() if digest not in objects)
             for pack, group in itertools.groupby(by_pack, key=lambda pair: pair[0]):
-                far.bring([f"packs/{pack}"], mirror)
+                remote.bring([f"packs/{pack}"], mirror)
                 for size in _copy(arrived, objects, (digest for _, digest in group)):
                     self._moved(size)
                 (mirror / "packs" / pack).unlink()

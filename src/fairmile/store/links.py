@@ -47,8 +47,8 @@ class ByteSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Laid:
-    """What was laid: how many files by each way, PRESENT for those that were there already."""
+class Materialized:
+    """The files that appeared in a folder: their number by each way, PRESENT for those that were there already."""
 
     ways: dict[str, int]
     files: int
@@ -56,25 +56,25 @@ class Laid:
     linked: frozenset[str] = frozenset()  # the folders of objects that symbolic links lead into
 
 
-def lay(
+def materialize(
     entries: Iterable[ManifestEntry],
     source: ByteSource,
     target: Path,
     *,
     ways: Sequence[str] = WAYS,
     replace: bool = False,
-) -> Laid:
-    """Lay files into a folder, each by the first of `ways` that the file systems allow; `copy` is the last resort.
+) -> Materialized:
+    """Make files appear in a folder, each by the first of `ways` that the file systems allow, else as a copy.
 
     A file that is there with the same content is left; with another one the folder is left as it is and Conflict
     names the file, unless `replace`. Entries are read once; memory does not grow with their number.
     """
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is no way to lay a file", hint=f"the ways are {', '.join(WAYS)}")
-    work = _Laying(source, os.path.abspath(target), ways, replace)
+        raise UsageError(f"{unknown[0]!r} is no way to materialize a file", hint=f"choose from {', '.join(WAYS)}")
+    work = _Work(source, os.path.abspath(target), ways, replace)
     if replace or work.is_empty():
-        return work.lay(entries)
+        return work.materialize(entries)
     with tempfile.SpooledTemporaryFile(max_size=32 << 20) as spool:
         for entry in entries:
             work.file(entry.path)
@@ -83,10 +83,10 @@ def lay(
         # One byte for each file: were its content compared again below, a copy would be digested twice.
         present = bytearray(work.check(entry) for entry in read_manifest(spool, "the tree"))
         spool.seek(0)
-        return work.lay(read_manifest(spool, "the tree"), present)
+        return work.materialize(read_manifest(spool, "the tree"), present)
 
 
-class _Laying:
+class _Work:
     def __init__(self, source: ByteSource, top: str, ways: Sequence[str], replace: bool) -> None:
         self._source = source
         self._top = top
@@ -126,8 +126,8 @@ class _Laying:
             folder = os.path.dirname(folder)
         return self._is_there(entry, file)
 
-    def lay(self, entries: Iterable[ManifestEntry], present: Iterable[int] = ()) -> Laid:
-        """Lay each entry; `present` tells of the first ones whether they are known to be there already."""
+    def materialize(self, entries: Iterable[ManifestEntry], present: Iterable[int] = ()) -> Materialized:
+        """Materialize each entry; `present` says of the first ones whether they are there already."""
         counts: Counter[str] = Counter()
         size_bytes = 0
         known = iter(present)
@@ -139,12 +139,12 @@ class _Laying:
             file = self.file(entry.path)
             try:
                 self._make_folder(os.path.dirname(entry.path))
-                counts[self._lay_one(entry, file)] += 1
+                counts[self._materialize_file(entry, file)] += 1
             except FairmileError:
                 raise
             except OSError as error:
                 raise write_failure(file, error) from error
-        return Laid(dict(counts), counts.total(), size_bytes, frozenset(self._linked))
+        return Materialized(dict(counts), counts.total(), size_bytes, frozenset(self._linked))
 
     def _make_folder(self, path: str) -> None:
         if path in self._folders:
@@ -170,7 +170,7 @@ class _Laying:
         if status is None:
             return False
         if stat.S_ISDIR(status.st_mode):
-            raise Conflict(f"{file} is a folder where a file is to be laid", hint="move it away")
+            raise Conflict(f"{file} is a folder, but the data has a file of that name", hint="move the folder away")
         if stat.S_ISLNK(status.st_mode) and _led_to_object(file, entry.sha256):
             return False  # the object is gone, so nothing is lost with the link
         if self._has_content(entry, file, status):
@@ -201,7 +201,7 @@ class _Laying:
         except OSError as error:
             raise read_failure(file, error) from error
 
-    def _lay_one(self, entry: ManifestEntry, file: str) -> str:
+    def _materialize_file(self, entry: ManifestEntry, file: str) -> str:
         if self._is_there(entry, file):
             return PRESENT
         if entry.mode == _LINK_MODE:

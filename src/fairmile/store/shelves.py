@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import BinaryIO, TypeVar
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
-from fairmile.store.links import PRESENT, Laid, lay
+from fairmile.store.links import PRESENT, Materialized, materialize
 from fairmile.store.objects import Objects
 from fairmile.store.pins import Pinned, Pins, Unpinned
 from fairmile.store.pools import Pool, Pools
@@ -140,12 +141,14 @@ class Shelves:
             return False
         return True
 
-    def lay(self, target: Ref | str, folder: Path, *, replace: bool = False, is_cache: bool = False) -> Laid:
-        """Make a tree appear in a folder, by the ways that the pool it lies in allows; see `links.lay`.
+    def materialize(
+        self, target: Ref | str, folder: Path, *, replace: bool = False, is_cache: bool = False
+    ) -> Materialized:
+        """Make a tree appear in a folder, by the ways that its pool allows; see `links.materialize`.
 
-        Where symbolic links are made, the folder is noted in the pools that they lead into, so that a clean-up, be it
-        another user's, leaves their objects. With `is_cache` the folder can be laid again whenever it is needed, and
-        keeps nothing that was not used for long.
+        Where symbolic links are made, the folder is noted in the pools that they lead into, so that a clean-up, also
+        one by another user, leaves their objects. With `is_cache` the folder can be made again whenever it is needed,
+        and a clean-up may remove what was not used for long.
         """
         root = self._root(target)
         for _ in self.tree(root):  # to its end: a damaged tree must not put a single file in its place
@@ -153,18 +156,23 @@ class Shelves:
         entries, pool = self.tree(root), self._tree_pool(root)
         if isinstance(target, Ref):
             self.touch(target)
-        laid = lay(entries, self, folder, ways=pool.links if pool else ("copy",), replace=replace)
-        self._note_links(root, folder, laid, is_cache)
-        return laid
+        files = materialize(entries, self, folder, ways=pool.links if pool else ("copy",), replace=replace)
+        self._note_links(root, folder, files, is_cache)
+        return files
 
-    def _note_links(self, root: str, folder: Path, laid: Laid, is_cache: bool) -> None:
+    def lay(self, target: Ref | str, folder: Path, *, replace: bool = False, is_cache: bool = False) -> Materialized:
+        """Do what `materialize` does; this name goes in the next version."""
+        warnings.warn("Store.lay is now Store.materialize", DeprecationWarning, stacklevel=2)
+        return self.materialize(target, folder, replace=replace, is_cache=is_cache)
+
+    def _note_links(self, root: str, folder: Path, files: Materialized, is_cache: bool) -> None:
         place = os.path.abspath(folder)
         name = f"{place} {root[:16]}"
         details = {"folder": place, "host": os.uname().nodename, "cache": is_cache}
-        ref = Ref("link", name, root, laid.size_bytes, laid.files, self.clock(), details)
+        ref = Ref("link", name, root, files.size_bytes, files.files, self.clock(), details)
         for pool in self.pools:
-            is_led_into = os.path.abspath(pool.folder / "objects") in laid.linked
-            if is_led_into or (laid.ways.get(PRESENT) and self.pool_refs(pool).get("link", name) is not None):
+            is_led_into = os.path.abspath(pool.folder / "objects") in files.linked
+            if is_led_into or (files.ways.get(PRESENT) and self.pool_refs(pool).get("link", name) is not None):
                 # A pool of others, who alone clean it up, or a path that no text can hold.
                 with contextlib.suppress(SystemFailure, UsageError):
                     if root not in self.trees(pool):

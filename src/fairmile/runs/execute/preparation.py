@@ -65,14 +65,14 @@ class Preparation:
         inputs: dict[str, CapturedInput] = {}
         for name, each in spec.inputs.items():
             if each.asset:
-                laid = self._assets().laid(each.asset)
-                self._check_content(laid.name, laid.root, laid.path)
+                asset = self._assets().materialize(each.asset)
+                self._check_content(asset.name, asset.root, asset.path)
                 inputs[name] = CapturedInput(
-                    asset=laid.name,
-                    sha256=laid.root,
-                    size_bytes=laid.size_bytes,
-                    path=str(laid.path),
-                    files=laid.files,
+                    asset=asset.name,
+                    sha256=asset.root,
+                    size_bytes=asset.size_bytes,
+                    path=str(asset.path),
+                    files=asset.files,
                 )
         if materials:
             brought = bring(materials, self._assets())
@@ -119,7 +119,7 @@ class Preparation:
         given, captured = record.spec.folder, record.captured
         work = Path(given or folder / WORK)
         for each in captured.code.sources:
-            self._store().lay(each.sha256, work)
+            self._store().materialize(each.sha256, work)
             self._check_content(each.asset, each.sha256, work)
         if code and not given and captured.code.snapshot:
             lay_code(self._store(), captured.code.snapshot, work)
@@ -222,7 +222,7 @@ class Preparation:
         store = self._store()
         kept = self._root / ".inputs" / digest
         if digest and store.complete(digest):
-            store.lay(digest, kept)
+            store.materialize(digest, kept)
             return Input(path=str(kept))
         raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
 

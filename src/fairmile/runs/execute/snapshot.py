@@ -62,7 +62,7 @@ def _keep(store: Store, files: Mapping[str, Path], size_bytes: int, key: str) ->
 
 def lay_code(store: Store, root: str, folder: Path) -> None:
     """Put the code of a run into a folder, as files that may be changed."""
-    store.lay(root, folder)
+    store.materialize(root, folder)
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             own = path.with_name(f".{path.name}.own")

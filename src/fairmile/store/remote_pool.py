@@ -68,7 +68,7 @@ cd ../.. && rm -rf "incoming/$2"
 )
 
 
-class Far:
+class RemotePool:
     """The pool in `folder` on `ssh.host`."""
 
     def __init__(self, ssh: Ssh, folder: str, runner: Runner) -> None:
