@@ -73,6 +73,7 @@ MEANINGS = [
     ("run", "cosmoflow", "benchmark", "builtin/benchmark/cosmoflow@3.0"),
     ("run", "benchmark/mnist", "benchmark", "builtin/benchmark/mnist@1.0"),
     ("run", "./mnist", "folder", "mnist/card.jsonld"),
+    ("run", "train.py", "program", "train.py"),
     ("run", "model/cosmoflow", "asset", "builtin/model/cosmoflow@1.0"),
     ("sweep", "sweep.yaml", "definition", "sweep.yaml"),
     ("sweep", "run.yaml", "definition", "run.yaml"),
@@ -123,14 +124,12 @@ def test_a_word_means_one_thing_to_a_verb(
 
 
 REFUSALS = [
-    ("run", "./train.py", "./train.py is no card file, no SABATH model and no run file: `fairmile run` expects "
-     "a card, a folder with card.jsonld, a model file of SABATH or a YAML file with argv",
-     "`fairmile run -- python train.py` runs a program"),
-    ("run", "data.txt", "data.txt is no card file, no SABATH model and no run file: `fairmile run` expects", ""),
-    ("run", "list.json", "list.json is no card file, no SABATH model and no run file: `fairmile run` expects", ""),
+    ("run", "data.txt", "data.txt is no card file, no SABATH model, no run file and no program: `fairmile run` expects "
+     "a card, a folder with card.jsonld, a model file of SABATH, a YAML file with argv or a program", ""),
+    ("run", "list.json", "list.json is no card file, no SABATH model, no run file and no program: `fairmile run`", ""),
     ("run", "./bare", "./bare is a folder without card.jsonld: `fairmile run` expects a card", ""),
     ("run", "bare", "bare is a folder without card.jsonld: `fairmile run` expects a card", ""),
-    ("run", "levels", "levels is no card file, no SABATH model and no run file: `fairmile run` expects", ""),
+    ("run", "levels", "levels is no card file, no SABATH model, no run file and no program: `fairmile run`", ""),
     ("run", "./rum.yaml", "there is no file rum.yaml", "did you mean run.yaml?"),
     ("run", "rum.yaml", "there is no file rum.yaml", "did you mean run.yaml?"),
     ("run", "./cosmoflow", "there is no file cosmoflow", "expected a card"),

@@ -174,6 +174,7 @@ _KINDS = {
         "fairmile.compat.sabath:MODEL", _RUNNING, "path", "SABATH model", "a model file of SABATH", (".json",)
     ),
     "run-file": _Kind("fairmile.runs.targets:RUN_FILE", ("run",), "path", "run file", "a YAML file with argv"),
+    "program": _Kind("fairmile.runs.targets:PROGRAM", ("run",), "path", "program", "a program"),
     "cloudmesh": _Kind(
         "fairmile.compat.cloudmesh:PROJECT", _SWEEPING, "path", "project of cloudmesh", "a project of cloudmesh"
     ),
@@ -197,7 +198,6 @@ RESOLVERS: Registry[Resolver] = Registry(
 VERBS = tuple(dict.fromkeys(verb for kind in _KINDS.values() for verb in kind.verbs))
 # What a person may have meant by a file that a verb does not take.
 _ADVICE = {
-    ("run", ".py"): "`fairmile run -- python {path}` runs a program",
     ("run", ".sh"): "`fairmile run -- bash {path}` runs a program",
     ("run", ".ipynb"): "a sweep file with `notebook: {path}` runs a notebook",
     ("show", ".json"): "`fairmile catalog add {path}` reads other formats",

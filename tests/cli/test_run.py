@@ -357,3 +357,30 @@ class TestHints:
         told = fairmile("run", "--timeout", "0.2s", "--", "sleep", "60")
         assert "hint: raise --timeout" in told.err
         assert "fairmile run --resume" in told.err.splitlines()[-1]
+
+
+class TestAProgramByItsPath:
+    def test_runs_with_the_words_behind_it_as_arguments_and_parameters(self, fairmile: Fairmile, place: Path) -> None:
+        (place / "train.py").write_text("import sys; print('got', sys.argv[1:])")
+        done = fairmile("run", "--tag", "first", "train.py", "--lr", "0.1", "--debug", "--", "-x")
+        assert "got ['--lr', '0.1', '--debug', '--', '-x']" in done.out
+        shown = fairmile("run", "--json", "train.py", "--lr", "0.1", "model.depth=3", "--fast").json
+        assert shown["spec"]["params"] == {"lr": 0.1, "model.depth": 3, "fast": True}
+
+    def test_refuses_an_option_of_ours_behind_a_program_that_does_not_mention_it(
+        self, fairmile: Fairmile, place: Path
+    ) -> None:
+        (place / "train.py").write_text("import sys; print('got', sys.argv[1:])")
+        refused = fairmile("run", "train.py", "--dry-run")
+        assert refused.code == 2
+        assert "--dry-run comes after train.py, which does not mention it" in refused.err
+        assert "train.py …`" in refused.err
+        assert run_ids(place) == []
+        (place / "train.py").write_text("import sys; dry_run = '--dry-run' in sys.argv; print('dry', dry_run)")
+        assert "dry True" in fairmile("run", "train.py", "--dry-run").out
+
+    def test_is_any_executable_file_with_a_slash(self, fairmile: Fairmile, place: Path) -> None:
+        (place / "tide").write_text("#!/bin/sh\necho high $2\n")
+        (place / "tide").chmod(0o755)
+        assert "high 3" in fairmile("run", "./tide", "--level", "3").out
+        assert "high" in fairmile("run", "tide").out

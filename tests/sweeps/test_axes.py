@@ -117,3 +117,10 @@ def test_what_gives_no_values_is_refused_with_its_place(said: Any, word: str) ->
     assert word in caught.value.message
     assert caught.value.message.startswith("sweep.yaml:3 axes.lr: ")
     assert caught.value.hint
+
+
+def test_a_range_with_two_dots_includes_both_ends() -> None:
+    assert values("1..3,7", typed=True, where="") == [1, 2, 3, 7]
+    assert values("1..2", typed=False, where="") == ["1", "2"]
+    with pytest.raises(UsageError, match=r"0\.1\.\.0\.5 is a range to search"):
+        values("0.1..0.5", typed=True, where="")

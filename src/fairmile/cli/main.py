@@ -26,12 +26,13 @@ class Entry:
 
 
 _INTERRUPTED = 130
+_STARTING = ("run", "sweep", "tune", "job")  # commands that take a program with its arguments
 COMMANDS = {
     "search": Entry("fairmile.cli.search", "search", "Find assets in every catalog."),
     "show": Entry("fairmile.cli.show", "show", "Describe an asset, and show its FAIR score."),
     "match": Entry("fairmile.cli.match", "match", "Match models and data sets, with reasons."),
     "fetch": Entry("fairmile.cli.fetch", "fetch", "Download assets or addresses into the store."),
-    "run": Entry("fairmile.cli.run", "run", "Run an asset, a file or a command, and record it."),
+    "run": Entry("fairmile.cli.run", "run", "Run a program, an asset or a file, and record it."),
     "rerun": Entry("fairmile.cli.run", "rerun", "Repeat a run from its record, and show what differs."),
     "sweep": Entry("fairmile.cli.sweep", "sweep", "Run a program over all combinations of parameter values."),
     "tune": Entry("fairmile.cli.tune", "tune", "Search a parameter space for the best values."),
@@ -89,8 +90,7 @@ def _dial_ahead(arguments: list[str]) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
-    # Behind `--` nothing is an option.
-    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    options = _own_words(arguments)
     try:
         return _run([each for each in options if each != "--debug"] + arguments[len(options) :])
     except KeyboardInterrupt:
@@ -111,6 +111,16 @@ def run(arguments: list[str]) -> int:
         with suppress(OSError):
             failure.tell(as_json="--json" in options)
         return failure.exit_code
+
+
+def _own_words(arguments: list[str]) -> list[str]:
+    """Return the words that are meant for us: behind `--`, and behind a program that is run, are those of others."""
+    starts = bool(arguments) and arguments[0] in _STARTING
+    for number, word in enumerate(arguments):
+        is_path = word.endswith(".py") or word.startswith(("./", "../", "/", "~/"))
+        if word == "--" or (starts and is_path and os.path.isfile(os.path.expanduser(word))):
+            return arguments[:number]
+    return arguments
 
 
 def _run(arguments: list[str]) -> int:

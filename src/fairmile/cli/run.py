@@ -45,17 +45,22 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 @json_output(Run, RunList, RunPlan)
 @click.pass_context
 def run(context: click.Context, /, out: Out, what: str | None, dataset: str | None, **options: Any) -> int:
-    """Run an asset, a file or a command, and record it.
+    """Run a program, an asset or a file, and record it.
+
+    PROGRAM is the path of a Python file or of an executable. The words behind it are
+    its arguments; they become parameters of the run. Options of Fairmile go before it.
 
     NAME is a benchmark, a model or a program whose card says how to run it, the path
-    of a YAML file, or a SABATH model, with its DATASET. It runs on this machine, or on
-    a system with --on.
+    of a YAML file, or a SABATH model, with its DATASET.
+
+    It runs on this machine, or on a system with --on.
 
     \b
     Examples:
+      fairmile run train.py --lr 0.1
+      fairmile run --on jureca --account me --nodes 2 --time 1:00:00 --dry-run ./train.py --lr 0.1
       fairmile run -- echo high tide
       fairmile run -p level=2.5 --metric 'level=at ([0-9.]+)' -- echo high tide at {level}
-      fairmile run --on jureca --account me --nodes 2 --time 1:00:00 --dry-run -- python train.py
     """
     runs = Workspace.open().runs
     if options["resume"]:
@@ -166,7 +171,10 @@ def _target(name: str | None, command: Sequence[str]) -> str | Sequence[str]:
     if name:
         return name
     if not command:
-        raise UsageError("nothing to run", hint="name an asset, or write `fairmile run -- COMMAND…`")
+        raise UsageError(
+            "nothing to run",
+            hint="name a program, as `fairmile run train.py`, an asset, or write `fairmile run -- COMMAND…`",
+        )
     return command
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,11 +13,14 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration
 from fairmile.cli.job_options import spec_from
 from fairmile.jobs.spec import Resources
+from fairmile.resolve import Word
+from fairmile.runs.arguments import is_program, start_program
+from fairmile.runs.parameters import mentions
 from fairmile.runs.record.spec import Input
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_COMMAND = "fairmile.command"
+_COMMAND, _PROGRAM = "fairmile.command", "fairmile.program"
 ANYWAY = click.option(
     "--anyway", is_flag=True, help="Run even if it is predicted not to fit, or a requirement is missing."
 )
@@ -42,21 +46,67 @@ _OPTIONS = (
 
 
 class WithCommand(click.Command):
-    """Separates the options before `--` from the command behind it."""
+    """Separates its own options from a program and its arguments: behind `--`, or from the path of a program on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            cut = args.index("--")
-            ctx.meta[_COMMAND], args = tuple(args[cut + 1 :]), args[:cut]
+        own = args[: args.index("--")] if "--" in args else args
+        if (start := self._program(ctx, own)) is not None:
+            self._refuse_own_options(args[start:])
+            ctx.meta[_PROGRAM] = ctx.meta[_COMMAND] = tuple(args[start:])
+            args = args[:start]
+        elif len(own) < len(args):
+            ctx.meta[_COMMAND], args = tuple(args[len(own) + 1 :]), own
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+        return [*super().collect_usage_pieces(ctx), "[PROGRAM [ARGUMENT]... | -- COMMAND...]"]
+
+    def _program(self, ctx: click.Context, args: list[str]) -> int | None:
+        """Return where among the words the path of a program is; None where the first that is no option names none."""
+        options: list[click.Parameter] = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        if "--allow-code" in args:  # a Python file is a configuration then
+            return None
+        parser = click.Command(self.name, params=options, add_help_option=False).make_parser(ctx)
+        parser.allow_interspersed_args = False
+        try:
+            _, rest, _ = parser.parse_args(list(args))
+        except click.UsageError:  # which the whole command line tells better
+            return None
+        # A name without a slash may also be one of the catalog, which has no arguments: as in a shell, `./NAME` has.
+        word = Word(rest[0] if rest else "")
+        return len(args) - len(rest) if word.is_path and is_program(word.path) else None
+
+    def _refuse_own_options(self, command: Sequence[str]) -> None:
+        """Raise UsageError where an option of ours stands among the arguments of a program that does not mention it."""
+        own = {flag for each in self.params if isinstance(each, click.Option) for flag in each.opts}
+        for word in command[1:]:
+            flag = word.partition("=")[0]
+            if word == "--":
+                return
+            if flag in own and not _mentions(command, flag):
+                started = " ".join(start_program(command[:1], Path(), os.environ))
+                raise UsageError(
+                    f"{flag} comes after {command[0]}, which does not mention it",
+                    hint=f"options of Fairmile go before {command[0]}; "
+                    f"to pass it to the program, write `-- {started} …`",
+                )
+
+
+def _mentions(command: Sequence[str], flag: str) -> bool:
+    """Tell whether the files of a program name an option, as it is typed or as a variable."""
+    name = flag.lstrip("-")
+    names = (flag,) if len(name) == 1 else (name, name.replace("-", "_"))
+    return any(mentions(each, command[:1], Path()) for each in names)
 
 
 def command_of(context: click.Context) -> tuple[str, ...]:
-    """Return the command behind `--`."""
+    """Return the program and its arguments, or the command behind `--`."""
     return tuple(context.meta.get(_COMMAND, ()))
+
+
+def program_of(context: click.Context) -> tuple[str, ...]:
+    """Return the path of a program and its arguments; empty where the command line names none, or one behind `--`."""
+    return tuple(context.meta.get(_PROGRAM, ()))
 
 
 def run_options(command: F) -> F:

@@ -17,14 +17,14 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_output
-from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
+from fairmile.cli.run_options import WithCommand, changes_from, command_of, program_of, run_options
 from fairmile.runs.execute.crew import Ended
 from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
 from fairmile.sweeps.files import is_definition
 from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.generate import Generated, GenerationPlan
-from fairmile.sweeps.model import Definition
+from fairmile.sweeps.model import Definition, place_of
 from fairmile.sweeps.results import ChangedSweep, PointStatus, SweepList, SweepPoints, SweepStatus
 from fairmile.sweeps.status import states_text
 from fairmile.sweeps.sweeps import SweepPlan, Sweeps
@@ -55,7 +55,9 @@ class GroupOrTarget(LazyGroup):
 
 def _names_target(args: Sequence[str]) -> bool:
     """Tell whether words that are not a command name a target, and not a misspelt command."""
-    return args[0].endswith(_FILES) or any(word.startswith(("-p", "--param")) or word == "--" for word in args)
+    is_option = args[0].startswith("-") and args[0] not in ("-h", "--help")
+    is_path = args[0].endswith(_FILES) or "/" in args[0]
+    return is_option or is_path or any(word.startswith(("-p", "--param")) or word == "--" for word in args)
 
 
 def space_options(command: Any) -> Any:
@@ -93,6 +95,9 @@ def definition_options(command: Any) -> Any:
 def sweep() -> None:
     """Run a program over all combinations of parameter values.
 
+    `fairmile sweep train.py --lr 0.1,0.01 --seed 1..3` runs train.py six times. Write
+    quotes inside quotes to pass a comma: --columns '"a,b"'.
+
     CONFIG are YAML or JSON files, including those of cloudmesh-ee, or the name of an
     asset. SWEEP is an id that `fairmile sweep ls` lists, its unique start or end, or
     `last`.
@@ -113,7 +118,7 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
       fairmile sweep plan -p lr=0.1,0.01 -p 'n=range(1,9)' -- python train.py {lr} {n}
     """
     workspace = Workspace.open()
-    definition, _ = _read_points(workspace, options, command_of(context))
+    definition, _ = _read_points(workspace, options, context)
     points = workspace.sweeps.list_points(definition, catalog=lambda: workspace.catalog, template=options["template"])
     out.show(points, lambda points: _print_points(out, points))
 
@@ -138,7 +143,7 @@ def generate_(out: Out, folder: Path, dry_run: bool, **options: Any) -> None:
     """
     workspace = Workspace.open()
     sweeps = workspace.sweeps
-    definition, _ = _read_points(workspace, options, ())
+    definition, _ = _read_points(workspace, options)
     changes = {name: options[name] for name in ("template", "name", "copy", "split_among")}
     if dry_run:
         out.show(sweeps.plan_generation(definition, folder, **changes), lambda plan: _print_generation_plan(out, plan))
@@ -180,6 +185,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     \b
     Examples:
       fairmile sweep run tide-sweep.yaml -j 2
+      fairmile sweep -j 2 train.py --lr 0.1,0.01 --seed 1..3
       fairmile sweep run -p n=1,2,3 -- echo {n}
       fairmile sweep run last --failed
     """
@@ -188,7 +194,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     known = known_sweep(workspace, words) if not options["axes"] else None
     if known is None:
         options["words"] = words
-        definition, source = _read_points(workspace, options, command_of(context))
+        definition, source = _read_points(workspace, options, context)
         options["name"] = definition.name
         changes = changes_from(options)
         if "run" not in definition.fields:  # a run file may name a system, too
@@ -336,31 +342,33 @@ def _check_where(context: click.Context, system: str) -> None:
 
 
 def _read_points(
-    workspace: Workspace, options: Mapping[str, Any], command: Sequence[str]
+    workspace: Workspace, options: Mapping[str, Any], context: click.Context | None = None
 ) -> tuple[Definition, dict[str, Any]]:
     """Return the sweep that is defined; UsageError if an axis is a distribution."""
-    definition, source = read_definition(workspace, options, command)
+    definition, source = read_definition(workspace, options, context)
     for name in definition.distributions:
         raise UsageError(
-            f"{definition.origin('axes', name)} axes.{name} is a distribution, and a sweep needs values",
+            f"{place_of(definition.origin, 'axes', name)} is a distribution, and a sweep needs values",
             hint=f"`fairmile tune` searches it; -p {name}=VALUES sets values for a sweep",
         )
     return definition, source
 
 
 def read_definition(
-    workspace: Workspace, options: Mapping[str, Any], command: Sequence[str], verb: str = "sweep"
+    workspace: Workspace, options: Mapping[str, Any], context: click.Context | None = None, verb: str = "sweep"
 ) -> tuple[Definition, dict[str, Any]]:
     """Return the sweep that the words and options of a command line define."""
     words = list(options["words"])
+    command = command_of(context) if context is not None else ()
+    program = program_of(context) if context is not None else ()
     files = [word for word in words if is_definition(workspace.resolve(word, for_=verb, without=("sweep",)))]
     names = [word for word in words if word not in files]
     if len(names) > 1 or (names and files):
         raise UsageError(f"{names[0]!r} is not a file", hint="pass configuration files, or the name of one asset")
     if not words and not command:
-        raise UsageError("nothing to sweep over", hint="pass a file, a name, or -p AXIS=VALUES -- COMMAND…")
+        raise UsageError("nothing to sweep over", hint="pass a program with its arguments, a file, or a name")
     spec_from({"name": options["name"]})  # an invalid name is reported as that of the option
-    changes = {name: options[name] for name in ("select", "repeats", "name") if options.get(name)}
+    changes = {name: options[name] for name in ("select", "repeats", "name", "objective") if options.get(name)}
     axes: dict[str, str] = {}
     for name, values in map(_axis, options["axes"]):
         if name in axes:
@@ -369,7 +377,9 @@ def read_definition(
     return workspace.sweeps.read(
         files,
         what=names[0] if names else "",
-        command=command,
+        command=() if program else command,
+        program=program,
+        tuning=verb == "tune",
         params=axes,
         allow_code=options["allow_code"],
         changes=changes,
@@ -501,8 +511,11 @@ def _print_plan(out: Out, plan: SweepPlan) -> None:
     else:
         out.line(f"time: {format_duration(plan.point_s)} per point ({plan.point_s_from})")
         out.line(f"node-hours: {plan.node_hours:.3g}")
-    if plan.run is not None:
-        out.line(f"runs: {' '.join(plan.run.spec.argv)}")
+    if plan.commands:
+        points = islice(plan.definition.points, len(plan.commands))
+        out.table(["point", "command"], [[each.id, text] for each, text in zip(points, plan.commands, strict=True)])
+    if plan.count > len(plan.commands):
+        out.hint("`fairmile sweep plan` with the same arguments lists all points with --json")
     for note in plan.notes:
         out.say(f"note: {note}")
 

@@ -12,7 +12,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, json_output
-from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
+from fairmile.cli.run_options import WithCommand, changes_from, run_options
 from fairmile.cli.sweep import (
     GroupOrTarget,
     check_only,
@@ -37,6 +37,11 @@ _STUDY = click.argument("reference", metavar="STUDY")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 
 
+def _read_objective(_: click.Context, __: click.Parameter, text: str | None) -> str | dict[str, str] | None:
+    metric, colon, better = (text or "").rpartition(":")
+    return {metric: better} if colon and better in ("lower", "higher") else text
+
+
 @click.group(cls=GroupOrTarget)
 def tune() -> None:
     """Search a parameter space for the best values.
@@ -56,6 +61,9 @@ def tune() -> None:
     show_default=True,
     help="Number of trials to run concurrently.",
 )
+@click.option(
+    "--objective", callback=_read_objective, metavar="METRIC[:lower|higher]", help="Metric to lower or to raise."
+)
 @click.option("--trials", type=click.IntRange(min=1), help="Number of trials.")
 @click.option("--within", metavar="TIME", help="Start no trial after this time.")
 @click.option("--engine", help="optuna, ray or deephyper.")
@@ -70,10 +78,14 @@ def tune() -> None:
 @json_output(StudyStatus, StudyPlan)
 @click.pass_context
 def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
-    """Run the study that a file defines, or resume STUDY until its budget is spent.
+    """Run the study that a file or a program's arguments define, or resume STUDY.
+
+    Of a program, `--lr 1e-4..1e-1:log` searches between both ends on a log scale,
+    `0.1..0.9` on a linear one, `1..64` whole numbers, and `a,b,c` a choice.
 
     \b
     Examples:
+      fairmile tune --objective loss --trials 4 --dry-run train.py --lr 1e-4..1e-1:log
       fairmile tune tide-study.yaml --trials 4 -j 2
       fairmile tune tide-study.yaml --pruner asha --dry-run
       fairmile tune run last --trials 6
@@ -83,7 +95,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     known = known_sweep(workspace, words, "tune") if not options["axes"] else None
     if known is None:
         options["words"] = words
-        definition, source = read_definition(workspace, options, command_of(context), "tune")
+        definition, source = read_definition(workspace, options, context, "tune")
         options["name"] = definition.name
         changes = changes_from(options) | _settings(options)
         if options["dry_run"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import os
 import re
 import shlex
 import sys
@@ -22,14 +22,14 @@ from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import ENVIRONMENT_LINKS, environment_of
 from fairmile.resolve import Nouns, Resolver, Target, Word
+from fairmile.runs.arguments import argument_params, is_program, start_program
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import declared_needs
 from fairmile.runs.record.spec import MetricSpec, RunSpec
-from fairmile.runs.record.values import Value
+from fairmile.runs.record.values import Value, parse_value
 from fairmile.transfer.credentials import shown_address
 
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
@@ -68,6 +68,13 @@ class _RunFile(Resolver):
         return Target(word.text, "run-file", path=word.path, load=lambda: located)
 
 
+class _Program(Resolver):
+    """A Python file, or a file that can be executed."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        return Target(word.text, "program", path=word.path) if is_program(word.path) else None
+
+
 class _RunId(Resolver):
     """A recorded run, by its id, the unique start or end of it, or `last`."""
 
@@ -82,6 +89,7 @@ class _RunId(Resolver):
 
 
 RUN_FILE = _RunFile()
+PROGRAM = _Program()
 RUN_ID = _RunId()
 
 
@@ -90,6 +98,8 @@ def runnable_of(target: Target, catalog: Callable[[], Catalog], dataset: str, ch
     if target.kind == "run-file":
         assert target.path is not None
         return file_target(target.path, changes, target.content)
+    if target.kind == "program":
+        return command_target(changes.get("argv") or [str(target.path)], changes)
     if not isinstance(target.content, Card):
         maker: Maker = target.content
         return maker.runnable(dataset, changes)
@@ -100,9 +110,19 @@ def runnable_of(target: Target, catalog: Callable[[], Catalog], dataset: str, ch
 
 
 def command_target(argv: Sequence[str], changes: Mapping[str, Any]) -> Runnable:
-    """Return what a command means: it runs where the person stands."""
-    given = {"name": _name_of(argv), "folder": str(Path.cwd()), **changes, "argv": tuple(argv)}
-    return Runnable(checked_spec(given))
+    """Return what a command means: it runs where the person stands. Its arguments are parameters of the run."""
+    folder = changes.get("folder") or str(Path.cwd())
+    argv = start_program(argv, Path(folder), os.environ)
+    return _with_arguments({"name": _name_of(argv), **changes, "folder": folder, "argv": argv})
+
+
+def _with_arguments(fields: Mapping[str, Any], where: str = "", located: Located | None = None) -> Runnable:
+    """Return what fields of a run say, whose parameters are joined by the arguments of its command."""
+    spec = checked_spec(fields, where, located)
+    params = argument_params(spec.argv, Path(spec.folder or "."), os.environ)
+    if params:
+        spec = spec.model_copy(update={"params": {**params, **spec.params}})
+    return Runnable(spec, where=where, declared=frozenset(params.keys() - fields.get("params", {}).keys()))
 
 
 def file_target(file: Path, changes: Mapping[str, Any], located: Located) -> Runnable:
@@ -114,7 +134,7 @@ def file_target(file: Path, changes: Mapping[str, Any], located: Located) -> Run
         fields["argv"] = shlex.split(fields["argv"])
     if isinstance(fields.get("code", []), list):  # else it is told below what is wrong
         fields["code"] = [*fields.get("code", []), str(file.absolute())]
-    return Runnable(checked_spec(_merged(fields, changes), str(file), located), where=str(file))
+    return _with_arguments(_merged(fields, changes), str(file), located)
 
 
 def card_target(
@@ -229,17 +249,8 @@ def parse_params(texts: Sequence[str]) -> dict[str, Value]:
         name, equals, value = text.partition("=")
         if not equals or not _PARAM.fullmatch(name):
             raise UsageError(f"-p {text!r} sets no parameter", hint="write -p NAME=VALUE, as -p lr=0.1")
-        found[name] = _value(value)
+        found[name] = parse_value(value)
     return found
-
-
-def _value(text: str) -> Value:
-    words: dict[str, Value] = {"true": True, "false": False, "null": None}
-    if text in words:
-        return words[text]
-    if len(text) > 300 or not _NUMBER.fullmatch(text):  # what Python also takes for one: 007, 1_000, nan
-        return text
-    return int(text) if text.lstrip("-").isdecimal() else number if math.isfinite(number := float(text)) else text
 
 
 def _text(value: Value) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Context, Decimal, localcontext
 from itertools import product
-from typing import Any
+from typing import Any, NoReturn
 
 from fairmile.base.errors import UsageError
 from fairmile.base.words import closest, did_you_mean
@@ -18,6 +18,8 @@ from fairmile.runs.targets import parse_params
 MOST_VALUES = 1_000_000  # of one axis, so that a slip such as range(0, 1e12) ends in a sentence
 _CALL = re.compile(r"([A-Za-z_]\w*)\(([^()]*)\)")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_SPAN = re.compile(rf"({_NUMBER.pattern})\.\.({_NUMBER.pattern})(?::(log))?")
+_OPENING, _CLOSING, _QUOTES = "[({", "])}", "'\""
 _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 _PARTS = re.compile(r"\[([^\[\]]*)\]")
 _DIGITS = Context(prec=50)
@@ -28,9 +30,10 @@ def values(said: Any, *, typed: bool, where: str) -> list[Value]:
     """Return the values that an axis has, each once, in the order in which they are written.
 
     A list is taken as it is and a scalar is one value. A text is split at commas; `[1-3]`, `[08-11]` and `x[1-2]y[a,b]`
-    are host lists; `range(1,9)` ends before 9 as in Python, `linspace(0,1,5)` and `logspace(1e-4,1e-1,4)` include both
-    ends. With `typed` the pieces of a text become numbers, true, false and null where they look like it, and a text
-    such as `["a,b", "c"]` is the list; else all stay texts. `where` begins the message of an error.
+    are host lists; `1..3` is 1, 2 and 3; `range(1,9)` ends before 9 as in Python, `linspace(0,1,5)` and
+    `logspace(1e-4,1e-1,4)` include both ends. With `typed` the pieces of a text become numbers, true, false and null
+    where they look like it, and a text such as `["a,b", "c"]` is the list; else all stay texts. `where` begins the
+    message of an error.
     """
     if isinstance(said, str):
         found = _of_text(said, typed, where)
@@ -74,14 +77,57 @@ def _of_text(text: str, typed: bool, where: str) -> Iterator[Value]:
             raise _error(where, f"{text!r} holds nothing but commas", _AS_LIST)
         yield text
     for piece in pieces:
-        call = _CALL.fullmatch(piece)
+        span, call = parse_range(piece, where), _CALL.fullmatch(piece)
         if call is not None and (call[1] in _FUNCTIONS or closest(call[1], _FUNCTIONS)):
             for number in _call(call[1], call[2], where):
                 yield number if typed else str(number)
+        elif span is not None:
+            low, high = span.get("integer") or _no_values(piece, where)
+            yield from (number if typed else str(number) for number in range(low, high + 1))
         elif "[" in piece or "]" in piece:
             yield from _host_list(piece, typed, where)
         else:
             yield _typed(piece) if typed else piece
+
+
+def parse_range(text: str, where: str) -> dict[str, Any] | None:
+    """Return the range that a text such as `1..64` or `1e-4..1e-1:log` writes, as a distribution; None for another."""
+    span = _SPAN.fullmatch(text)
+    if span is None:
+        return None
+    is_whole = _is_whole(span[1]) and _is_whole(span[2])
+    low, high = ((int if is_whole else float)(each) for each in (span[1], span[2]))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise _error(where, f"{text} is larger than any number", "as 1..3, or 1e-4..1e-1:log")
+    if low > high:
+        raise _error(where, f"the range {text} runs backwards", f"write {span[2]}..{span[1]}")
+    if is_whole and not span[3] and high - low >= MOST_VALUES:
+        raise _error(where, f"the range {text} has more than {MOST_VALUES:,} values", "split the sweep")
+    if is_whole:
+        return {"integer": [low, high]} | ({"log": True} if span[3] else {})
+    return {"log" if span[3] else "uniform": [low, high]}
+
+
+def _no_values(text: str, where: str) -> NoReturn:
+    raise _error(
+        where,
+        f"{text} is a range to search, and a sweep needs values",
+        "`fairmile tune` searches it; linspace(0,1,5) and logspace(1e-4,1e-1,4) are values",
+    )
+
+
+def split_pieces(text: str) -> list[str]:
+    """Return the pieces of a text between commas that stand in no brackets and in no quotes; empty ones are nothing."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote or letter in _QUOTES:
+            quote = "" if letter == quote else quote or letter
+        depth += 0 if quote else (letter in _OPENING) - (letter in _CLOSING)
+        if letter == "," and depth <= 0 and not quote:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return [piece.strip() for piece in pieces if piece.strip()]
 
 
 def _typed(text: str) -> Value:

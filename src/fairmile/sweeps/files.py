@@ -26,7 +26,7 @@ from fairmile.resolve import PROGRAMS, Nouns, Resolver, Target, Word
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.record.values import Value, better_of
 from fairmile.runs.targets import checked_spec, command_target, is_run_file
-from fairmile.sweeps.axes import values
+from fairmile.sweeps.axes import parse_range, values
 from fairmile.sweeps.filters import Filter
 from fairmile.sweeps.model import Better, Definition, Objective, Points, place_of
 from fairmile.sweeps.origins import Origins, SourceFile, key_text, option_of
@@ -448,11 +448,16 @@ class _Reading:
         distributions: dict[str, dict[str, Any]] = {}
         given: dict[str, list[Value]] = {}
         for name, said in self._params.items():
-            given[name] = [None] if said is None else self._values(name, said)
+            if distribution := self._searched(name, said):
+                distributions[name] = distribution
+            else:
+                given[name] = [None] if said is None else self._values(name, said)
         for name, said in self._said.get("axes", {}).items():
             if not _AXIS.fullmatch(name):
                 hint = "letters, digits, `_`, `-` and dots, as lr or model.depth"
                 self._fail(f"{name!r} is no name of an axis", "axes", name, hint=hint)
+            if name in distributions:
+                continue
             if isinstance(said, dict):
                 distributions[name] = self._distribution(name, said)
             plain[name] = (
@@ -477,6 +482,12 @@ class _Reading:
         if distributions:
             TuningSpace(distributions, self._places)
         return plain, distributions
+
+    def _searched(self, name: str, said: Any) -> dict[str, Any] | None:
+        """Return the distribution that the command line gives an axis; None for values."""
+        if isinstance(said, str) and (span := parse_range(said, place_of(self._places, "axes", name))):
+            said = span if span.keys() != {"integer"} else said  # a range of whole numbers is all of them
+        return self._distribution(name, said) if isinstance(said, dict) else None
 
     def _values(self, name: str, said: Any) -> list[Value]:
         where = place_of(self._places, "axes", name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.parameters import PARAMS, mentions
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
-from fairmile.runs.targets import checked_spec, filled
+from fairmile.runs.targets import checked_spec, filled, value_texts
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.sweeps.rendering import CONFIG, Renderer
@@ -136,6 +136,14 @@ class Members:
         if self._what:
             return self._what, {**fields, **({"argv": tuple(argv)} if argv else {})}
         return tuple(argv or ()), fields
+
+    def commands(self, spec: RunSpec, points: Iterable[Point]) -> Iterator[str]:
+        """Yield the command line of each point; `spec` is that of the first one."""
+        fill = self._varying.get("argv")
+        for point in points:
+            own = spec.model_copy(update={"params": {**spec.params, **point.values}})
+            texts = {**dict.fromkeys(self._axes - own.params.keys(), ""), **value_texts(own)}
+            yield shlex.join(filled(fill(point) if fill is not None else spec.argv, texts))
 
     def used(self, point: Point) -> set[str]:
         """Return the axes that a definition itself uses at a point: for what its runs are given beside parameters.

@@ -70,6 +70,7 @@ class SweepPlanDict(TypedDict):
     first: PointDict
     last: PointDict
     disk_bytes: int
+    commands: list[str]
     point_s: float | None
     node_hours: float | None
     notes: list[str]

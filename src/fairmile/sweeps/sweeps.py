@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +22,8 @@ from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.catalog import Catalog
 from fairmile.meter.lines import number_text
-from fairmile.resolve import Target
+from fairmile.resolve import Target, Word
+from fairmile.runs.arguments import is_program
 from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks
 from fairmile.runs.execute.crew import Ended
 from fairmile.runs.execute.executor import Graph, Handle, Member, Task, TaskStatus
@@ -33,6 +35,7 @@ from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
+from fairmile.sweeps.arguments import no_axes, program_axes
 from fairmile.sweeps.files import is_definition, read_document, source_document
 from fairmile.sweeps.folder import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
 from fairmile.sweeps.generate import Generated, GenerationPlan, Progress, generate, plan_generation
@@ -58,6 +61,7 @@ _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the
 _LOOK_S = 0.5
 _SELDOM_LOOK_S = 2.0  # where a look costs more: at many points, or over a network
 _HISTORY = 50
+_SHOWN = 20  # commands of a plan
 _LIMITS = "limits.json"
 _HELD = "held.json"  # the points that wait for room in the queue
 _PATIENCE_S = 60.0  # while another process submits
@@ -79,6 +83,7 @@ class SweepPlan(Result):
     point_s_from: str = ""
     node_hours: float | None = None
     disk_bytes: int = 0
+    commands: tuple[str, ...] = ()  # of the first points
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> SweepPlanDict:
@@ -88,6 +93,7 @@ class SweepPlan(Result):
             "first": point_dict(self.first),
             "last": point_dict(self.last),
             "disk_bytes": self.disk_bytes,
+            "commands": list(self.commands),
             "point_s": self.point_s,
             "node_hours": self.node_hours,
             "notes": list(self.notes),
@@ -124,14 +130,25 @@ class Sweeps:
         *,
         what: str = "",
         command: Sequence[str] = (),
+        program: Sequence[str] = (),
+        tuning: bool = False,
         params: Mapping[str, Any] | None = None,
         allow_code: bool = False,
         changes: Mapping[str, Any] | None = None,
     ) -> tuple[Definition, dict[str, Any]]:
         """Return what files, a name or a command say of a sweep, and the same as data that can be kept.
 
-        `params` are axes and settings that go before those of the files, `changes` other keys, such as `select`.
+        `program` is the path of a program and its arguments, some of which are axes, as `--lr 0.1,0.01`; `tuning` tells
+        that they are searched. `params` are axes and settings that go before those of the files, `changes` other keys,
+        such as `select`.
         """
+        if program:
+            command, axes = program_axes(program, self._environ, tuning=tuning)
+            if twice := [name for name in axes if name in (params or {})]:
+                raise UsageError(f"{twice[0]} is given twice", hint=f"leave out -p {twice[0]}, or the argument")
+            params = {**axes, **(params or {})}
+            if not params:
+                raise no_axes(program[0])
         document = source_document(
             [Path(file) for file in files],
             params=params or {},
@@ -145,9 +162,10 @@ class Sweeps:
     def read_any(
         self, what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None
     ) -> tuple[Definition, dict[str, Any]]:
-        """Return what a file, the name of an asset, or the words of a command say of a sweep."""
+        """Return what a file, the name of an asset, a program with its arguments, or a command say of a sweep."""
         if not isinstance(what, str | Path):
-            return self.read(command=what, params=params)
+            is_path = Word(what[0]).is_path and is_program(Word(what[0]).path)
+            return self.read(program=what, params=params) if is_path else self.read(command=what, params=params)
         if isinstance(what, Path) or is_definition(self._resolve(what, for_="sweep", without=("sweep",))):
             return self.read([what], params=params)
         return self.read(what=what, params=params)
@@ -242,6 +260,7 @@ class Sweeps:
             source,
             None if point_s is None else _node_hours(definition, members, plan, point_s, source),
             members.size_bytes(first) * count,
+            tuple(members.commands(plan.spec, islice(definition.points, _SHOWN))),
             plan.notes,
         )
 

@@ -25,6 +25,17 @@ _FRACTION = re.compile(
 _RATE = re.compile(r"(^|[^a-z])(throughput|bandwidth|speedup|per_s|per_second)($|[^a-z])", re.IGNORECASE)
 _NEVER_NEGATIVE = ("s", "ms", "us", "ns", "min", "h", "J", "kJ", "kWh", "W", "kW", "bytes", "B")
 _SPEED = re.compile(r"(_s|_ms|_wait_share|speedup)$")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?")
+
+
+def parse_value(text: str) -> Value:
+    """Return the value of a parameter that a text writes: a number, true, false, null, or else the text itself."""
+    words: dict[str, Value] = {"true": True, "false": False, "null": None}
+    if text in words:
+        return words[text]
+    if len(text) > 300 or not _NUMBER.fullmatch(text):  # what Python also takes for one: 007, 1_000, nan
+        return text
+    return int(text) if text.lstrip("-").isdecimal() else number if math.isfinite(number := float(text)) else text
 
 
 def is_speed(name: str) -> bool:
