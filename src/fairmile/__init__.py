@@ -1,7 +1,8 @@
 """Fairmile: from the name of an AI model for science to a result that anyone can find, rerun and trust.
 
-`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`, `fm.sweep`, `fm.tune`)
-and nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`,
+`import fairmile as fm` gives the verbs of the command line (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`,
+`fm.rerun`, `fm.sweep`, `fm.tune`, `fm.status`, `fm.compare`, `fm.report`, `fm.watch`, `fm.trust`, `fm.doctor`) and
+nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`,
 `fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.benchmarks`, `fm.reports`, `fm.predict`, `fm.traces`), all of the
 workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a program,
 `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is part of.
@@ -21,7 +22,9 @@ __all__ = [
     "assets",
     "benchmarks",
     "catalog",
+    "compare",
     "datasets",
+    "doctor",
     "envs",
     "event",
     "fetch",
@@ -30,12 +33,15 @@ __all__ = [
     "match",
     "models",
     "predict",
+    "report",
     "reports",
+    "rerun",
     "run",
     "runs",
     "search",
     "show",
     "span",
+    "status",
     "store",
     "studies",
     "sweep",
@@ -44,6 +50,7 @@ __all__ = [
     "traces",
     "trust",
     "tune",
+    "watch",
     "workflows",
 ]
 
@@ -55,7 +62,7 @@ if TYPE_CHECKING:
 
     from fairmile.base.errors import FairmileError
     from fairmile.base.trust import TrustedProject
-    from fairmile.benchmarks.benchmarks import Benchmarks
+    from fairmile.benchmarks.measured import MeasuredBenchmarks
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.card import Card
     from fairmile.catalog.catalog import Catalog
@@ -63,18 +70,24 @@ if TYPE_CHECKING:
     from fairmile.catalog.match import Matches
     from fairmile.catalog.results import ResolvedCard, SearchResult
     from fairmile.catalog.verbs import Datasets, Workflows
+    from fairmile.doctor import Diagnosis
     from fairmile.envs.envs import Envs
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.spec import JobSpec
     from fairmile.meter import event, log, span
+    from fairmile.meter.watching import WatchReport
     from fairmile.models.models import Models
     from fairmile.predict.predict import Predict
-    from fairmile.reports.reports import Reports
+    from fairmile.reports.page import Report
+    from fairmile.reports.reports import Evaluation, Reports
     from fairmile.runs.record.run import Run
+    from fairmile.runs.rerun import Rerun
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
+    from fairmile.sweeps.folder import Sweep
     from fairmile.sweeps.results import SweepStatus
+    from fairmile.sweeps.status import WorkspaceStatus
     from fairmile.sweeps.sweeps import Sweeps
     from fairmile.sweeps.tuning.results import StudyStatus
     from fairmile.sweeps.tuning.study import Studies
@@ -94,7 +107,7 @@ if TYPE_CHECKING:
     runs: Runs
     sweeps: Sweeps
     studies: Studies
-    benchmarks: Benchmarks
+    benchmarks: MeasuredBenchmarks
     reports: Reports
     predict: Predict
     traces: Traces
@@ -106,9 +119,16 @@ _NOUNS = (
 )
 
 
-def search(text: str = "", *, kind: str | None = None, limit: int = 20) -> SearchResult:
+def search(
+    text: str = "",
+    *,
+    kind: str | None = None,
+    regex: str | None = None,
+    limit: int = 20,
+    all_versions: bool = False,
+) -> SearchResult:
     """Return the assets that match words, `field:value`, `prefix*` and `/regex/`."""
-    return _workspace().catalog.search(text, kind=kind, limit=limit)
+    return _workspace().catalog.search(text, kind=kind, regex=regex, limit=limit, all_versions=all_versions)
 
 
 def show(name: str, *, kind: str | None = None) -> ResolvedCard:
@@ -123,25 +143,15 @@ def match(
     return _workspace().catalog.match(model=model, dataset=dataset, domain=domain, limit=limit)
 
 
-def fetch(
-    names: str | Sequence[str],
-    *,
-    to: str | Path | None = None,
-    pool: str | None = None,
-    fresh: bool = False,
-    limit: int | None = None,
-    access_granted: bool = False,
-) -> FetchedAssets:
-    """Fetch assets or addresses into the store, and into the folder `to` where given; what is stored does not move.
+def fetch(names: str | Sequence[str], *, to: str | Path | None = None, **options: Any) -> FetchedAssets:
+    """Fetch assets or addresses into the store, and into the folder `to` if given.
 
-    With `access_granted` you confirm that you may have data whose card restricts access.
+    `options` are those of `fm.assets.fetch`, such as `pool`, `fresh`, `limit`, `sha256`, `unpack` and `replace`. With
+    `access_granted=True` you confirm that you may have data whose card restricts access.
     """
     from pathlib import Path
 
-    folder = Path(to) if to is not None else None
-    return _workspace().assets.fetch(
-        names, to=folder, pool=pool, fresh=fresh, limit=limit, access_granted=access_granted
-    )
+    return _workspace().assets.fetch(names, to=Path(to) if to is not None else None, **options)
 
 
 def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **fields: Any) -> Run:
@@ -152,20 +162,38 @@ def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **
     return _workspace().runs.run(what, dataset, again=again, **fields)
 
 
+def rerun(run: str, *, tolerance: float | None = None, trust: bool = False, **changes: Any) -> Rerun:
+    """Repeat a run, or that of a crate, from its record in a fresh folder, and return what differs.
+
+    `changes` are fields of the new run, such as `system` and `environment`. A run that somebody else recorded needs
+    `trust=True`; read `fm.runs.rerun_plan(run).review` first.
+    """
+    return _workspace().runs.rerun(run, tolerance=tolerance, trust=trust, **changes)
+
+
 def sweep(
-    what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, at_once: int = 1, **fields: Any
+    what: str | Path | Sequence[str],
+    *,
+    params: Mapping[str, Any] | None = None,
+    at_once: int = 1,
+    failed: bool = False,
+    **fields: Any,
 ) -> SweepStatus:
     """Run a file, an asset or a command over all combinations of values, and return the status of each point.
 
-    `params` are axes, as `{"lr": [0.1, 0.01]}`; `fields` are those of a run, as `system`, where it then runs.
+    `params` are axes, such as `{"lr": [0.1, 0.01]}`; `fields` are those of a run, such as `system`, where it then runs.
+    The id of a sweep runs its missing points, and with `failed` also those that failed.
     """
     workspace = _workspace()
-    definition, source = workspace.sweeps.read_any(what, params=params)
-    made = workspace.sweeps.create(definition, source, **fields)
-    if not made.system:
-        return workspace.sweeps.run(made, at_once=at_once)
-    workspace.sweeps.submit(made, at_once=at_once if at_once > 1 else None)
-    return workspace.sweeps.wait(made)
+    sweeps = workspace.sweeps
+    known = _existing(workspace, what, "sweep") if params is None and not fields else None
+    made = known or sweeps.create(*sweeps.read_any(what, params=params), **fields)
+    if made.system:
+        sweeps.submit(made, failed=failed, at_once=at_once if at_once > 1 else None)
+        sweeps.wait(made)
+    else:
+        sweeps.run(made, at_once=at_once, failed=failed)
+    return sweeps.status(made, best=made.document.get("best") or "")
 
 
 def tune(
@@ -173,15 +201,61 @@ def tune(
 ) -> StudyStatus:
     """Search for the best values as a file says, until its budget is spent, and return the trials and the best.
 
-    `fields` are those of a run, or of the file's `tuning`, as `trials` and `sampler`.
+    `fields` are those of a run, or of the file's `tuning`, such as `trials` and `sampler`. The id of a study resumes
+    it.
     """
     workspace = _workspace()
-    definition, source = workspace.sweeps.read_any(what, params=params)
-    made = workspace.studies.create(definition, source, **fields)
+    studies = workspace.studies
+    known = _existing(workspace, what, "tune") if params is None and not fields else None
+    made = known or studies.create(*workspace.sweeps.read_any(what, params=params), **fields)
     if not made.system:
-        return workspace.studies.run(made, workers=workers)
-    workspace.studies.submit(made, workers=workers)
-    return workspace.studies.wait(made)
+        return studies.run(made, workers=workers)
+    studies.submit(made, workers=workers)
+    return studies.wait(made)
+
+
+def _existing(workspace: Workspace, what: str | Path | Sequence[str], verb: str) -> Sweep | None:
+    """Return the sweep or study that a word names, or None where it names what to run."""
+    target = workspace.resolve(what, for_=verb) if isinstance(what, str) else None
+    return target.content if target is not None and target.kind == "sweep" else None
+
+
+def status() -> WorkspaceStatus:
+    """Return what is running, what is queued and what ended last, here and on every system."""
+    return _workspace().status()
+
+
+def compare(
+    *runs: str, metrics: Sequence[str] = (), reference: str | Path | None = None, confidence: float = 0.95
+) -> Evaluation:
+    """Compare runs, groups of repeats or all runs of a name with the first one, and tell differences from noise.
+
+    `reference` is a file of reference values to check them against.
+    """
+    from pathlib import Path
+
+    file = Path(reference) if reference is not None else None
+    return _workspace().reports.evaluate(*runs, metrics=metrics, confidence=confidence, file=file)
+
+
+def report(*runs: str, metrics: Sequence[str] = (), where: Sequence[str] = (), over: Sequence[str] = ()) -> Report:
+    """Report runs, or the last ones. A notebook shows the report; `write(path)` makes a file of it."""
+    return _workspace().reports.page(*runs, metrics=metrics, where=where, over=over)
+
+
+def watch(command: Sequence[str] = (), *, seconds: float | None = None, **options: Any) -> WatchReport:
+    """Measure power, energy and load while a program runs, or of the machine for some seconds, or until interrupted.
+
+    `options` are those of `fairmile.meter.watching.watch`, such as `sources`, `gpus`, `period_s` and `log`.
+    """
+    from fairmile.meter.watching import watch
+
+    return watch(command, seconds=seconds, **options)
+
+
+def doctor() -> Diagnosis:
+    """Return the settings with their origin, the state of catalogs and pools, and problems."""
+    return _workspace().diagnose()
 
 
 def trust(path: str | Path, *, dry_run: bool = False) -> TrustedProject:
@@ -226,10 +300,11 @@ def __dir__() -> list[str]:
 
 
 class _Fairmile(type(sys)):  # type: ignore[misc]  # ModuleType
-    """Serves the nouns; a folder of the same name, once imported, would otherwise stand in their place."""
+    """Serves the nouns and verbs; a module of the same name, once imported, would otherwise take their place."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _NOUNS:
+        is_taken = name in _NOUNS or (name in __all__ and isinstance(value, type(sys)))
+        if not is_taken:
             super().__setattr__(name, value)
 
 

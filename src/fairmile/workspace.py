@@ -26,8 +26,8 @@ from fairmile.transfer.settings import Settings
 # Each command imports what it asks for: a search needs neither store nor engine, a list of runs no catalog.
 if TYPE_CHECKING:
     from fairmile.base.trust import Trust
-    from fairmile.benchmarks.benchmarks import Benchmarks
     from fairmile.benchmarks.expected import FromStep
+    from fairmile.benchmarks.measured import MeasuredBenchmarks
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.results import ResolvedCard
@@ -525,6 +525,7 @@ class Workspace:
             self.home / "sweeps",
             lambda: self.runs,
             resolve=self.resolve,
+            catalog=lambda: self.catalog,
             environ=self.environ,
             best=_best_point,
         )
@@ -548,10 +549,15 @@ class Workspace:
         return Models(self.catalog, self.assets, lambda: self.runs)
 
     @property
-    def benchmarks(self) -> Benchmarks:
+    def benchmarks(self) -> MeasuredBenchmarks:
+        from fairmile.benchmarks.measured import MeasuredBenchmarks
+
+        return MeasuredBenchmarks(lambda: self.catalog, lambda: self.runs, lambda: self.store, self.environ)
+
+    def _step_of(self, target: Target) -> Path:
         from fairmile.benchmarks.benchmarks import Benchmarks
 
-        return Benchmarks(lambda: self.catalog)
+        return Benchmarks(lambda: self.catalog).step_of(target)
 
     @property
     def predict(self) -> Predict:
@@ -560,7 +566,7 @@ class Workspace:
         return Predict(
             self.home / "perf",
             resolve=lambda word: self.resolve(word, for_="predict"),
-            step_of=lambda target: self.benchmarks.step_of(target),
+            step_of=self._step_of,
             partition_of=lambda name: self.systems.partition(name),
             metrics_of=lambda run: {name: each.value for name, each in self.ledger.get(run).metrics.items()},
             steps_of_runs=self._measured_steps,

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from fairmile.base.units import parse_size
+from fairmile.benchmarks import measured
 from fairmile.benchmarks.storage import METRICS
-from fairmile.cli import benchmark
 from fairmile.costs.collectives.measure import MeasuredBackend
 from fairmile.costs.collectives.tables import MeasuredPoint
 from fairmile.store import speed
@@ -230,7 +230,7 @@ def test_measured_collectives_stand_beside_a_model(
     sizes = [2.0**power for power in range(10, 24, 2)]
     points = tuple(MeasuredPoint("all_reduce", size, 2, 20e-6 + size / 5e9) for size in sizes)
     found = MeasuredBackend("gloo", "gloo", points, {"all_to_all": "gloo has none"})
-    monkeypatch.setattr(benchmark, "measure_collectives", lambda *_, **__: found)
+    monkeypatch.setattr(measured, "measure_collectives", lambda *_, **__: found)
     result = fairmile("benchmark", "collectives", "-o", "points.json")
     heading = "collective ranks size measured bus model error like"
     assert result.out.splitlines()[0].split() == heading.split()
@@ -250,7 +250,7 @@ def test_a_model_that_is_far_from_what_was_measured_is_told_below_the_table(
         MeasuredPoint("all_reduce", 2.0**power, 2, (20e-6 + 2.0**power / 5e9) * (3 if power == 16 else 1))
         for power in range(10, 24, 2)
     )
-    monkeypatch.setattr(benchmark, "measure_collectives", lambda *_, **__: MeasuredBackend("gloo", "gloo", points, {}))
+    monkeypatch.setattr(measured, "measure_collectives", lambda *_, **__: MeasuredBackend("gloo", "gloo", points, {}))
     (note,) = fairmile("benchmark", "collectives").err.splitlines()
     assert note.startswith("note: the model of all reduce is off by up to -")
     assert "(64.0 KiB, 2 ranks): use the measured times there" in note

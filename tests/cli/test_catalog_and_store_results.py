@@ -20,60 +20,17 @@ Call = Callable[[Workspace], Result]
 # Of a disk that others use as well, or of the clock.
 _CHANGING = ("date", "free_bytes", "inodes_free", "total_bytes", "used", "used_bytes", "why")
 
+# Beside those of fairmile/testing/calls.py.
 CASES: dict[str, Call] = {
-    "search lake": lambda w: w.catalog.search("lake"),
     "search nothinglikeit": lambda w: w.catalog.search("nothinglikeit"),
-    "search --facet domain": lambda w: w.catalog.facets("domain"),
-    "show dataset/lake-temperatures": lambda w: w.catalog.show("dataset/lake-temperatures"),
     "show cosmoflow": lambda w: w.catalog.show("cosmoflow"),
-    "show cosmoflow --fair": lambda w: w.catalog.fair("cosmoflow"),
-    "show program/lake-tools --raw": lambda w: w.catalog.source_document("program/lake-tools"),
-    "match --dataset mnist": lambda w: w.catalog.match(dataset="mnist"),
-    "fetch tide.csv": lambda w: w.assets.fetch("tide.csv"),
-    "fetch tide.csv --fresh --dry-run": lambda w: w.assets.plan("tide.csv", fresh=True),
-    "catalog check lake.jsonld": lambda w: w.catalog.check([Path("lake.jsonld")]),
     "catalog add lake.jsonld broken.jsonld --dry-run": lambda w: w.catalog.add_files(
         [Path("lake.jsonld"), Path("broken.jsonld")], dry_run=True
     ),
-    "catalog update lake-temperatures --set version=2 --dry-run": lambda w: w.catalog.update(
-        "lake-temperatures", set={"version": "2"}, dry_run=True
-    ),
-    "catalog rm lake-temperatures --dry-run": lambda w: w.catalog.remove("lake-temperatures", dry_run=True),
-    "catalog versions lake-temperatures": lambda w: w.catalog.versions("lake-temperatures"),
-    "catalog export dataset/mnist --to croissant": lambda w: w.catalog.export("dataset/mnist", "croissant"),
     "catalog export dataset/mnist --to croissant -o out --dry-run": lambda w: w.catalog.export(
         "dataset/mnist", "croissant", Path("out"), dry_run=True
     ),
-    "catalog digest lake.jsonld shared-cards": lambda w: w.catalog.measure_all(
-        [Path("lake.jsonld"), Path("shared-cards")]
-    ),
-    "catalog sync --dry-run": lambda w: w.catalog.sync(dry_run=True),
-    "catalog reindex --dry-run": lambda w: w.catalog.reindex(dry_run=True),
-    "catalog publish site --dry-run": lambda w: w.catalog.publish(Path("site"), dry_run=True),
-    "catalog source add other ./shared-cards --dry-run": lambda w: w.catalog.add_source(
-        "other", "./shared-cards", dry_run=True
-    ),
-    "catalog source ls": lambda w: w.catalog.catalogs(),
-    "catalog source rm group --dry-run": lambda w: w.catalog.remove_source("group", dry_run=True),
-    "store ls": lambda w: w.store.ls(),
-    "store du": lambda w: w.store.du(),
-    "store verify": lambda w: w.store.verify(),
-    "store repair --dry-run": lambda w: w.assets.repair(dry_run=True),
-    "store gc --grace 0 --dry-run": lambda w: w.assets.gc(grace_s=0, dry_run=True),
-    "store pin tide.csv --as paper --dry-run": lambda w: w.store.pin("tide.csv", "paper", dry_run=True),
-    "store unpin kept --dry-run": lambda w: w.store.unpin("kept", dry_run=True),
-    "store pins": lambda w: w.store.pins(),
-    "store push kept ./usb --dry-run": lambda w: w.store.push("kept", "./usb", dry_run=True),
-    "store pool ls": lambda w: w.store.pools.ranked(),
-    "store pool add fast ./fast --speed fast --dry-run": lambda w: w.store.add_pool(
-        "fast", "./fast", speed="fast", dry_run=True
-    ),
-    "store pool rm scratch --dry-run": lambda w: w.store.remove_pool("scratch", dry_run=True),
-    "store pool measure home --dry-run": lambda w: w.store.measure_pool("home", dry_run=True),
-    "trust --list": lambda w: w.trust().ls(),
-    "trust --dry-run": lambda w: w.trust().add(Path("fairmile.yaml").absolute(), dry_run=True),
     "trust --remove --dry-run": lambda w: w.trust().remove(Path("fairmile.yaml").absolute(), dry_run=True),
-    "doctor": lambda w: w.diagnose(),
 }
 
 

@@ -11,7 +11,7 @@ class Disks(Results[Disk]):                 # a list of them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fairmile.base.errors import Unsupported
 from fairmile.base.html_tables import fields_table, rows_table
@@ -28,6 +28,8 @@ _MOST_COLUMNS = 12
 class Result:
     """What a public call returns. A dataclass that is one says `repr=False`, so that the short form below holds."""
 
+    rows_field: ClassVar[str] = ""  # the field of `to_dict()` whose list is the table of the result, such as `places`
+
     def to_dict(self) -> Any:
         """Return the result as data that JSON can hold, exactly what `--json` prints."""
         raise NotImplementedError
@@ -40,8 +42,23 @@ class Result:
         text = " ".join(f"<{type(self).__name__}: {self.summary()}>".split())
         return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a table of the result; a nested field `a: {b: 1}` is the column `a.b`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise Unsupported("pandas is not installed", hint="pip install pandas") from error
+        return pandas.DataFrame([_flat(each) for each in self._rows()])
+
     def _repr_html_(self) -> str:
         return fields_table(_flat(self.to_dict()))
+
+    def _rows(self) -> list[Any]:
+        """Return the rows of the table: those that the result lists, or the result itself as one."""
+        data = self.to_dict()
+        for name in self.rows_field.split(".") if self.rows_field else ():
+            data = data[name] or {}
+        return [data] if isinstance(data, Mapping) else list(data)
 
 
 class Results(list[R], Result):
@@ -56,20 +73,12 @@ class Results(list[R], Result):
 
     __repr__ = Result.__repr__
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a table with one row each; a nested field `a: {b: 1}` is the column `a.b`."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise Unsupported("pandas is not installed", hint="pip install pandas") from error
-        return pandas.DataFrame([_flat(each) for each in self._items()])
-
     def _repr_html_(self) -> str:
-        items = [_flat(each) for each in self._items()]
+        items = [_flat(each) for each in self._rows()]
         columns = list(dict.fromkeys(name for each in items for name in each))[:_MOST_COLUMNS]
         return rows_table(columns, [[each.get(name) for name in columns] for each in items])
 
-    def _items(self) -> list[Any]:
+    def _rows(self) -> list[Any]:
         items = self.to_dict()
         return items if isinstance(items, list) else next(each for each in items.values() if isinstance(each, list))
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.html_tables import rows_table
+from fairmile.base.paths import AnyPath
 from fairmile.base.results import Result, Results
 from fairmile.benchmarks.harness.schema import Field, Schema
 from fairmile.benchmarks.program import SCHEMA, SETTINGS, STEP, SUITE, folder_of, load, names
@@ -201,7 +202,7 @@ class Benchmarks:
             hint="give FILE.py:FUNCTION that builds one, or a description in YAML: `fairmile predict memory --help`",
         )
 
-    def new(self, name: str, folder: Path, *, kind: str = "learning", dry_run: bool = False) -> NewBenchmark:
+    def new(self, name: str, folder: AnyPath, *, kind: str = "learning", dry_run: bool = False) -> NewBenchmark:
         """Write a benchmark that runs as it is into a new folder, and return its files.
 
         `learning` is a model in PyTorch trained by the harness; `program` is any program that prints its metrics. With
@@ -213,7 +214,7 @@ class Benchmarks:
             )
         if kind not in KINDS:
             raise UsageError(f"there is no kind {kind!r} of benchmark", hint=f"there are {' and '.join(KINDS)}")
-        place = folder / name
+        place = Path(folder) / name
         if place.exists():
             raise Conflict(f"{place} is there already", hint="choose another name or folder")
         templates = sorted((_TEMPLATES / kind).glob("*.tmpl"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.commands import Here
 from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.paths import AnyPath, as_paths
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest, slug
 from fairmile.catalog.builtin import builtin_folder
@@ -452,7 +453,12 @@ class Catalog:
         return Additions(done)
 
     def add_files(
-        self, files: Sequence[Path], *, format: str | None = None, anyway: bool = False, dry_run: bool = False
+        self,
+        files: AnyPath | Sequence[AnyPath],
+        *,
+        format: str | None = None,
+        anyway: bool = False,
+        dry_run: bool = False,
     ) -> Additions:
         """Add every asset of several files as `add` does; a file that fails does not stop the others.
 
@@ -460,11 +466,12 @@ class Catalog:
         """
         cards: list[Added] = []
         failed: list[FailedFile] = []
-        for file in files:
+        paths = as_paths(files)
+        for file in paths:
             try:
                 cards += self.add(file, format=format, anyway=anyway, dry_run=dry_run)
             except FairmileError as error:
-                if len(files) == 1:
+                if len(paths) == 1:
                     raise
                 failed.append(FailedFile(str(file), error))
                 if error.exit_code != UsageError.exit_code:  # the disk, not the file: the next one would fail as well
@@ -664,10 +671,10 @@ class Catalog:
 
     # Checking and exchange
 
-    def check(self, paths: Iterable[Path], *, format: str | None = None) -> CheckedFiles:
+    def check(self, paths: AnyPath | Iterable[AnyPath], *, format: str | None = None) -> CheckedFiles:
         """Check cards and foreign documents; every problem has file, line and field. Nothing is changed."""
         verdicts = CheckedFiles()
-        for path in paths:
+        for path in as_paths(paths):
             try:
                 cards, problems = self._parse(_WORK["document"](path), format)
                 verdicts.append(Checked(str(path), problems, [str(card.handle) for card in cards]))
@@ -681,7 +688,7 @@ class Catalog:
         self,
         name: str,
         format: str,
-        target: Path | None = None,
+        target: AnyPath | None = None,
         *,
         kind: str | None = None,
         replace: bool = False,
@@ -691,6 +698,7 @@ class Catalog:
 
         A file that is there and differs is a Conflict unless `replace` is given; then nothing is written.
         """
+        target = Path(target) if target is not None else None
         card = self.get(name, kind=kind)
         documents: dict[str, str] = (
             {f"{card.name}.jsonld": card.to_json()} if format == "card" else _WORK["write"](card, format)
@@ -713,9 +721,9 @@ class Catalog:
         return measured
 
     @staticmethod
-    def measure_all(paths: Iterable[Path]) -> Contents:
+    def measure_all(paths: AnyPath | Iterable[AnyPath]) -> Contents:
         """Return size, digests and SWHID of several files and folders."""
-        measured: Contents = _WORK["measure_all"](paths)
+        measured: Contents = _WORK["measure_all"](as_paths(paths))
         return measured
 
     def fair(self, name: str | Card, *, kind: str | None = None) -> Assessment:
@@ -752,13 +760,13 @@ class Catalog:
         matches: Matches = _WORK["match"](self, model=model, dataset=dataset, domain=domain, limit=limit)
         return matches
 
-    def publish(self, target: Path, *, catalog: str | None = None, dry_run: bool = False) -> Publication:
+    def publish(self, target: AnyPath, *, catalog: str | None = None, dry_run: bool = False) -> Publication:
         """Write the cards of a catalog (the local one) as a folder that any web server can offer."""
         folder = self.local if catalog is None else self._folder(catalog)
         cards = [folder.read(path) for path, _ in folder.scan()]
         if not dry_run:
-            _WORK["publish"](cards, target)
-        return Publication(len(cards), target, dry_run)
+            _WORK["publish"](cards, Path(target))
+        return Publication(len(cards), Path(target), dry_run)
 
     # Sources
 

@@ -16,25 +16,16 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
 from fairmile.benchmarks.benchmarks import KINDS, BenchmarkDetails, BenchmarkList
 from fairmile.benchmarks.results import NewBenchmark, StagePlan, StageRuns
-from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.benchmarks.storage import (
     LONGEST_S,
     StorageFolder,
     StoragePlan,
     StorageRun,
-    measure_storage,
-    plan_storage,
     rate_words,
 )
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_output, one_line
-from fairmile.costs.collectives.measure import (
-    MeasuredBackend,
-    ModelComparison,
-    measure_collectives,
-    plan_collectives,
-    write_measured,
-)
+from fairmile.costs.collectives.measure import MeasuredBackend, ModelComparison
 from fairmile.costs.collectives.ranks import BACKENDS
 from fairmile.costs.collectives.results import MeasurementPlan
 from fairmile.runs.record.run import Run
@@ -194,12 +185,12 @@ def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...],
       fairmile benchmark stages miniweather --dry-run
       fairmile benchmark stages miniweather simulate -p nx=32 -p nz=16 -p storm_s=60
     """
+    benchmarks = Workspace.open().benchmarks
     if dry_run:
-        out.show(planned_steps(name, steps), lambda plan: out.line("\n".join(plan)))
+        out.show(benchmarks.plan_stages(name, steps), lambda plan: out.line("\n".join(plan)))
         return
     echo = sys.stderr.buffer if out.as_json else sys.stdout.buffer
-    runs = Workspace.open().runs
-    stage_runs = run_stages(runs, name, steps, params=parse_params(params), echo=echo, on_stage=_stage(out), **given)
+    stage_runs = benchmarks.stages(name, steps, params=parse_params(params), echo=echo, on_stage=_stage(out), **given)
     out.show(stage_runs, lambda stages: out.hint(f"`fairmile compare {stages.group}` compares them"))
 
 
@@ -245,13 +236,12 @@ def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_
       fairmile benchmark storage . /dev/shm --size '4 MB'
       fairmile benchmark storage . --need '1 GB' --dry-run
     """
-    workspace = Workspace.open()
-    folders = plan_storage(workspace.store, paths, size_bytes=size, environ=workspace.environ)
+    benchmarks = Workspace.open().benchmarks
     if dry_run:
-        out.show(folders, lambda folders: _print_storage_plan(out, folders))
+        out.show(benchmarks.plan_storage(paths, size_bytes=size), lambda folders: _print_storage_plan(out, folders))
         return 0
     with _cleaned_up():
-        done = measure_storage(workspace.runs, folders, size_bytes=size, need_bytes=need, on_step=_ProgressLine().show)
+        done = benchmarks.storage(paths, size_bytes=size, need_bytes=need, on_step=_ProgressLine().show)
     out.show(done, lambda done: _print_storage(out, done))
     return 3 if any(each.problem for each in done.report.measured) else 0
 
@@ -290,13 +280,12 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
         "collectives": _words(named),
         "seconds": parse_duration(options["lasting"]),
     }
+    benchmarks = Workspace.open().benchmarks
     if dry_run:
-        plan = plan_collectives(backend, counts, **arguments)
+        plan = benchmarks.plan_collectives(backend, counts, **arguments)
         out.show(plan, lambda plan: out.line("\n".join(plan.to_dict()["commands"])))
         return
-    measured = measure_collectives(backend, counts, **arguments)
-    if options["output"] is not None:
-        write_measured(options["output"], measured)
+    measured = benchmarks.collectives(backend, counts, output=options["output"], **arguments)
     out.show(measured, lambda measured: _print_collectives(out, measured))
 
 

@@ -119,7 +119,7 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
     """
     workspace = Workspace.open()
     definition, _ = _read_points(workspace, options, context)
-    points = workspace.sweeps.list_points(definition, catalog=lambda: workspace.catalog, template=options["template"])
+    points = workspace.sweeps.list_points(definition, template=options["template"])
     out.show(points, lambda points: _print_points(out, points))
 
 
@@ -200,7 +200,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
         if "run" not in definition.fields:  # a run file may name a system, too
             _check_where(context, changes.get("system") or definition.fields.get("system", ""))
         first, template = list(islice(definition.points, 1)), options["template"]
-        sweeps.check(definition, first, catalog=lambda: workspace.catalog, template=template, **changes)
+        sweeps.check(definition, first, template=template, **changes)
         if options["dry_run"]:
             out.show(sweeps.plan(definition, template=template, **changes), lambda plan: _print_plan(out, plan))
             return 0

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, json_output
@@ -23,7 +22,6 @@ from fairmile.cli.sweep import (
     space_options,
 )
 from fairmile.sweeps.folder import Sweep
-from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.engine import Settings, TrialRecord
 from fairmile.sweeps.tuning.results import ChangedStudy, StudyStatus
 from fairmile.sweeps.tuning.study import Studies, StudyPlan
@@ -106,7 +104,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
         print_notes(out, known)
         out.say(f"study {known.id}")
     else:
-        _check_study(known)
+        workspace.studies.get(known)
         check_only(context, known, "workers", "trials", "wait", "dry_run", "as_json")
         if options["dry_run"]:
             return _show_status(out, workspace, known)
@@ -131,7 +129,7 @@ def show(out: Out, reference: str) -> None:
       fairmile tune show last
     """
     workspace = Workspace.open()
-    study = _study(workspace.sweeps, reference)
+    study = workspace.studies.get(reference)
     workspace.studies.settle(study)
     _show_status(out, workspace, study)
 
@@ -147,20 +145,8 @@ def stop(out: Out, reference: str, dry_run: bool) -> None:
     Examples:
       fairmile tune stop last --dry-run
     """
-    workspace = Workspace.open()
-    stopped = workspace.studies.stop(_study(workspace.sweeps, reference), dry_run=dry_run)
+    stopped = Workspace.open().studies.stop(reference, dry_run=dry_run)
     out.show(stopped, lambda stopped: out.line(f"study {stopped.id}: {stopped.done}"))
-
-
-def _study(sweeps: Sweeps, reference: str) -> Sweep:
-    study = sweeps.get(reference)
-    _check_study(study)
-    return study
-
-
-def _check_study(sweep: Sweep) -> None:
-    if not sweep.is_study:
-        raise UsageError(f"{sweep.id} is a sweep, not a study", hint=f"`fairmile sweep show {sweep.id}`")
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.commands import Here, Runner, Ssh
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.paths import AnyPath, as_paths
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.folders import JobFolders, LocalJobFolders, RemoteJobFolders
@@ -229,13 +230,13 @@ class Machines:
         """Return a system in full, with where its description comes from."""
         return self.registry.show(name)
 
-    def check(self, files: Sequence[Path]) -> FileChecks:
+    def check(self, files: AnyPath | Sequence[AnyPath]) -> FileChecks:
         """Check files that describe systems; nothing is changed."""
-        return check_files(files)
+        return check_files(as_paths(files))
 
-    def add(self, file: Path, *, replace: bool = False, dry_run: bool = False) -> AddedSystem:
+    def add(self, file: AnyPath, *, replace: bool = False, dry_run: bool = False) -> AddedSystem:
         """Copy a valid system file into the user's own folder of systems."""
-        added = add_system(file, self.own_folder, replace=replace, dry_run=dry_run)
+        added = add_system(Path(file), self.own_folder, replace=replace, dry_run=dry_run)
         self._forget()
         return added
 
@@ -306,7 +307,7 @@ class Machines:
 
     def evaluate_file(
         self,
-        script: Path,
+        script: AnyPath,
         *,
         to: str = "",
         add: Sequence[str] = (),
@@ -315,6 +316,7 @@ class Machines:
         write: bool = False,
     ) -> Evaluation:
         """Update the module blocks of a script file as `evaluate` does; change the file only with `write`."""
+        script = Path(script)
         text = read_script(script)
         evaluation = self.evaluate(text, to=to, add=add, remove=remove, partition=partition, file=str(script))
         if not write or not evaluation.changed:

@@ -23,6 +23,7 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.paths import AnyPath
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.views import describe_left_behind, show_folder
 from fairmile.envs.envs import Envs
@@ -606,13 +607,13 @@ class Jobs:
                 output += self.log(job.id, task=task, errors=errors, tail=True).decode(errors="replace")
         return diagnose(status, output, self._records.get(job.id).spec)
 
-    def bring(self, reference: str, to: Path, *, dry_run: bool = False) -> CopiedFiles:
+    def bring(self, reference: str, to: AnyPath, *, dry_run: bool = False) -> CopiedFiles:
         """Copy the declared outputs of a job into a folder and return where they are, or would be."""
         record = self._records.get(reference)
         place = self.machines[record.system].place
         copied = CopiedFiles()
         for name in record.spec.outputs:
-            target = safe_join(to, name)
+            target = safe_join(Path(to), name)
             if not dry_run:
                 place.bring(record.id, _inside(record.spec) + name, target)
             copied.append(target)

@@ -99,8 +99,9 @@ class Report(Result):
         figures = ", ".join(each.name for each in self.pictures)
         return fields_table({"report": self.title, "runs": len(self.data["runs"]), "figures": figures})
 
-    def write(self, path: Path, form: Format = "html", *, dry_run: bool = False) -> ReportFiles:
+    def write(self, path: str | Path, form: Format = "html", *, dry_run: bool = False) -> ReportFiles:
         """Write the report and return its files: an HTML file, or Markdown and a folder of figures, or the folder."""
+        path = Path(path)
         if form in ("svg", "png"):
             if not self.pictures:
                 raise _no_figures()

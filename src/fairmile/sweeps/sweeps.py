@@ -54,6 +54,7 @@ from fairmile.sweeps.results import (
 )
 from fairmile.sweeps.templates import Texts
 
+Definable = Definition | str | Path | Sequence[str]  # what defines a sweep: a file, an asset, the words of a command
 RESULTS = "results.json"
 _FORMAT = "fairmile-sweep/1"
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -113,12 +114,14 @@ class Sweeps:
         runs: Callable[[], Runs],
         *,
         resolve: Callable[..., Target],
+        catalog: Callable[[], Catalog],
         environ: Mapping[str, str],
         best: Callable[[Sequence[Run], str], str] = lambda _, __: "",
     ) -> None:
         self.root = root
         self._runs = runs
         self._resolve = resolve
+        self._catalog = catalog
         self._environ = environ
         self._best = best  # says in a sentence which of some runs is best by a metric
 
@@ -175,7 +178,6 @@ class Sweeps:
         definition: Definition,
         points: Sequence[Point],
         *,
-        catalog: Callable[[], Catalog],
         template: Path | None = None,
         **changes: Any,
     ) -> None:
@@ -203,21 +205,26 @@ class Sweeps:
             except NotFound as error:
                 raise NotFound(f"{definition.origin('run')}: {error}", hint=error.hint) from None
             members.check(spec)
-            members.check_inputs(spec, catalog)
+            members.check_inputs(spec, self._catalog)
 
     def list_points(
-        self, definition: Definition, *, catalog: Callable[[], Catalog], template: Path | None = None
+        self, what: Definable, *, params: Mapping[str, Any] | None = None, template: Path | None = None
     ) -> SweepPoints:
         """Return the points of a sweep, or raise what is wrong with one of them."""
+        definition = self._definition(what, params)
         points = SweepPoints(definition.points.axes, definition.points)
-        self.check(definition, points, catalog=catalog, template=template)
+        self.check(definition, points, template=template)
         return points
+
+    def _definition(self, what: Definable, params: Mapping[str, Any] | None) -> Definition:
+        return what if isinstance(what, Definition) else self.read_any(what, params=params)[0]
 
     def plan_generation(
         self,
-        definition: Definition,
+        what: Definable,
         folder: Path,
         *,
+        params: Mapping[str, Any] | None = None,
         template: Path | None = None,
         name: str = "",
         copy: Sequence[str | Path] = (),
@@ -225,13 +232,14 @@ class Sweeps:
     ) -> GenerationPlan:
         """Return what `generate` with the same arguments would write."""
         given: dict[str, Any] = {"name": name, "copy": copy, "split_among": split_among, "environ": self._environ}
-        return plan_generation(definition, template, folder, **given)
+        return plan_generation(self._definition(what, params), template, Path(folder), **given)
 
     def generate(
         self,
-        definition: Definition,
+        what: Definable,
         folder: Path,
         *,
+        params: Mapping[str, Any] | None = None,
         template: Path | None = None,
         name: str = "",
         copy: Sequence[str | Path] = (),
@@ -240,10 +248,18 @@ class Sweeps:
     ) -> Generated:
         """Write a folder per point, with script and configuration, for those who submit by hand."""
         given: dict[str, Any] = {"name": name, "copy": copy, "split_among": split_among, "environ": self._environ}
-        return generate(definition, template, folder, on_progress=on_progress, **given)
+        return generate(self._definition(what, params), template, Path(folder), on_progress=on_progress, **given)
 
-    def plan(self, definition: Definition, *, template: Path | None = None, **changes: Any) -> SweepPlan:
+    def plan(
+        self,
+        what: Definable,
+        *,
+        params: Mapping[str, Any] | None = None,
+        template: Path | None = None,
+        **changes: Any,
+    ) -> SweepPlan:
         """Return what a sweep would do; `changes` are fields of its runs, as `system`."""
+        definition = self._definition(what, params)
         first, last, count = _ends(definition)
         members = Members(definition, template, self._environ, changes)
         if not members.can_run:
@@ -378,8 +394,10 @@ class Sweeps:
         sweeps = list_sweeps(self.root)[:limit]
         return SweepList(sweeps, self._runs().counts([each.id for each in sweeps]))
 
-    def get(self, reference: str) -> Sweep:
+    def get(self, reference: str | Sweep) -> Sweep:
         """Return the sweep that an id, its unique start or end, a name that only one has, or `last` means."""
+        if isinstance(reference, Sweep):
+            return reference
         sweeps = list_sweeps(self.root)
         if reference == "last" and sweeps:
             return sweeps[0]
@@ -413,8 +431,9 @@ class Sweeps:
 
     # Status
 
-    def status(self, sweep: Sweep, *, states: Collection[str] = (), best: str = "") -> SweepStatus:
+    def status(self, reference: str | Sweep, *, states: Collection[str] = (), best: str = "") -> SweepStatus:
         """Return the status of the points of a sweep in some states, or in all, and which is best by a metric."""
+        sweep = self.get(reference)
         points = [each for each in self.points(sweep) if not states or each.state in states]
         return SweepStatus(sweep, points, self.best(sweep, best))
 
@@ -532,8 +551,9 @@ class Sweeps:
             self._conclude(sweep, found)
         return found
 
-    def cancel(self, sweep: Sweep, *, dry_run: bool = False) -> ChangedSweep:
+    def cancel(self, reference: str | Sweep, *, dry_run: bool = False) -> ChangedSweep:
         """Cancel the jobs of a sweep. Finished points stay, and points that are held back are not submitted."""
+        sweep = self.get(reference)
         if not sweep.system:
             return ChangedSweep(sweep.folder, sweep.document, "has no jobs, since it runs here")
         if dry_run:

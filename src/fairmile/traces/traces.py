@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.results import Results
@@ -62,17 +62,18 @@ class Traces:
     def replay(
         self,
         paths: Paths,
-        change: WhatIf,
+        change: WhatIf | Mapping[str, Any],
         *,
         format: str | None = None,
         on: str = "",
         to: str = "",
         algorithms: Mapping[str, str] | None = None,
     ) -> Replayed:
-        """Return the time of a step if something had been different.
+        """Return the time of a step if something had been different, such as `{"bandwidth": 4}`.
 
         `on` is the system that was traced, `to` the one to move to; `algorithms` fix how collectives are done there.
         """
+        change = change if isinstance(change, WhatIf) else WhatIf(**change)
         named = {collective_name(name): _known(name, algorithm) for name, algorithm in (algorithms or {}).items()}
         measured_by, wanted = self._model(on), self._model(to or on)
         if named:

@@ -34,7 +34,7 @@ from fairmile.sweeps.files import read_document
 from fairmile.sweeps.folder import SWEEP, Sweep, read_sweep
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Objective
-from fairmile.sweeps.sweeps import Sweeps
+from fairmile.sweeps.sweeps import Definable, Sweeps
 from fairmile.sweeps.tuning.curves import hindsight, stopper
 from fairmile.sweeps.tuning.engine import ENGINES, Engine, Settings, TrialRecord
 from fairmile.sweeps.tuning.pulse import Pulse, has_no_pulse
@@ -91,8 +91,16 @@ class Studies:
         self._sweeps = sweeps
         self._runs = runs
 
-    def plan(self, definition: Definition, *, template: Path | None = None, **changes: Any) -> StudyPlan:
+    def plan(
+        self,
+        what: Definable,
+        *,
+        params: Mapping[str, Any] | None = None,
+        template: Path | None = None,
+        **changes: Any,
+    ) -> StudyPlan:
         """Return what `create` with the same arguments would begin, or raise what is wrong with it."""
+        definition = what if isinstance(what, Definition) else self._sweeps.read_any(what, params=params)[0]
         space, settings = self._checked(definition, changes)
         run, trial_s, source = self._sweeps.plan_trial(definition, template=template, **changes)
         with tempfile.TemporaryDirectory(prefix="fairmile-") as folder:
@@ -172,8 +180,16 @@ class Studies:
         """Return what the trials of a study took: node_hours, and energy_j as far as it was measured, or None."""
         return _spent(study, self._runs())
 
-    def status(self, study: Sweep) -> StudyStatus:
+    def get(self, reference: str | Sweep) -> Sweep:
+        """Return the study that an id, its unique start or end, a name that only one has, or `last` means."""
+        study = self._sweeps.get(reference)
+        if not study.is_study:
+            raise UsageError(f"{study.id} is a sweep, not a study", hint=f"`fairmile sweep show {study.id}`")
+        return study
+
+    def status(self, reference: str | Sweep) -> StudyStatus:
         """Return the trials of a study, the best of them, and what all of them took."""
+        study = self.get(reference)
         return self._status(study, self._trials(study, self.engine(study)))
 
     def _status(self, study: Sweep, trials: Sequence[TrialRecord]) -> StudyStatus:
@@ -320,8 +336,9 @@ class Studies:
         on_look(found)
         return self._status(study, found)
 
-    def stop(self, study: Sweep, *, dry_run: bool = False) -> ChangedStudy:
+    def stop(self, reference: str | Sweep, *, dry_run: bool = False) -> ChangedStudy:
         """Stop a study: start no further trial, and cancel its jobs."""
+        study = self.get(reference)
         if dry_run:
             return ChangedStudy(study.id, "would be stopped")
         (study.folder / _STOP).touch()

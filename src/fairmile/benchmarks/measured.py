@@ -1,0 +1,73 @@
+"""Benchmarks that run: step by step, and those of storage and of collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairmile.benchmarks.benchmarks import Benchmarks
+from fairmile.benchmarks.results import StagePlan, StageRuns
+from fairmile.benchmarks.stages import planned_steps, run_stages
+from fairmile.benchmarks.storage import StorageFolder, StoragePlan, StorageRun, measure_storage, plan_storage
+from fairmile.catalog.catalog import Catalog
+from fairmile.costs.collectives.measure import MeasuredBackend, measure_collectives, plan_collectives, write_measured
+from fairmile.costs.collectives.results import MeasurementPlan
+from fairmile.runs.runs import Runs
+from fairmile.store.store import Store
+
+
+class MeasuredBenchmarks(Benchmarks):
+    """The benchmarks of a workspace, with those whose measurements it records."""
+
+    def __init__(
+        self,
+        catalog: Callable[[], Catalog],
+        runs: Callable[[], Runs],
+        store: Callable[[], Store],
+        environ: Mapping[str, str],
+    ) -> None:
+        super().__init__(catalog)
+        self._runs = runs
+        self._store = store
+        self._environ = environ
+
+    def plan_stages(self, name: str, steps: Sequence[str] = ()) -> StagePlan:
+        """Return the steps of a benchmark that would run, up to the last one named."""
+        return planned_steps(name, steps)
+
+    def stages(self, name: str, steps: Sequence[str] = (), **given: Any) -> StageRuns:
+        """Run a benchmark step by step; each step is a run that reads the outputs of the previous ones.
+
+        `given` are `params`, `seed` and `again`, or fields of every run.
+        """
+        return run_stages(self._runs(), name, steps, **given)
+
+    def plan_storage(self, paths: Sequence[str | Path], *, size_bytes: int | None = None) -> StoragePlan:
+        """Return the folders whose storage would be measured, with file system and free space."""
+        return plan_storage(self._store(), paths, size_bytes=size_bytes, environ=self._environ)
+
+    def storage(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        size_bytes: int | None = None,
+        need_bytes: int = 0,
+        on_step: Callable[[StorageFolder, str], None] = lambda *_: None,
+    ) -> StorageRun:
+        """Measure the storage of folders, record it as a run, and recommend one for `need_bytes` of data."""
+        folders = self.plan_storage(paths, size_bytes=size_bytes)
+        return measure_storage(self._runs(), folders, size_bytes=size_bytes, need_bytes=need_bytes, on_step=on_step)
+
+    def plan_collectives(self, backend: str = "gloo", ranks: Sequence[int] = (2,), **given: Any) -> MeasurementPlan:
+        """Return the commands that would measure collectives; `given` are `sizes`, `collectives` and `seconds`."""
+        return plan_collectives(backend, ranks, **given)
+
+    def collectives(
+        self, backend: str = "gloo", ranks: Sequence[int] = (2,), *, output: Path | None = None, **given: Any
+    ) -> MeasuredBackend:
+        """Measure collectives between ranks on this machine, fit a model to them, and write both to `output`."""
+        measured = measure_collectives(backend, ranks, **given)
+        if output is not None:
+            write_measured(output, measured)
+        return measured
