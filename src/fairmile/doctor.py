@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from fairmile.base.config import Config, Setting
-from fairmile.base.errors import FairmileError
+from fairmile.base.errors import FairmileError, MissingExtra
 from fairmile.base.registry import Registry
 from fairmile.base.results import Result
 from fairmile.base.version import __version__
@@ -128,7 +128,7 @@ def _unavailable_plugins() -> dict[str, str]:
     # A format and a fetcher may have one name.
     for noun, registry in _PLUGINS.items():
         failures |= {f"{noun} {name}": error for name, error in registry.failures().items()}
-    return {name: str(error) for name, error in failures.items()}
+    return {name: _message(error) for name, error in failures.items()}
 
 
 def _collect(read: Callable[[], Iterable[T]], problems: list[str]) -> list[T]:
@@ -140,7 +140,9 @@ def _collect(read: Callable[[], Iterable[T]], problems: list[str]) -> list[T]:
         return []
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
+    if isinstance(error, MissingExtra):
+        return f"{error}: {error.hint}"
     if isinstance(error, sqlite3.Error):
         return f"the index cannot be used: {error}"
     if isinstance(error, OSError) and not isinstance(error, FairmileError) and error.filename is not None:

@@ -58,7 +58,8 @@ def test_a_missing_dependency_names_the_extra_that_installs_it(module: Module) -
     module("fm_flux", "import flux_that_nobody_has.core\n")
     with pytest.raises(Unsupported) as caught:
         schedulers(flux=Plugin("fm_flux:Flux", extra="flux"))["flux"]
-    assert str(caught.value) == "scheduler 'flux' needs flux_that_nobody_has: pip install 'fairmile[flux]'"
+    assert str(caught.value) == "scheduler 'flux' needs flux_that_nobody_has"
+    assert caught.value.hint == "pip install 'fairmile[flux]'"
 
 
 def test_a_missing_dependency_without_an_extra_is_named(module: Module) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from extras import needs_extra
 from store_filling import fill, open_store
 
 from fairmile.base.digest import sha256_hex
@@ -479,5 +480,5 @@ def test_a_missing_library_says_how_to_install_it(
 ) -> None:
     asset = load({name: b""})
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(Unsupported, match=rf"^reading {name} needs {module}: pip install 'fairmile\[science\]'$"):
+    with needs_extra("science", f"^reading {name} needs {module}$"):
         asset.table()

@@ -5,7 +5,8 @@ FairmileError                          3  something outside the program went wro
 │   └── InvalidDocument                2  a document breaks its rules; lists every problem
 ├── NotFound        (LookupError)      2  a name leads nowhere
 ├── Conflict                           2  what is there already contradicts what is asked for
-├── Unsupported     (NotImplementedError)  3  an extra is missing, or this system lacks the feature
+├── Unsupported     (NotImplementedError)  3  this system lacks the feature
+│   └── MissingExtra                   3  a package is not installed; the hint is the command that installs it
 ├── SystemFailure   (OSError)          3  a command is missing, a folder cannot be read
 │   └── DiskFailure                    3  our own disk is full, read-only or not ours to write
 ├── Transient       (ConnectionError)  3  a retry makes sense
@@ -79,7 +80,18 @@ class Conflict(FairmileError):
 
 
 class Unsupported(FairmileError, NotImplementedError):
-    """An extra is missing, or this system lacks the feature."""
+    """This system lacks the feature, or a package that it needs."""
+
+
+class MissingExtra(Unsupported):
+    """A package is not installed; the hint is the command that installs it, and nothing else."""
+
+    def __init__(self, sentence: str, extra: str) -> None:
+        super().__init__(sentence, hint=f"pip install 'fairmile[{extra}]'")
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.extra), self.__dict__
 
 
 class SystemFailure(FairmileError, OSError):

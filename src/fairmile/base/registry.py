@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from fairmile.base.errors import NotFound, Unsupported
+from fairmile.base.errors import MissingExtra, NotFound, Unsupported
 from fairmile.base.words import did_you_mean
 
 T = TypeVar("T")
@@ -106,5 +106,5 @@ class Registry(Generic[T]):
             return error  # our own table or module is wrong, which is a defect and not a missing extra
         needs = f"{self.kind} {name!r} needs {top or own}"
         if plugin.extra is not None:
-            return Unsupported(f"{needs}: pip install 'fairmile[{plugin.extra}]'", hint=str(error))
+            return MissingExtra(needs, plugin.extra)
         return Unsupported(f"{needs}, which cannot be imported", hint=f"install it; Python says: {error}")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from fairmile.base.errors import FairmileError, NotFound, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, MissingExtra, NotFound, UsageError
 from fairmile.base.files import write_failure
 from fairmile.base.words import did_you_mean
 from fairmile.benchmarks.harness.launcher import start_ranks
@@ -87,9 +87,8 @@ def load(folder: Path, part: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("fairmile"):
             raise
-        extra = "pip install 'fairmile[benchmarks]'"
-        hint = extra if folder.parent == SUITE else f"install it where the benchmark runs; PyTorch and NumPy: {extra}"
-        raise Unsupported(f"the benchmark {folder.name} needs {error.name}", hint=hint) from error
+        where = "" if folder.parent == SUITE else ", which must be installed where it runs; PyTorch and NumPy come with"
+        raise MissingExtra(f"the benchmark {folder.name} needs {error.name}{where}", "benchmarks") from error
     if not hasattr(found, _DEFINES[part]):
         raise UsageError(
             f"{file} defines no {_DEFINES[part]}", hint="`fairmile benchmark new NAME` makes one that can be compared"

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fairmile.base.errors import FairmileError, NotFound, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, MissingExtra, NotFound, Unsupported, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.exchange.common.media_types import extension
 
@@ -56,9 +56,7 @@ def library(module: str, name: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise Unsupported(
-            f"reading {name} needs {package}: pip install 'fairmile[science]'", hint=str(error)
-        ) from error
+        raise MissingExtra(f"reading {name} needs {package}", "science") from error
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from fairmile.base.errors import (
     FairmileError,
     Integrity,
     InvalidDocument,
+    MissingExtra,
     NotFound,
     Problem,
     SystemFailure,
     Transient,
-    Unsupported,
     UsageError,
 )
 from fairmile.base.strict_json import load_json
@@ -134,9 +134,7 @@ def _rattler() -> Any:
         import rattler
         import rattler.exceptions
     except ImportError as error:
-        raise Unsupported(
-            "conda packages need py-rattler: pip install 'fairmile[conda]'", hint=f"Python says: {error}"
-        ) from error
+        raise MissingExtra("conda packages need py-rattler", "conda") from error
     return rattler
 
 

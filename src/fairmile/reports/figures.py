@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from fairmile.base.errors import NotFound, Unsupported
+from fairmile.base.errors import MissingExtra, NotFound
 from fairmile.reports.comparison import Comparison, MetricRow
 from fairmile.reports.curves import MOST_POINTS, Curve, Timeline, curves, epochs, merged, over_epochs, thinned, timeline
 from fairmile.reports.leaderboard import Histogram
@@ -268,9 +268,9 @@ def _power(value: float) -> str:
     return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.0e}").replace("-", "−")
 
 
-def needs_matplotlib() -> Unsupported:
+def needs_matplotlib() -> MissingExtra:
     """Return the error for figures without matplotlib."""
-    return Unsupported("figures need matplotlib", hint="pip install 'fairmile[plots]'")
+    return MissingExtra("figures need matplotlib", "plots")
 
 
 @contextmanager

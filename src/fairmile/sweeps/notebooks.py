@@ -16,11 +16,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
+from fairmile.base.errors import (
+    FairmileError,
+    MissingExtra,
+    NotFound,
+    RunFailed,
+    SystemFailure,
+    Unsupported,
+    UsageError,
+)
 from fairmile.runs.record.layout import read_record
 from fairmile.runs.record.values import Value
 
-_INSTALL = "pip install 'fairmile[notebooks]'"
 _LONGEST_REASON = 300
 
 
@@ -43,7 +50,7 @@ def execute_notebook(notebook: Path, out: Path, params: Mapping[str, Value]) -> 
         import nbformat
         from jupyter_client.kernelspec import NoSuchKernel
     except ImportError as error:
-        raise Unsupported(f"notebooks need {error.name}: {_INSTALL}") from error
+        raise MissingExtra(f"notebooks need {error.name}", "notebooks") from error
     document = _read(notebook, nbformat)
     kernel = _kernel(document, notebook)
     try:
@@ -52,7 +59,7 @@ def execute_notebook(notebook: Path, out: Path, params: Mapping[str, Value]) -> 
         else:
             _by_nbclient(document, out, params, kernel, nbformat)
     except NoSuchKernel as error:
-        raise Unsupported(f"{notebook} needs the kernel {error.name!r}, which is not installed: {_INSTALL}") from error
+        raise MissingExtra(f"{notebook} needs the kernel {error.name!r}", "notebooks") from error
     except nbclient.exceptions.DeadKernelError as error:
         raise RunFailed(
             f"{notebook}: the kernel died", hint="often it ran out of memory; the cells up to there are kept"
@@ -143,7 +150,7 @@ def _by_nbclient(document: Any, out: Path, params: Mapping[str, Value], kernel: 
 def _inject(document: Any, params: Mapping[str, Value], nbformat: Any) -> None:
     language = document.metadata.get("kernelspec", {}).get("language", "python")
     if language != "python":
-        raise Unsupported(f"parameters of a notebook in {language} need papermill: {_INSTALL}")
+        raise MissingExtra(f"parameters of a notebook in {language} need papermill", "notebooks")
     lines = ["# Parameters", *(f"{name} = {_literal(value)}" for name, value in params.items())]
     cell = nbformat.v4.new_code_cell("\n".join(lines), metadata={"tags": ["injected-parameters"]})
 

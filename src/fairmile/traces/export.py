@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fairmile.base.errors import Conflict, Unsupported
+from fairmile.base.errors import Conflict, MissingExtra
 from fairmile.base.files import write_atomic
 from fairmile.base.words import slug
 from fairmile.traces.events import Array, EventKind, EventTable, Lane
@@ -148,7 +148,7 @@ def write_otf2(table: EventTable, folder: Path) -> Path:
     try:
         import otf2
     except ImportError as error:
-        raise Unsupported("OTF2 needs otf2: pip install 'fairmile[traces]'", hint=str(error)) from error
+        raise MissingExtra("OTF2 needs otf2", "traces") from error
     if folder.exists() and any(folder.iterdir()):
         raise Conflict(f"{folder} is not empty", hint="an OTF2 archive needs a folder of its own")
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from extras import needs_extra
 
-from fairmile.base.errors import Unsupported, UsageError
+from fairmile.base.errors import UsageError
 from fairmile.meter.lines import event_files, read_log
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.exchange.foreign import ForeignRun, Point, metric_figures, run_name, typed
@@ -102,5 +103,5 @@ def test_a_missing_package_is_one_sentence_with_the_command(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, f"fairmile.runs.exchange.{format}", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(Unsupported, match=r"pip install 'fairmile\[interop\]'"):
+    with needs_extra("interop"):
         EXCHANGES[format]

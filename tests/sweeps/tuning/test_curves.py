@@ -7,8 +7,9 @@ import math
 import random
 
 import pytest
+from extras import needs_extra
 
-from fairmile.base.errors import NotFound, Unsupported
+from fairmile.base.errors import NotFound
 from fairmile.sweeps.tuning import curves
 from fairmile.sweeps.tuning.curves import UNKNOWN, Extrapolation, LeastSquares, SupportVectors, hindsight, stopper
 from fairmile.sweeps.tuning.engine import Settings, TrialRecord
@@ -198,5 +199,5 @@ def test_a_missing_package_is_one_sentence_with_what_to_install(monkeypatch, met
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(Unsupported, match=r"pip install 'fairmile\[tune\]'"):
+    with needs_extra("tune"):
         Extrapolation(method).predict(curve(0.9, 0.3)[:9], STEPS)

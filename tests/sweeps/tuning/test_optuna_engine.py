@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+from extras import needs_extra
 
-from fairmile.base.errors import Conflict, Integrity, Unsupported, UsageError
+from fairmile.base.errors import Conflict, Integrity, UsageError
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning import optuna_engine
 from fairmile.sweeps.tuning.engine import Outcome, Settings
@@ -529,7 +530,7 @@ class TestJournal:
 
 def test_without_optuna_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(Unsupported, match=r"pip install 'fairmile\[tune\]'"):
+    with needs_extra("tune"):
         engine(tmp_path, trials=1)
 
 
@@ -537,7 +538,7 @@ def test_without_optuna_the_extra_is_named(tmp_path, monkeypatch):
 def test_what_a_sampler_needs_is_named(tmp_path, monkeypatch, sampler, package):
     known = optuna_engine.find_spec
     monkeypatch.setattr(optuna_engine, "find_spec", lambda name: None if name == package else known(name))
-    with pytest.raises(Unsupported, match=f"the sampler {sampler} needs {package}: pip install"):
+    with needs_extra("predict" if package == "torch" else "tune", f"the sampler {sampler} needs {package}"):
         engine(tmp_path, sampler=sampler, trials=1)
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairmile.base.errors import InvalidDocument, Problem, Unsupported
+from fairmile.base.errors import InvalidDocument, MissingExtra, Problem
 from fairmile.catalog.exchange.draft import Document
 
 # The ontology moved three times; its files use all four.
@@ -102,7 +102,7 @@ def load_graph(document: Document) -> dict[str, Node]:
     try:
         import pyoxigraph
     except ImportError as error:
-        raise Unsupported("reading Turtle needs pyoxigraph: pip install 'fairmile[rdf]'") from error
+        raise MissingExtra("reading Turtle needs pyoxigraph", "rdf") from error
 
     nodes: dict[str, Node] = {}
     # The parser names blank nodes at random; numbers in order make the card the same each time.

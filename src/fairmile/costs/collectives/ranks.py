@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fairmile.base.errors import Unsupported, UsageError
+from fairmile.base.errors import MissingExtra, Unsupported, UsageError
 from fairmile.costs.collectives.halo import grid_of
 
 ELEMENT_BYTES = 4
@@ -116,9 +116,7 @@ class TorchRanks:
             import torch
             import torch.distributed as group
         except ImportError as error:
-            raise Unsupported(
-                f"measuring {backend} needs torch", hint="pip install 'fairmile[predict]', or measure with MPI"
-            ) from error
+            raise MissingExtra(f"measuring {backend} needs torch; MPI needs none", "predict") from error
         if backend == "nccl" and not torch.cuda.is_available():
             raise Unsupported("NCCL needs NVIDIA GPUs, and torch sees none here", hint="measure with gloo instead")
         if not store and ("MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from fairmile.base.errors import FairmileError, RunFailed, Unsupported
+from fairmile.base.errors import FairmileError, MissingExtra, RunFailed
 from fairmile.base.results import Result
 from fairmile.base.units import parse_duration
 from fairmile.costs.operators.calls import Call, bind
@@ -144,9 +144,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise Unsupported(
-            "a calibration needs torch", hint="pip install 'fairmile[predict]', or load the system's module"
-        ) from error
+        raise MissingExtra("a calibration needs torch, from the system's module or installed", "predict") from error
     return torch
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from fairmile.base.errors import Unsupported
+from fairmile.base.errors import MissingExtra
 from fairmile.costs.operators.signatures import tensor
 from fairmile.costs.steps import Op, TensorSpec
 
@@ -48,7 +48,7 @@ def returned(op: Op) -> tuple[TensorSpec, ...]:
     try:
         import torch
     except ImportError as error:
-        raise Unsupported("the list of operators needs torch", hint="pip install 'fairmile[predict]'") from error
+        raise MissingExtra("the list of operators needs torch", "predict") from error
     tensors = [
         torch.empty_strided(each.shape, each.strides, dtype=getattr(torch, each.dtype), device="meta")
         for each in op.inputs

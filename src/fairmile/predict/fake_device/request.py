@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import Here
-from fairmile.base.errors import SystemFailure, Unsupported, UsageError
+from fairmile.base.errors import MissingExtra, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.costs.steps import StepTrace, read_trace
 
 REFUSED = 3
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-_INSTALL = "pip install 'fairmile[predict]'"
 FORMS = ("foreach", "fused", "loop")
 
 
@@ -82,7 +81,7 @@ def trace_targets(
     argv = [python, "-P", "-m", "fairmile.predict.fake_device", str(asked), str(answer)]
     ended = Here().run(argv, timeout_s=timeout_s, check=False)
     if ended.exit_code == 1 and "No module named 'torch'" in ended.stderr:
-        raise Unsupported("torch is not installed, and a model cannot be traced without it", hint=_INSTALL)
+        raise MissingExtra("tracing a model needs torch", "predict")
     paths = answers(answer, len(requests))
     if ended.exit_code == REFUSED and not paths[0].exists():
         raise _refusal(ended.stdout)

@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.errors import FairmileError, SystemFailure, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, MissingExtra, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import write_failure
 from fairmile.jobs.directives import slurm_directives
 from fairmile.jobs.machines import Machine
@@ -190,7 +190,7 @@ def _parsl() -> tuple[Callable[[Config], Any], Callable[..., Any]]:
         from parsl import python_app
         from parsl.dataflow.dflow import DataFlowKernel
     except ImportError as error:
-        raise Unsupported("pilot jobs need Parsl", hint="pip install 'fairmile[pilot]'") from error
+        raise MissingExtra("pilot jobs need Parsl", "pilot") from error
     return DataFlowKernel, python_app
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from fairmile.base.errors import FairmileError, Unsupported
+from fairmile.base.errors import FairmileError, MissingExtra, Unsupported
 from fairmile.store.archive_formats.reading import PIECE_BYTES
 from fairmile.store.objects import Readable
 
@@ -120,9 +120,7 @@ def zstd_library(archive: str) -> Any:
         else:
             from backports import zstd
     except ImportError as error:
-        raise Unsupported(
-            f"{archive}: Zstandard needs backports.zstd: pip install 'fairmile[archives]'", hint=str(error)
-        ) from error
+        raise MissingExtra(f"{archive}: Zstandard needs backports.zstd", "archives") from error
     return zstd
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from fairmile.base.errors import Unsupported
+from fairmile.base.errors import MissingExtra
 from fairmile.base.registry import Plugin, Registry
 from fairmile.sweeps.model import Better
 from fairmile.sweeps.tuning.engine import Curve, Settings, StopEarly, TrialRecord
@@ -437,7 +437,7 @@ def _numpy() -> Any:
         import numpy as np
         import scipy.special  # noqa: F401  # needed beside it
     except ImportError as error:
-        raise Unsupported("extrapolating curves needs scipy: pip install 'fairmile[tune]'", hint=str(error)) from error
+        raise MissingExtra("extrapolating curves needs scipy", "tune") from error
     return np
 
 
@@ -446,7 +446,5 @@ def _sklearn() -> Any:
         import sklearn
         import sklearn.svm
     except ImportError as error:
-        raise Unsupported(
-            "support-vector regression needs scikit-learn: pip install 'fairmile[tune]'", hint=str(error)
-        ) from error
+        raise MissingExtra("support-vector regression needs scikit-learn", "tune") from error
     return sklearn

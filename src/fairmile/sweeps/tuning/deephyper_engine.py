@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fairmile.base.errors import Unsupported
+from fairmile.base.errors import MissingExtra
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.tuning.engine import Execute, Outcome, Trial
 from fairmile.sweeps.tuning.rules import Decide, Rules, together
@@ -209,6 +209,4 @@ def _imported() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise Unsupported(
-            "the engine deephyper needs DeepHyper: pip install 'fairmile[deephyper]'", hint=str(error)
-        ) from error
+        raise MissingExtra("the engine deephyper needs DeepHyper", "deephyper") from error

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import Integrity, Unsupported, UsageError
+from fairmile.base.errors import Integrity, MissingExtra, UsageError
 from fairmile.base.files import Lock, write_failure
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
@@ -413,11 +413,10 @@ def _import_optuna(sampler: str) -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise Unsupported("tuning needs Optuna: pip install 'fairmile[tune]'") from error
+        raise MissingExtra("tuning needs Optuna", "tune") from error
     for package in _NEEDED.get(sampler, ()):
         if find_spec(package) is None:
-            how = "pip install torch" if package == "torch" else "pip install 'fairmile[tune]'"
-            raise Unsupported(f"the sampler {sampler} needs {package}: {how}")
+            raise MissingExtra(f"the sampler {sampler} needs {package}", "predict" if package == "torch" else "tune")
     if optuna.logging.get_verbosity() < optuna.logging.ERROR:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

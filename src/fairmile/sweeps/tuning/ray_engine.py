@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fairmile.base.errors import Unsupported, UsageError
+from fairmile.base.errors import MissingExtra, UsageError
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import INTERRUPTED, Execute, Outcome, Settings, Trial
@@ -655,11 +655,9 @@ def _import_ray(sampler: str) -> None:
     try:
         import ray.tune  # noqa: F401
     except ImportError as error:
-        raise Unsupported("the engine ray needs Ray: pip install 'fairmile[ray]'", hint=str(error)) from error
+        raise MissingExtra("the engine ray needs Ray", "ray") from error
     if sampler == "tpe":
         try:
             import optuna  # noqa: F401
         except ImportError as error:
-            raise Unsupported(
-                "the sampler tpe of Ray needs Optuna: pip install 'fairmile[ray,tune]'", hint=str(error)
-            ) from error
+            raise MissingExtra("the sampler tpe of Ray needs Optuna", "ray,tune") from error

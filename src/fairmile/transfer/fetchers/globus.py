@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.errors import (
+    FairmileError,
+    MissingExtra,
+    NotFound,
+    SystemFailure,
+    Transient,
+    Unsupported,
+    UsageError,
+)
 from fairmile.base.files import write_atomic
 from fairmile.transfer.remote import Context, Remote
 
@@ -97,7 +105,7 @@ class Globus:
         try:
             import globus_sdk  # noqa: F401
         except ImportError as error:
-            raise Unsupported("globus:// addresses need globus-sdk: pip install 'fairmile[globus]'") from error
+            raise MissingExtra("globus:// addresses need globus-sdk", "globus") from error
         self._context = context
         self._sleep = sleep
 

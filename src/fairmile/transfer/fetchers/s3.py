@@ -8,12 +8,13 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 
 from fairmile.base.digest import Checksum
-from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import FairmileError, Integrity, MissingExtra, NotFound, SystemFailure, UsageError
 from fairmile.transfer.credentials import Credentials, shown_address
 from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Body, Context, Remote
@@ -305,10 +306,10 @@ def failure_of(address: str, status: int, fields: Mapping[str, str], *, is_signe
             hint="check them with `aws sts get-caller-identity`; log in again where they have run out",
         )
     if status in (401, 403) and not is_signed:
-        return SystemFailure(
-            f"{address} is not open to everyone: the store answers {why}",
-            hint="set up credentials with `aws configure` or AWS_PROFILE, and pip install 'fairmile[s3]'",
-        )
+        private = f"{address} is not open to everyone: the store answers {why}"
+        if find_spec("botocore") is None:
+            return MissingExtra(f"{private}, and signing requests needs botocore", "s3")
+        return SystemFailure(private, hint="set up credentials with `aws configure` or AWS_PROFILE")
     if status in (401, 403):
         return SystemFailure(
             f"the credentials in use do not open {address}: the store answers {why}",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmile.base.errors import Integrity, NotFound, SystemFailure, Unsupported, UsageError
+from fairmile.base.errors import Integrity, MissingExtra, NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_failure
 from fairmile.benchmarks.suite.cosmoflow.tfrecord import make_example, parse_example, records, write_records
 from fairmile.benchmarks.suite.cosmoflow.universes import NAMES, REDSHIFTS, unit_to_physical
@@ -282,7 +282,7 @@ def _h5py() -> Any:
     try:
         import h5py
     except ImportError as error:
-        raise Unsupported("HDF5 files need h5py", hint="pip install 'fairmile[benchmarks]'") from error
+        raise MissingExtra("HDF5 files need h5py", "benchmarks") from error
     return h5py
 
 

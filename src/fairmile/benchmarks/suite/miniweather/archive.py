@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairmile.base.errors import FairmileError, Integrity, NotFound, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, Integrity, MissingExtra, NotFound, UsageError
 from fairmile.base.files import write_failure
 
 if TYPE_CHECKING:
@@ -120,5 +120,5 @@ def _h5py() -> Any:
     try:
         import h5py
     except ModuleNotFoundError as error:
-        raise Unsupported("MiniWeather needs h5py", hint="pip install 'fairmile[benchmarks]'") from error
+        raise MissingExtra("MiniWeather needs h5py", "benchmarks") from error
     return h5py

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairmile.base.errors import Integrity, NotFound, Unsupported, UsageError
+from fairmile.base.errors import Integrity, MissingExtra, NotFound, UsageError
 
 Array = np.ndarray[Any, Any]
 _PARTS = {
@@ -65,9 +65,8 @@ def made_digits() -> Digits:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
-        raise Unsupported(
-            "without data MNIST uses the digits of scikit-learn, which is not installed",
-            hint="pip install 'fairmile[benchmarks]', or name the data: `--data data=mnist.npz`",
+        raise MissingExtra(
+            "MNIST needs data (`--data data=mnist.npz`), or scikit-learn, which comes with small digits", "benchmarks"
         ) from error
     data = load_digits()
     images = np.round(data.images / 16 * 255).astype(np.uint8)

@@ -1,0 +1,181 @@
+"""Whatever an extra installs: without it, the last line of the answer is the command that installs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import FairmileError
+from fairmile.cli.failures import Failure
+
+ROOT = Path(__file__).parents[2]
+# These bring other extras together, or serve those who work on Fairmile itself.
+COLLECTIONS = {"all", "dev", "docs"}
+# Logins are read from ~/.netrc as well; nothing fails for want of a keyring.
+OPTIONAL = {"keyring"}
+
+
+def archives(_: Path) -> None:
+    from fairmile.store.archive_formats.compression import zstd_library
+
+    zstd_library("tides.tar.zst")
+
+
+def benchmarks(_: Path) -> None:
+    from fairmile.benchmarks.program import SUITE, load
+
+    load(SUITE / "mnist", "benchmark")
+
+
+def conda(_: Path) -> None:
+    from fairmile.envs.conda import _rattler
+
+    _rattler()
+
+
+def deephyper(_: Path) -> None:
+    from fairmile.sweeps.tuning.deephyper_engine import _imported
+
+    with _imported():
+        import deephyper  # noqa: F401
+
+
+def globus(_: Path) -> None:
+    from fairmile.transfer.fetchers.globus import Globus
+
+    Globus(None)  # type: ignore[arg-type]
+
+
+def interop(_: Path) -> None:
+    from fairmile.runs.exchange import EXCHANGES
+
+    EXCHANGES["mlflow"]
+
+
+def notebooks(folder: Path) -> None:
+    from fairmile.sweeps.notebooks import execute_notebook
+
+    (folder / "tides.ipynb").write_text("{}")
+    execute_notebook(folder / "tides.ipynb", folder / "done.ipynb", {})
+
+
+def pilot(_: Path) -> None:
+    from fairmile.runs.execute.pilot import _parsl
+
+    _parsl()
+
+
+def plots(_: Path) -> None:
+    from fairmile.reports.figures import Picture
+
+    Picture("tides", "Tides", lambda figure: None).svg()
+
+
+def predict(_: Path) -> None:
+    from fairmile.costs.operators.calibrate import _torch
+
+    _torch()
+
+
+def ray(_: Path) -> None:
+    from fairmile.sweeps.tuning.ray_engine import _import_ray
+
+    _import_ray("random")
+
+
+def rdf(_: Path) -> None:
+    from fairmile.catalog.exchange.hpc_ontology_graph import load_graph
+
+    load_graph(None)  # type: ignore[arg-type]
+
+
+def s3(_: Path) -> None:
+    from fairmile.transfer.fetchers.s3 import failure_of
+
+    raise failure_of("s3://tides/private", 403, {"Code": "AccessDenied"}, is_signed=False)
+
+
+def science(_: Path) -> None:
+    from fairmile.catalog.array_files import library
+
+    library("h5py", "tides.h5")
+
+
+def traces(folder: Path) -> None:
+    from fairmile.traces.export import write_otf2
+
+    write_otf2(None, folder)  # type: ignore[arg-type]
+
+
+def tune(_: Path) -> None:
+    from fairmile.sweeps.tuning.optuna_engine import _import_optuna
+
+    _import_optuna("random")
+
+
+# For each extra: the module that is not there, and a call that needs it.
+CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "archives": ("backports", archives),
+    "benchmarks": ("torch", benchmarks),
+    "conda": ("rattler", conda),
+    "deephyper": ("deephyper", deephyper),
+    "globus": ("globus_sdk", globus),
+    "interop": ("mlflow", interop),
+    "notebooks": ("nbclient", notebooks),
+    "pilot": ("parsl", pilot),
+    "plots": ("matplotlib", plots),
+    "predict": ("torch", predict),
+    "ray": ("ray", ray),
+    "rdf": ("pyoxigraph", rdf),
+    "s3": ("botocore", s3),
+    "science": ("h5py", science),
+    "traces": ("otf2", traces),
+    "tune": ("optuna", tune),
+}
+
+
+def extras() -> set[str]:
+    return set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+def test_every_extra_is_tried() -> None:
+    assert set(CALLS) == extras() - COLLECTIONS - OPTIONAL
+
+
+@pytest.mark.parametrize("extra", list(CALLS))
+def test_a_missing_extra_ends_with_its_installation(
+    extra: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module, call = CALLS[extra]
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [
+        name for name in sys.modules if name.startswith(("fairmile.benchmarks.suite", "fairmile.runs.exchange."))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(FairmileError) as caught:
+        call(tmp_path)
+    failure = Failure.of(caught.value)
+    assert failure.exit_code == 3
+    assert list(failure.lines())[-1] == f"  hint: pip install 'fairmile[{extra}]'"
+
+
+def test_a_benchmark_without_torch_ends_with_its_installation(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    places = {"FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "fairmile", "run", "mnist"],
+        env={**os.environ, **places},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "hint: pip install 'fairmile[benchmarks]'"
