@@ -181,7 +181,7 @@ def test_folders_in_a_settings_file_are_seen_from_that_file(tmp_path: Path) -> N
 
 
 SAFE = {
-    *("catalog.base", "footprint.region", "footprint.pue", "transfer.connections", "transfer.segment"),
+    *("catalog.base", "footprint.region", "footprint.pue", "notify.after", "transfer.connections", "transfer.segment"),
     *("transfer.stall", "transfer.retries", "transfer.socket_buffer", "transfer.limits"),
 }
 

@@ -20,6 +20,7 @@ from fairmile.catalog.results import CatalogDict
 from fairmile.envs.containers import RUNTIMES
 from fairmile.envs.steps import KINDS
 from fairmile.jobs.schedulers import SCHEDULERS
+from fairmile.notify import shown_destinations
 from fairmile.store.pools import Ranked
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import FETCHERS
@@ -87,8 +88,7 @@ class Diagnosis(Result):
             "python": self.python,
             "sqlite": self.sqlite,
             "settings": [
-                {"key": each.key, "value": _without_secrets(each.value), "origin": each.origin}
-                for each in self.settings
+                {"key": each.key, "value": _shown_value(each), "origin": each.origin} for each in self.settings
             ],
             "catalogs": list(self.catalogs),
             "pools": [_pool_state(each) for each in self.pools],
@@ -167,6 +167,12 @@ def _home_problems(home: Path) -> list[str]:
     if not os.access(parent, os.W_OK | os.X_OK):
         return [f"home: {home} cannot be written, so nothing can be added"]
     return []
+
+
+def _shown_value(setting: Setting) -> Any:
+    if setting.key == "notify.to":
+        return ", ".join(shown_destinations(setting.value))
+    return _without_secrets(setting.value)
 
 
 def _without_secrets(value: Any) -> Any:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fairmile.jobs.queue import Jobs
     from fairmile.meter.footprint import Supply
     from fairmile.models.models import Models
+    from fairmile.notify import Notice
     from fairmile.predict.predict import MeasuredRun, Predict
     from fairmile.reports.reports import Reports
     from fairmile.runs.record.ledger import Ledger
@@ -104,6 +105,12 @@ def _seconds(value: Any) -> float:
     if not 0 < seconds <= _LONGEST_STALL_S:
         raise UsageError(f"expected a duration above zero and of a day at most, found {value!r}")
     return seconds
+
+
+def _destinations(value: Any) -> tuple[str, ...]:
+    from fairmile.notify import parse_destinations
+
+    return parse_destinations(value)
 
 
 def _pue(value: Any) -> float:
@@ -180,6 +187,8 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "sources": Option({}, _mapping, "catalogs of others: name: location, or name: {location, type, revision}"),
         "pools": Option({}, _mapping, "folders for data: name: folder, or name: {folder, capacity, purge, speed, …}"),
         "systems": Option({}, _mapping, "how you reach systems: name: host, or name: {host, folder, account, file, …}"),
+        "notify.to": Option((), _destinations, "who hears of the end of long work: e-mail or web addresses, commands"),
+        "notify.after": safe(600.0, _seconds, "work that ends sooner than this is not announced"),
         "footprint.region": safe("", _text, "where your machines draw power, as DE: runs then tell cost and CO₂"),
         "footprint.pue": safe(1.0, _pue, "what the building uses for each joule of the machines"),
         "footprint.table": Option(None, _table, "your own table of regions; empty: the one that comes along"),
@@ -434,6 +443,18 @@ class Workspace:
             pools=lambda: self.store.pools.ranked(),
             systems=lambda: self.systems.registry.rows(),
         )
+
+    def notify(
+        self, notice: Notice, to: Sequence[str] = (), on_problem: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Tell `to` that work has ended; without `to`, whom the settings name, if it took as long as they say.
+
+        `on_problem` hears of each destination that could not be reached.
+        """
+        from fairmile.notify import send
+
+        is_long = notice.elapsed_s >= self.config["notify.after"]
+        send(notice, to or (self.config["notify.to"] if is_long else ()), on_problem)
 
     def transfer(self) -> Transfer:
         """Return a transfer into the store; close it after use."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairmile.base.errors import NotFound, Unsupported
+from fairmile.base.errors import MissingExtra, NotFound, Unsupported
 from fairmile.base.registry import Plugin, Registry
 
 Module = Callable[[str, str], None]
@@ -109,7 +109,7 @@ def test_failures_lists_each_that_cannot_be_loaded_with_its_error(tmp_path: Path
     install(tmp_path, "rude = fm_stranger:X\ngone = fm_not_there:X\n")
     failed = schedulers(local=Plugin("os:name"), flux=Plugin("fm_flux:Flux", extra="flux")).failures()
     assert {name: type(error) for name, error in failed.items()} == {
-        "flux": Unsupported,
+        "flux": MissingExtra,
         "rude": SystemExit,
         "gone": Unsupported,
     }

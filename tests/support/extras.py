@@ -11,7 +11,7 @@ from fairmile.base.errors import MissingExtra
 
 
 @contextmanager
-def needs_extra(extra: str, sentence: str = "") -> Iterator[None]:
+def needs_extra(extra: str, sentence: str = "needs? ") -> Iterator[None]:
     """Expect a MissingExtra whose hint is the command that installs the extra, and nothing else."""
     with pytest.raises(MissingExtra, match=sentence) as caught:
         yield

@@ -12,6 +12,7 @@ import click
 
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.notices import notifies
 from fairmile.cli.out import Out, count, json_output
 from fairmile.envs.containers import Packaged
 from fairmile.envs.envs import Command, EnvPlan, Removals, RemovedEnvironment
@@ -120,6 +121,7 @@ def _print_packages(environment: Environment, out: Out) -> None:
 )
 @_DRY_RUN
 @json_output(Environment, EnvPlan)
+@notifies
 def build(environment: str, wait: float, dry_run: bool, out: Out) -> int:
     """Build an environment, or its missing parts, and check it.
 

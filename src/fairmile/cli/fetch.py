@@ -9,6 +9,7 @@ import click
 
 from fairmile.base.units import format_size
 from fairmile.catalog.fetched import Fetched, FetchedAssets
+from fairmile.cli.notices import notifies
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.progress import TransferLine
 from fairmile.transfer.credentials import shown_address
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--access-granted", is_flag=True, help="Confirm that you may access data whose card restricts access.")
 @click.option("--dry-run", is_flag=True, help="Show sizes, pool and sources; fetch nothing.")
 @json_output(FetchedAssets, Plans)
+@notifies
 def fetch(
     out: Out,
     names: tuple[str, ...],

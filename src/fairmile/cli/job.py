@@ -17,6 +17,7 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailu
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.job_options import job_options, spec_from, submit_options
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.notices import notifies
 from fairmile.cli.out import Out, count, json_output
 from fairmile.jobs.diagnosis import Diagnosis
 from fairmile.jobs.job_status import (
@@ -57,6 +58,7 @@ def job() -> None:
 @click.option("--wait", is_flag=True, help="Wait for the job and print its output. Exit code 1 unless it succeeds.")
 @click.option("--dry-run", is_flag=True, help="Print the script; submit nothing.")
 @json_output(JobStatus, JobList, JobPlan)
+@notifies
 def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **options: Any) -> int:
     """Submit a program to a system, or start it on this machine.
 
@@ -109,6 +111,7 @@ def _print_submitted(out: Out, job: JobStatus, more: str = "") -> None:
 @click.option("--wait", is_flag=True, help="Wait for all commands. Exit code 1 unless all succeed.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted; submit nothing.")
 @json_output(JobStatus, JobList, PackPlan)
+@notifies
 def pack(
     out: Out, file: Path, at_once: int | None, on: str, environment: str, wait: bool, dry_run: bool, **options: Any
 ) -> int:
@@ -339,6 +342,7 @@ def _print_log(out: Out, pieces: Iterable[bytes]) -> None:
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
 @click.option("--timeout", metavar="TIME", help="Stop waiting after this time, such as 90, 10m or 2h.")
 @json_output(JobList)
+@notifies
 def wait(out: Out, jobs: tuple[str, ...], timeout: str | None) -> int:
     """Wait for jobs to end. The exit code is 1 unless all succeed.
 

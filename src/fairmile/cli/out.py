@@ -95,6 +95,7 @@ class Out:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
+        self.result: Result | None = None  # what was shown last
         self._seen = sys.stdout.isatty()
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         self._styled = self._seen and not plain
@@ -111,6 +112,7 @@ class Out:
 
     def show(self, result: R, render: Callable[[R], None]) -> None:
         """Print a result: as JSON, or what `render` prints of it for a person."""
+        self.result = result
         if self.as_json:
             self.data(result.to_dict())
         else:

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options
+from fairmile.cli.notices import notifies
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import ANYWAY, WithCommand, changes_from, command_of, pairs, run_options
 from fairmile.runs.execute.isolation import isolating_runtime
@@ -44,6 +45,7 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 @click.option("--dry-run", is_flag=True, help="Show what would be fetched, built and run, and do nothing.")
 @json_output(Run, RunList, RunPlan)
 @click.pass_context
+@notifies
 def run(context: click.Context, /, out: Out, what: str | None, dataset: str | None, **options: Any) -> int:
     """Run a program, an asset or a file, and record it.
 
@@ -103,6 +105,7 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
 @click.option("--yes", is_flag=True, help="Run a record from elsewhere without asking.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @json_output(Rerun, RunPlan)
+@notifies
 def rerun(out: Out, reference: str, **options: Any) -> int:
     """Repeat a run from its record in a fresh folder, and show what differs.
 

@@ -16,6 +16,7 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.notices import notifies
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, program_of, run_options
 from fairmile.runs.execute.crew import Ended
@@ -37,7 +38,7 @@ _BAD = ("failed", "timeout", "interrupted")
 _COLOURS = {"done": "green", "running": "yellow", "queued": "yellow", "left": "dim"}
 _STATES = ("left", *map(str, RunState))
 _OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "pilots", "wait")
-_OF_ANY = ("failed", "best", "dry_run", "as_json")
+_OF_ANY = ("failed", "best", "notify", "dry_run", "as_json")
 _SWEEP = click.argument("reference", metavar="SWEEP")
 _NAME = click.option("--name", default="", help="Name of the sweep, and of the manifest.")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
@@ -175,6 +176,7 @@ def generate_(out: Out, folder: Path, dry_run: bool, **options: Any) -> None:
 @_DRY_RUN
 @json_output(SweepStatus, SweepPlan)
 @click.pass_context
+@notifies
 def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
     """Run a sweep, or the missing points of SWEEP.
 

@@ -10,6 +10,7 @@ import click
 
 from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options
+from fairmile.cli.notices import notifies
 from fairmile.cli.out import Out, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, run_options
 from fairmile.cli.sweep import (
@@ -75,6 +76,7 @@ def tune() -> None:
 @_DRY_RUN
 @json_output(StudyStatus, StudyPlan)
 @click.pass_context
+@notifies
 def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
     """Run the study that a file or a program's arguments define, or resume STUDY.
 
@@ -105,7 +107,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
         out.say(f"study {known.id}")
     else:
         workspace.studies.get(known)
-        check_only(context, known, "workers", "trials", "wait", "dry_run", "as_json")
+        check_only(context, known, "workers", "trials", "wait", "notify", "dry_run", "as_json")
         if options["dry_run"]:
             return _show_status(out, workspace, known)
         if options["trials"]:

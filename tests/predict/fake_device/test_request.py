@@ -507,7 +507,7 @@ def test_torch_that_is_missing_is_told_with_what_brings_it(tmp_path: Path, monke
     # As in an environment without it.
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(Unsupported, match="torch is not installed") as told:
+    with pytest.raises(Unsupported, match="needs torch") as told:
         trace_target(TraceRequest(str(TARGETS), "cnn"), folder=tmp_path)
     assert told.value.hint == "pip install 'fairmile[predict]'"
 
