@@ -81,7 +81,7 @@ def test_a_trial_counts_as_its_run_ended(tmp_path: Path, state: str, reason: str
     run = trial(tmp_path, 0, 0.5, trial={"state": "pruned"})  # as earlier versions noted of those that ended, too
     run.result.state, run.result.reason = RunState(state), reason
     assert ending(run) == expected
-    assert counts(run) is (expected == "done")
+    assert counts(run) is (expected in ("done", "pruned"))
 
 
 def test_a_trial_without_a_value_of_its_objective_failed(tmp_path: Path) -> None:
@@ -89,10 +89,19 @@ def test_a_trial_without_a_value_of_its_objective_failed(tmp_path: Path) -> None
     assert ending(trial(tmp_path, 1, math.nan)) == "failed"
 
 
-def test_a_pruned_trial_never_wins(tmp_path: Path) -> None:
+def test_the_best_of_all_that_was_measured_wins_also_where_its_trial_was_pruned(tmp_path: Path) -> None:
     runs = [trial(tmp_path, 0, 0.5), trial(tmp_path, 1, 0.1, state="pruned"), trial(tmp_path, 2, 0.6)]
-    assert competition(runs, "loss").winner.id == "tune-0"
-    assert len(leaderboard(runs, "loss").places) == 2
+    assert competition(runs, "loss").winner.id == "tune-1"
+    assert len(leaderboard(runs, "loss").places) == 3
+    text = report(runs).markdown("f")
+    assert "Best loss: 0.1 (trial 1: lr=1). This trial was pruned." in text
+
+
+def test_the_best_value_is_told_with_the_step_at_which_it_was_measured(tmp_path: Path) -> None:
+    early = trial(tmp_path, 0, 0.5, curve=[0.9, 0.2, 0.5])
+    early.metrics["loss"].min = 0.2
+    text = report([early, trial(tmp_path, 1, 0.3, curve=[0.8, 0.4, 0.3])]).markdown("f")
+    assert "Best loss: 0.2 (trial 0, step 2: lr=0)." in text
 
 
 def test_the_history_tells_the_best_so_far_of_those_that_count(tmp_path: Path) -> None:
@@ -105,10 +114,10 @@ def test_the_history_tells_the_best_so_far_of_those_that_count(tmp_path: Path) -
     ]
     steps = history(runs, "loss", better="lower")
     assert [(each.number, each.ending, each.value, each.best) for each in steps] == [
-        (0, "done", 0.9, 0.9), (1, "done", 0.5, 0.5), (2, "pruned", 0.1, 0.5), (3, "failed", None, 0.5),
-        (4, "done", 0.7, 0.5),
+        (0, "done", 0.9, 0.9), (1, "done", 0.5, 0.5), (2, "pruned", 0.1, 0.1), (3, "failed", None, 0.1),
+        (4, "done", 0.7, 0.1),
     ]  # fmt: skip
-    assert [each.number for each in steps if each.is_best] == [0, 1]
+    assert [each.number for each in steps if each.is_best] == [0, 1, 2]
 
 
 def test_where_higher_is_better_the_highest_is_the_best(tmp_path: Path) -> None:
@@ -228,9 +237,9 @@ def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:
         "# digits · tune (20 done, 5 pruned, 1 failed)",
         "26 trials",
         "> 1 of 26 runs failed: 1 × out of memory.",
-        "The best came with trial 19; 6 more followed without a better one.",
+        "Trial 19 was the best; 6 more followed without a better value.",
         "## Importance of parameters",
-        "from 20 trials",
+        "from 25 trials",
         "## Pareto front",
         "## Early stopping in hindsight",
         "| least squares | 17 | 20 |",
@@ -240,7 +249,7 @@ def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:
     ):
         assert words in text, words
     names = [picture.name for picture in made.pictures]
-    assert {"history", "trial-curves", "importance", "pareto"} <= set(names)
+    assert {"history", "trial-curves", "importance", "slices-loss", "pareto"} <= set(names)
     assert "fairmile rerun tune-20" not in text  # pruned is not failed
     document = json.loads(json.dumps(made.to_dict(), allow_nan=False))
     assert document["study"]["trials"][25] == {

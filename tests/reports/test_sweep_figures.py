@@ -13,14 +13,15 @@ import pytest
 from run_making import CREATED, make_run, metric_document
 
 from fairmile.base.errors import NotFound
-from fairmile.reports import figures, sweep_figures
+from fairmile.reports import figures, study_figures, sweep_figures
 from fairmile.reports.curves import Curve
 from fairmile.reports.figures import SHADES, Picture, short_number
 from fairmile.reports.html import inline_svg
 from fairmile.reports.page import report
 from fairmile.reports.study import TrialCurve, TrialCurves, front, history, importance
 from fairmile.reports.sweep import Sweep, heat_map, survey
-from fairmile.runs.record.run import Metric, Run
+from fairmile.runs.record.record import TrialReference
+from fairmile.runs.record.run import Metric, Run, RunState
 
 
 def run(tmp_path: Path, at: int, params: dict[str, Any], loss: Any, **said: Any) -> Run:
@@ -50,19 +51,21 @@ def curves_of(tmp_path: Path) -> TrialCurves:
 def importance_of(tmp_path: Path) -> Picture:
     found = importance(sweep_of(tmp_path), use_forest=False)
     assert found is not None
-    return sweep_figures.importance(found)
+    return study_figures.importance(found)
 
 
 EVERY: dict[str, Callable[[Path], Picture]] = {
     "heat map": lambda path: sweep_figures.heat_map(heat_map(sweep_of(path), "depth", "lr")),
     "parallel coordinates": lambda path: sweep_figures.parallel_coordinates(sweep_of(path)),
     "effects": lambda path: sweep_figures.effect_panels(sweep_of(path)),
-    "history": lambda path: sweep_figures.history(
+    "history": lambda path: study_figures.history(
         history(runs_of(path), "loss", better="lower"), "loss", "", "lower"
     ),
-    "trial curves": lambda path: sweep_figures.trial_curves(curves_of(path), "loss", "", "lower"),
+    "trial curves": lambda path: study_figures.trial_curves(curves_of(path), "loss", "", "lower"),
     "importance": importance_of,
-    "front": lambda path: sweep_figures.pareto(
+    "slices": lambda path: study_figures.slices(sweep_of(path)),
+    "contours": lambda path: study_figures.contours(sweep_of(path), "depth", "lr"),
+    "front": lambda path: study_figures.pareto(
         front(sweep_of(path), [("loss", "lower"), ("elapsed_s", "lower")]), ["", "s"]
     ),
 }  # fmt: skip
@@ -131,9 +134,9 @@ def test_a_value_far_outside_does_not_press_the_others_together(tmp_path: Path) 
     losses = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, -500.0]
     runs = [run(tmp_path, at, {"x": at}, loss) for at, loss in enumerate(losses)]
     higher = history(runs, "loss", better="higher")
-    assert "1 far outside is drawn at the edge." in sweep_figures.history(higher, "loss", "", "higher").note
+    assert "1 far outside is drawn at the edge." in study_figures.history(higher, "loss", "", "higher").note
     lower = history(runs, "loss", better="lower")  # there it is the best, and never cut off
-    assert "far outside" not in sweep_figures.history(lower, "loss", "", "lower").note
+    assert "far outside" not in study_figures.history(lower, "loss", "", "lower").note
 
 
 def test_trial_curves_mark_the_best_and_say_how_many_are_left_out(tmp_path: Path) -> None:
@@ -148,7 +151,7 @@ def test_the_figures_of_nothing_are_not_there(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             make(empty)
     with pytest.raises(NotFound):
-        sweep_figures.history([], "loss", "", "lower")
+        study_figures.history([], "loss", "", "lower")
 
 
 @pytest.mark.thorough
@@ -172,3 +175,27 @@ def test_without_matplotlib_a_sweep_is_reported_in_tables(tmp_path: Path, monkey
     made = report(runs_of(tmp_path))
     assert made.pictures == []
     assert "★ best" in made.html()
+
+
+def test_a_parameter_searched_by_ratio_has_a_logarithmic_axis(tmp_path: Path) -> None:
+    runs = [run(tmp_path, at, {"width": width}, 0.1) for at, width in enumerate([18, 300, 520, 700, 800, 1003])]
+    assert not survey(runs, "loss").axis("width").log
+    assert survey(runs, "loss", log=["width"]).axis("width").log
+
+
+def test_pruned_trials_stand_in_the_figures_with_a_mark_of_their_own(tmp_path: Path) -> None:
+    runs = [run(tmp_path, at, {"lr": 10.0**-at}, 0.5 - at / 10) for at in range(3)]
+    for each in runs:
+        each.record.trial = TrialReference.from_dict({"study": "s", "number": 7, "objectives": {"loss": "lower"}})
+    runs[0].result.state, runs[0].result.reason = RunState.CANCELLED, "stopped early: weak"
+    assert {"done", "pruned", "best"} <= set(texts(study_figures.slices(survey(runs, "loss"))))
+
+
+def test_a_pointer_reads_each_trial_where_it_is_drawn(tmp_path: Path) -> None:
+    svg, series = study_figures.slices(sweep_of(tmp_path)).readable()
+    width, height = map(float, re.findall(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
+    points = [(each, point) for each in series for point in each["points"]]
+    assert len({point[4] for _, point in points if "best" not in point[4]}) == 24
+    assert all(0 <= left <= width and 0 <= up <= height for _, (left, up, *_) in points)
+    assert {each["x"] for each in series} == {"lr", "depth", "optimizer"}
+    assert {point[2] for each, point in points if each["x"] == "optimizer"} == {"sgd", "adam"}

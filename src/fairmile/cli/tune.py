@@ -190,6 +190,10 @@ def _print_plan(out: Out, plan: StudyPlan) -> None:
         "joules": settings.energy_j,
     }
     out.line(", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, "")))
+    if _stops(settings):
+        part = f"1/{settings.reduction**2} of the first finished trial"
+        known = f"step {settings.first_rung}" if settings.first_rung else part
+        out.line(f"trials are stopped early at {known} or later")
     if plan.trial_s is not None:
         out.line(f"time: {format_duration(plan.trial_s)} per trial ({plan.trial_s_from})")
     if plan.node_hours is not None:
@@ -231,8 +235,10 @@ def _print_status(out: Out, workspace: Workspace, status: StudyStatus) -> None:
     rows = []
     for each in best[:_SHOWN]:
         values = [f"{value:.6g}" for value in each.values]
-        rows.append([each.number, *values, *(_value_text(each.params.get(name, "")) for name in names), each.run])
-    out.table(["best trial", *metrics, *names, "run"], rows)
+        step = [] if len(metrics) > 1 else [f"{each.step:g}" if each.step is not None else ""]
+        params = (_value_text(each.params.get(name, "")) for name in names)
+        rows.append([each.number, *values, *step, *params, each.run])
+    out.table(["best trial", *metrics, *(["step"] if len(metrics) == 1 else []), *names, "run"], rows)
     if any(each.state != "done" for each in status) or len(status) > len(best):
         out.table(["trial", "state", *metrics, *names, "run"], _rows(status, names, len(metrics), out))
         if len(status) > _SHOWN:

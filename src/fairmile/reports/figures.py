@@ -1,4 +1,4 @@
-"""Figures of runs, as SVG or PNG: the same bytes for the same data, readable for the colour-blind and in print.
+"""Figures of runs, as SVG, PNG or PDF: the same bytes for the same data, readable for the colour-blind and in print.
 
 matplotlib is the extra `plots`; only its object interface is used, never pyplot's state.
 """
@@ -12,7 +12,7 @@ import threading
 import unicodedata
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -25,6 +25,7 @@ from fairmile.reports.curves import MOST_POINTS, Curve, Timeline, curves, epochs
 from fairmile.reports.leaderboard import Histogram
 from fairmile.reports.leaderboard import histogram as count_in_bins
 from fairmile.reports.measures import estimate_of, measures, title, unit_of
+from fairmile.reports.readings import Series, series_of
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import better_of
 
@@ -39,6 +40,11 @@ SHADES = ("#481769", "#443983", "#38598c", "#2c738e", "#218e8d", "#22a785", "#46
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _WIDTH = 7.0  # inches; 700 pixels on the web
+PAPER_WIDTH_MM = 178.0  # across two columns of a paper; one column is about 85 mm
+_MM = 1 / 25.4  # inches
+_PAPER_LETTERS = 7.5  # points, as journals ask for
+_PAPER_DOTS = 300
+FigureForm = Literal["svg", "png", "pdf"]
 _MOST_LINES = 8
 _MOST_BESIDE = 4
 _LEGEND_LETTERS = 88  # that fit beside each other below a figure
@@ -46,6 +52,7 @@ _MOST_LABEL = 48
 MEASURED_AS = {"memory_bytes": "max_rss_bytes"}
 _STYLE: dict[str, Any] = {
     "svg.hashsalt": "fairmile",
+    "pdf.fonttype": 42,  # letters are embedded as TrueType, which journals accept
     "svg.fonttype": "none",  # letters stay text: small, searchable, in the font of the page
     "text.parse_math": False,  # names are other people's: a dollar sign is a dollar sign
     "font.family": ["DejaVu Sans"],
@@ -78,6 +85,12 @@ _STYLE: dict[str, Any] = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
 }
+# Without them the same figure would have other bytes each time.
+_METADATA: dict[FigureForm, dict[str, None]] = {
+    "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    "png": dict.fromkeys(("Software",)),
+    "pdf": dict.fromkeys(("Creator", "Producer", "CreationDate")),
+}
 # matplotlib keeps its style in one place for the whole process, so one thread draws at a time.
 _DRAWING = threading.Lock()
 
@@ -94,31 +107,51 @@ class Picture:
 
     def svg(self) -> bytes:
         """Return the figure as SVG, the same bytes each time."""
-        return self._rendered("svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        return self.readable()[0]
 
     def png(self, *, dots_per_inch: int = 200) -> bytes:
         """Return the figure as PNG."""
-        return self._rendered("png", dpi=dots_per_inch, metadata={"Software": None})
+        return self._rendered("png", _WIDTH, {}, dpi=dots_per_inch)[0]
 
-    def _rendered(self, form: str, **options: Any) -> bytes:
-        with _drawing():
+    def readable(self) -> tuple[bytes, list[Series]]:
+        """Return the figure as SVG for a page, and the points that a pointer can read in it."""
+        return self._rendered("svg", _WIDTH, {})
+
+    def file(self, form: FigureForm, *, width_mm: float = PAPER_WIDTH_MM) -> bytes:
+        """Return the figure as it goes into a paper: of that width, with letters of 7.5 points as outlines or embedded.
+
+        SVG and PDF are vectors; PNG has 300 dots per inch.
+        """
+        style = {"font.size": _PAPER_LETTERS, "axes.titlesize": _PAPER_LETTERS + 0.5, "svg.fonttype": "path"}
+        return self._rendered(form, width_mm * _MM, style, dpi=_PAPER_DOTS)[0]
+
+    def _rendered(
+        self, form: FigureForm, width: float, style: Mapping[str, Any], **options: Any
+    ) -> tuple[bytes, list[Series]]:
+        with _drawing(style):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
 
-            figure = Figure(figsize=(_WIDTH, self.height))
+            # A narrow figure keeps some of its height: letters do not shrink with it.
+            figure = Figure(figsize=(width, self.height * min(1.0, 0.4 + 0.6 * width / _WIDTH)))
             FigureCanvasAgg(figure)
             self.draw(figure)
             stream = io.BytesIO()
-            figure.savefig(stream, format=form, **options)
-        return stream.getvalue()
+            figure.savefig(stream, format=form, metadata=_METADATA[form], **options)
+            return stream.getvalue(), series_of(figure, lambda value: short_number(value, 4)) if form == "svg" else []
 
 
-def learning_curve(runs: Run | Sequence[Run], metrics: Sequence[str] | None = None) -> Picture:
-    """Draw loss and error on one axis and the time per epoch on the other; several runs get a panel for each axis."""
+def learning_curve(
+    runs: Run | Sequence[Run], metrics: Sequence[str] | None = None, colours: Mapping[str, str] | None = None
+) -> Picture:
+    """Draw loss and error on one axis and the time per epoch on the other; several runs get a panel for each axis.
+
+    `colours` are those of runs, by id.
+    """
     chosen = [runs] if isinstance(runs, Run) else list(runs)
     if len(chosen) == 1:
         return _one_learning_curve(chosen[0], metrics)
-    return _many_learning_curves(chosen, metrics)
+    return _many_learning_curves(chosen, metrics, colours or group_colours(run.id for run in chosen))
 
 
 def phases(run: Run) -> Picture:
@@ -139,39 +172,52 @@ def phases(run: Run) -> Picture:
             _draw_trace(axis, found, at, colour)
             axis.set_title(short_label(f"{trace.channel.name}, {trace.channel.scope or trace.channel.source}"))
             axis.set_ylabel("power (W)")
-        axes[-1].set_xlabel("time since the start (s)")
+        size, word = scale(found.length_s, "s")
+        axes[-1].xaxis.set_major_formatter(lambda value, _: short_number(value / size))
+        axes[-1].set_xlabel(f"time since the start ({word})")
         axes[-1].set_xlim(0, found.length_s or 1)
 
-    note = f"{found.hidden} shorter phases are not shown." if found.hidden else ""
+    note = "When each timer ran" + (", and the power drawn then, in the colour of the phase." if traces else ".")
+    note += f" {found.hidden} shorter phases are not shown." if found.hidden else ""
     height = (0.8 + 0.28 * rows if rows else 0.3) + 1.5 * len(traces) + 0.4
     return Picture("phases", "Phases and power" if traces else "Phases", draw, height, note)
 
 
-def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:
+def group_colours(groups: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each group, so that all figures of a page give it the same."""
+    return {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(groups)}
+
+
+def bands(groups: Mapping[str, Sequence[Run]], metric: str, colours: Mapping[str, str] | None = None) -> Picture:
     """Draw a metric over steps: for each group the mean of its repeats and the band of its confidence interval."""
     shown, left_out = _first_curves(groups, metric)
     if not any(len(curve.xs) > 1 for each in shown.values() for curve in each):
         raise NotFound(f"none of these runs logged {metric!r} more than once")
     crowded = len(shown) > _MOST_BESIDE  # then a legend among the curves would hide them
     unit = _unit(groups, metric)
+    repeated = any(len(each) > 1 for each in shown.values())
+    chosen = colours or group_colours(shown)
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
         for at, (name, each) in enumerate(shown.items()):
             xs, means, lows, highs = _band(each, metric, unit)
-            axis.plot(xs, means, color=COLOURS[at], label=short_label(f"{name} ({len(each)})"), **_mark(at, xs))
-            axis.fill_between(xs, lows, highs, color=COLOURS[at], alpha=0.2, linewidth=0)
+            label = short_label(f"{name} ({len(each)})" if repeated else name)
+            axis.plot(xs, means, color=chosen[name], label=label, **_mark(at, xs))
+            axis.fill_between(xs, lows, highs, color=chosen[name], alpha=0.2, linewidth=0)
         _finish(axis, "step", axis_name(metric, unit), legend=not crowded)
         if crowded:
             figure.legend(loc="outside lower left", ncols=2)
         axis.xaxis.set_major_locator(whole_numbers())
 
-    note = "Mean over the repeats (their number in brackets) and its 95 % confidence interval; of two, both values."
+    note = "One line for each run."
+    if repeated:
+        note = "Mean over the repeats (their number in brackets) and its 95 % confidence interval; of two, both values."
     if broken := sum(curve.not_finite for each in shown.values() for curve in each):
         note += f" Not shown: {broken} that {'is' if broken == 1 else 'are'} NaN or infinite."
     note += more_note(left_out)
     height = 3.1 + (0.2 * math.ceil(len(shown) / 2) if crowded else 0)
-    return Picture(f"band-{file_word(metric)}", f"{title(metric)} over repeats", draw, height, note)
+    return Picture(f"band-{file_word(metric)}", f"{title(metric)} over steps", draw, height, note)
 
 
 def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: str = "") -> Picture:
@@ -187,7 +233,8 @@ def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: st
         axis.grid(False, axis="x")
         _finish(axis, axis_name(name, unit), "runs", legend=False)
 
-    note = f"{found.not_finite} values are NaN or infinite and not shown." if found.not_finite else ""
+    note = "Number of runs by their value."
+    note += f" {found.not_finite} values are NaN or infinite and not shown." if found.not_finite else ""
     return Picture(f"histogram-{file_word(name)}", f"Distribution of {title(name)}", draw, 2.6, note)
 
 
@@ -214,11 +261,13 @@ def prediction(run: Run) -> Picture:
             axis.grid(False, axis="y")
             axis.set_xlabel(axis_name(name, unit))
 
-    return Picture("prediction", "Prediction beside measurement", draw, 0.95 * len(pairs) + 0.15)
+    note = "Circles are predictions with their intervals, diamonds are measurements."
+    return Picture("prediction", "Prediction beside measurement", draw, 0.95 * len(pairs) + 0.15, note)
 
 
-def bars(comparison: Comparison) -> Picture:
+def bars(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Picture:
     """Draw each metric of a comparison: a bar for the mean of each group, with its confidence interval."""
+    chosen = colours or group_colours(comparison.groups)
     rows = [row for row in comparison.rows if any(_has_mean(cell.estimate) for cell in row.cells)][:6]
     if not rows:
         raise NotFound("none of the groups has a number to draw")
@@ -232,8 +281,8 @@ def bars(comparison: Comparison) -> Picture:
         for panel in panels[len(rows) :]:
             panel.set_visible(False)
         for panel, row in zip(panels, rows, strict=False):
-            _draw_bars(panel, row)
-        handles = [_patch(COLOURS[at % len(COLOURS)], label) for at, label in enumerate(labels)]
+            _draw_bars(panel, row, chosen)
+        handles = [_patch(chosen[name], label) for name, label in zip(groups, labels, strict=True)]
         figure.legend(handles=handles, loc="outside lower left", ncols=beside)
 
     note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals; of two runs, both."
@@ -274,7 +323,7 @@ def needs_matplotlib() -> MissingExtra:
 
 
 @contextmanager
-def _drawing() -> Iterator[None]:
+def _drawing(style: Mapping[str, Any]) -> Iterator[None]:
     """Hold the style of matplotlib at ours, whatever a user's own files say."""
     try:
         import matplotlib
@@ -286,7 +335,7 @@ def _drawing() -> Iterator[None]:
         plain: dict[str, Any] = {
             key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith(kept)
         }
-        with matplotlib.rc_context(cast("Any", plain | _STYLE)):
+        with matplotlib.rc_context(cast("Any", plain | _STYLE | dict(style))):
             yield
 
 
@@ -298,11 +347,11 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
         raise NotFound(f"run {run.id} logged no metric more than once")
     if epoch is None:
         epoch = _time_per_step(chosen[0])
-        xlabel, ylabel = "step", "time per step (s)"
+        xlabel, time = "step", "time per step"
     else:
         epoch = _aligned(epoch, chosen[0])
         chosen = [over_epochs(curve, epoch) for curve in chosen]
-        xlabel, ylabel = "epoch", "time per epoch (s)"
+        xlabel, time = "epoch", "time per epoch"
     units = {run.metrics[curve.name].unit for curve in chosen if curve.name in run.metrics} - {""}
 
     def draw(figure: Figure) -> None:
@@ -310,10 +359,11 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
         other = axis.twinx()
         # The time stands behind the curves, in grey: it is the context.
         if epoch is not None and epoch.ys:
-            other.bar(*thinned(epoch.xs, epoch.ys, 200), width=_bar_width(epoch.xs), color=MUTED, alpha=0.18,
-                      label=ylabel.removesuffix(" (s)"))  # fmt: skip
-            other.set_ylim(0, max(epoch.ys) * 1.6 or 1)
-            other.set_ylabel(ylabel)
+            size, word = scale(max(epoch.ys), "s")
+            xs, ys = thinned(epoch.xs, [y / size for y in epoch.ys], 200)
+            other.bar(xs, ys, width=_bar_width(epoch.xs), color=MUTED, alpha=0.18, label=time)
+            other.set_ylim(0, max(ys) * 1.6 or 1)
+            other.set_ylabel(f"{time} ({word})")
         other.grid(False)
         axis.set_zorder(other.get_zorder() + 1)
         axis.patch.set_visible(False)
@@ -330,10 +380,11 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
         axis.set_xlabel(xlabel)
         axis.xaxis.set_major_locator(whole_numbers())
 
-    return Picture("learning-curve", f"Learning curve and {ylabel.removesuffix(' (s)')}", draw)
+    note = f"Lines are metrics (left axis); grey bars are the {time} (right axis)." if epoch is not None else ""
+    return Picture("learning-curve", f"Learning curve and {time}", draw, note=note)
 
 
-def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None) -> Picture:
+def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None, colours: Mapping[str, str]) -> Picture:
     logs = {run.id: run.log() for run in runs[:_MOST_LINES]}
     known = {id: curves(log) for id, log in logs.items()}
     common = {name: curve for each in known.values() for name, curve in each.items()}
@@ -353,9 +404,9 @@ def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None) ->
                 epoch = _aligned(epoch, curve) if epoch else None
                 placed = over_epochs(curve, epoch) if epoch else curve
                 xs, ys = thinned(placed.xs, [y if math.isfinite(y) else math.nan for y in placed.ys])
-                panels[0].plot(xs, ys, color=COLOURS[at], label=short_label(id), **_mark(at, xs))
+                panels[0].plot(xs, ys, color=colours[id], label=short_label(id), **_mark(at, xs))
             if epoch is not None:
-                panels[-1].plot(*thinned(epoch.xs, epoch.ys), color=COLOURS[at], **_mark(at, epoch.xs))
+                panels[-1].plot(*thinned(epoch.xs, epoch.ys), color=colours[id], **_mark(at, epoch.xs))
         panels[0].legend(loc="upper right", ncols=2)
         panels[0].set_ylabel(short_label(name))
         panels[-1].set_xlabel("epoch" if timed else "step")
@@ -365,7 +416,8 @@ def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None) ->
             panels[-1].set_ylim(bottom=0)
 
     about = f"{title(name)} and time per epoch" if timed else f"{title(name)} of each run"
-    return Picture("learning-curves", about, draw, 4.2 if timed else 3.1, more_note(len(runs) - len(logs)))
+    note = "One line for each run, in the colour of its group." + more_note(len(runs) - len(logs))
+    return Picture("learning-curves", about, draw, 4.2 if timed else 3.1, note)
 
 
 def _draw_phases(axis: Axes, found: Timeline, colour: Mapping[str, str]) -> None:
@@ -405,14 +457,14 @@ def _draw_trace(axis: Axes, found: Timeline, at: int, colour: Mapping[str, str])
     axis.set_ylim(0, max(ys) * 1.1 or 1)
 
 
-def _draw_bars(panel: Axes, row: MetricRow) -> None:
+def _draw_bars(panel: Axes, row: MetricRow, colours: Mapping[str, str]) -> None:
     means = [cell.estimate.mean for cell in row.cells if _has_mean(cell.estimate) and cell.estimate]
     size, unit = scale(max(map(abs, means)), row.unit)
     for at, cell in enumerate(row.cells):
         if cell.estimate is None or not _has_mean(cell.estimate):
             panel.text(at, 0, "–", ha="center", va="bottom")
             continue
-        panel.bar(at, cell.estimate.mean / size, color=COLOURS[at % len(COLOURS)], width=0.72, alpha=0.9)
+        panel.bar(at, cell.estimate.mean / size, color=colours[cell.group], width=0.72, alpha=0.9)
         if (ends := cell.estimate.ends) is not None:
             mean = cell.estimate.mean
             reach = [[(mean - ends[0]) / size], [(ends[1] - mean) / size]]
@@ -493,6 +545,8 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
         return 1000.0**power, ("", "k", "M", "G", "T")[power] + unit
     if unit == "s" and largest >= 7200:
         return 3600.0, "h"
+    if unit == "s" and 0 < largest < 0.1:
+        return (1e-3, "ms") if largest >= 1e-4 else (1e-6, "µs")
     return 1.0, unit
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from html import escape
@@ -118,13 +119,14 @@ class _Writing:
     def _figure(self, image: Image) -> str:
         self._figures += 1
         picture = image.picture
-        svg = picture.svg()
+        svg, series = picture.readable()
         name = _text(picture.name)
         address = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-        note = f" {_text(picture.note)}" if picture.note else ""
+        note = f"<span>{_text(picture.note)}</span> " if picture.note else ""
+        read = f' data-read="{escape(json.dumps(series, separators=(",", ":")), quote=True)}"' if series else ""
         return (
-            f"<figure>{inline_svg(svg, f'f{self._figures}', picture.title)}\n<figcaption><span>{_text(picture.title)}."
-            f'{note}</span> <a download="{name}.svg" href="{address}">SVG</a></figcaption></figure>'
+            f"<figure{read}><h3>{_text(picture.title)}</h3>\n{inline_svg(svg, f'f{self._figures}', picture.title)}\n"
+            f'<figcaption>{note}<a download="{name}.svg" href="{address}">SVG</a></figcaption></figure>'
         )
 
 

@@ -66,14 +66,21 @@ class Leaderboard(Result):
     noise: float | None = None  # the standard deviation behind the verdicts, where it is that of all repeats together
     chances: Mapping[Pair, float] = field(default_factory=dict, repr=False)  # of noise alone, each pair by itself
 
+    @property
+    def has_repeats(self) -> bool:
+        """Whether anything ran more than once: else nothing is known of noise."""
+        return any(len(each.runs) > 1 for each in self.places)
+
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return headings and rows, the best first."""
+        """Return headings and rows, the best first; of single runs without what needs repeats."""
         rows = []
         for each in self.places:
             mean = estimate_text(each.estimate, self.unit)
-            best = number(each.best, self.unit)
-            rows.append([str(each.rank), each.label, mean, str(len(each.runs)), best, each.system, each.verdict or ""])
-        return ["rank", "what", title(self.metric), "runs", "best", "system", "to the first"], rows
+            repeats = [str(len(each.runs)), number(each.best, self.unit)] if self.has_repeats else []
+            verdict = [each.verdict or ""] if self.has_repeats else []
+            rows.append([str(each.rank), each.label, mean, *repeats, each.system, *verdict])
+        repeated = (["runs", "best"], ["to the first"]) if self.has_repeats else ([], [])
+        return ["rank", "what", title(self.metric), *repeated[0], "system", *repeated[1]], rows
 
     def to_dict(self) -> LeaderboardDict:
         document: dict[str, Any] = json_value(asdict(replace(self, chances={})))

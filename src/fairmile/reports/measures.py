@@ -13,7 +13,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.base.words import did_you_mean
 from fairmile.reports.inference import CONFIDENCE, Estimate, estimate
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.trial import is_trial, result_of
+from fairmile.runs.record.trial import is_trial, objective_value, result_of
 from fairmile.runs.record.values import Better, better_of, bounds_of
 
 # What every run has beside the metrics of its own.
@@ -42,9 +42,15 @@ class Measure:
 
 
 def measures(run: Run) -> dict[str, Measure]:
-    """Return the numbers of a run: its metrics by their last value, then elapsed time, energy and memory if known."""
+    """Return the numbers of a run: its metrics by their last value, then elapsed time, energy and memory if known.
+
+    The objective of a trial has the best value over all steps, as everywhere a study is told of.
+    """
+    objectives = run.trial.objectives if run.trial is not None else {}
     known = {
-        name: Measure(metric.value, metric.unit, metric.better or better_of(name), metric.tolerance)
+        name: Measure(
+            objective_value(metric, name, objectives), metric.unit, metric.better or better_of(name), metric.tolerance
+        )
         for name, metric in run.metrics.items()
     }
     own = {"elapsed_s": run.elapsed_s, "energy_j": run.energy_j, "max_rss_bytes": run.usage.get("max_rss_bytes")}
@@ -64,8 +70,8 @@ def ending(run: Run) -> str:
 
 
 def counts(run: Run) -> bool:
-    """Tell whether the numbers of a run are a result."""
-    return ending(run) == "done"
+    """Tell whether the numbers of a run are a result; those of a pruned trial are, as far as it came."""
+    return ending(run) in ("done", "pruned")
 
 
 def known_names(runs: Iterable[Run]) -> list[str]:

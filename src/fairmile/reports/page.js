@@ -12,3 +12,37 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...rows);
   });
 }
+const REACH = 40; // of the pointer, in pixels
+for (const figure of document.querySelectorAll("figure[data-read]")) {
+  const svg = figure.querySelector("svg"), tip = document.createElement("output");
+  const mark = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+  mark.setAttribute("r", 4.5);
+  mark.setAttribute("class", "mark");
+  let series;
+  const hide = () => { tip.hidden = true; mark.remove(); };
+  const read = (event) => {
+    series ??= JSON.parse(figure.dataset.read);
+    const matrix = svg.getScreenCTM(), reach = REACH / matrix.a;
+    const x = (event.clientX - matrix.e) / matrix.a, y = (event.clientY - matrix.f) / matrix.d;
+    let best = reach * reach, of, at;
+    for (const line of series) for (const point of line.points) {
+      const distance = (point[0] - x) ** 2 + (point[1] - y) ** 2;
+      if (distance < best) [best, of, at] = [distance, line, point];
+    }
+    if (!at) return hide();
+    const name = at[4] || of.name;
+    tip.textContent = (name ? name + "\n" : "") + of.x + ": " + at[2] + "\n" + of.y + ": " + at[3];
+    tip.hidden = false;
+    figure.append(tip);
+    mark.setAttribute("cx", at[0]);
+    mark.setAttribute("cy", at[1]);
+    svg.append(mark);
+    const left = at[0] * matrix.a, box = svg.getBoundingClientRect();
+    const room = box.width - left > tip.offsetWidth + 14;
+    tip.style.left = Math.max(0, room ? left + 12 : left - tip.offsetWidth - 12) + "px";
+    tip.style.top = box.top - figure.getBoundingClientRect().top + at[1] * matrix.d + 8 + "px";
+  };
+  svg.addEventListener("pointermove", read);
+  svg.addEventListener("pointerdown", read);
+  svg.addEventListener("pointerleave", hide);
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -31,11 +31,12 @@ from fairmile.reports.measures import (
     number,
     percent,
     title,
+    value_text,
 )
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
 from fairmile.reports.shapes import ReportDict, ReportFilesDict
-from fairmile.reports.sweep import Goal, main_metric
-from fairmile.reports.sweep_page import SweepReport, is_sweep, sweep_blocks
+from fairmile.reports.sweep import Goal, axes, main_metric
+from fairmile.reports.sweep_page import SweepReport, is_sweep, sweep_blocks, unique_columns
 from fairmile.reports.verdicts import Verdict
 from fairmile.runs.record.run import Run, RunState
 
@@ -44,6 +45,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 _MOST_GROUPS = 6  # more groups than this are ranked, not compared with the first
 _MOST_RUNS = 500
 _TOP = 20
+_MOST_PARAMETERS = 8  # columns of a list of runs
 _MOST_BANDS = 2
 _HISTOGRAM_FROM = 10
 _TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NOT_COMPARABLE: "warn"}
@@ -126,12 +128,14 @@ def report(
     notes: Sequence[str] = (),
     hindsight: Sequence[Mapping[str, object]] = (),
     over: Sequence[str] = (),
+    log: Collection[str] = (),
     supply: Supply | None = None,
 ) -> Report:
     """Report one run in full, or several as a comparison of their groups with a leaderboard.
 
     Runs of one group that differ in parameters are reported as a sweep, and trials as a study; see `sweep_blocks` for
-    what `objectives`, `notes`, `hindsight` and `over` say of those. `supply` tells what the energy of one run meant.
+    what `objectives`, `notes`, `hindsight`, `over` and `log` say of those. `supply` tells what the energy of one run
+    meant.
     """
     if not runs:
         raise UsageError("there is no run to report", hint="`fairmile runs ls` shows what there is")
@@ -144,7 +148,14 @@ def report(
         goals = [(name, dict(objectives).get(name, "")) for name in metrics] if metrics else objectives
         first = metrics[0] if metrics else None
         part = sweep_blocks(
-            runs, metric=first, objectives=goals, notes=notes, hindsight=hindsight, over=over, compared=metrics
+            runs,
+            metric=first,
+            objectives=goals,
+            notes=notes,
+            hindsight=hindsight,
+            over=over,
+            log=log,
+            compared=metrics,
         )
         blocks, data = _swept(part, metrics, about)
     else:
@@ -179,8 +190,9 @@ def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> 
     if board:
         data["leaderboard"] = board.to_dict()
         blocks += _ranked(board)
-        # Where not all can be drawn, the best are.
-        groups = {each.label: groups[each.label] for each in board.places if each.label in groups} | groups
+        if not board.has_repeats:
+            blocks.append(Note("One run each: repeats would tell how much of a difference is noise.", "dim"))
+        groups = _best_first(groups, board)
     blocks += _curves(groups, done, main, metrics)
     blocks += _failures(failed)
     blocks += [Heading("Runs"), *_listed(runs)]
@@ -202,15 +214,24 @@ def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tupl
     if part.best:
         board = replace(part.best.board, places=part.best.board.places[:_TOP])
         data["leaderboard"] = board.to_dict()
-        blocks += _ranked(board)
-        groups = {each.label: groups[each.label] for each in board.places if each.label in groups} | groups
-    blocks += _curves(groups, done, main, metrics, bands=what == "points")
+        if what == "points":  # the table of all trials is a ranking already
+            blocks += _ranked(board)
+        groups = _best_first(groups, board)
+    if what == "points":
+        blocks += _curves(groups, done, main, metrics)
     blocks += _failures([run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")])
     blocks += part.points
     if len(groups) < len(runs):
         blocks += [Heading("Runs"), Fold(f"All {len(runs):,} runs", tuple(_listed(runs)))]
     blocks += _machines(runs)
     return blocks, data
+
+
+def _best_first(groups: Mapping[str, list[Run]], board: Leaderboard) -> dict[str, list[Run]]:
+    """Return groups in an order of which the first can be drawn: as they came where all can, else the best first."""
+    if len(groups) <= _MOST_GROUPS:
+        return dict(groups)
+    return {each.label: groups[each.label] for each in board.places if each.label in groups} | dict(groups)
 
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
@@ -247,7 +268,7 @@ def _title(about: str, runs: Sequence[Run], count: str) -> Title:
 def _compared(comparison: Comparison) -> Iterator[Block]:
     yield Heading("Comparison")
     yield from comparison_blocks(comparison)
-    yield from drawn(lambda: figures.bars(comparison))
+    yield from drawn(lambda: figures.bars(comparison, figures.group_colours(comparison.groups)))
     yield Heading("What went in differently")
     if not comparison.differences:
         yield Text("Nothing that was recorded: code, parameters, inputs, environment and machine are the same.")
@@ -293,12 +314,12 @@ def _ranked(board: Leaderboard) -> Iterator[Block]:
     cells: list[Row] = []
     for row, place in zip(rows, board.places, strict=True):
         tone: Tone = "warn" if place.verdict in (Verdict.TOO_FEW, Verdict.NOT_COMPARABLE) else "dim"
-        sort = {columns[0]: float(place.rank), columns[2]: place.estimate.mean, columns[4]: place.best}
+        sort = {"rank": float(place.rank), title(board.metric): place.estimate.mean, "best": place.best}
         cells.append(
             [Cell(text, sort.get(name), tone if at == len(row) - 1 else "")
              for at, (name, text) in enumerate(zip(columns, row, strict=True))]
         )  # fmt: skip
-    yield table(columns, cells, numbers=["rank", columns[2], "runs", "best"])
+    yield table(columns, cells, numbers=["rank", title(board.metric), "runs", "best"])
     if board.of > len(board.places):
         yield Text(f"The first {len(board.places)} of {board.of}.")
     yield from (Note(note) for note in board.notes)
@@ -309,25 +330,25 @@ def _curves(
     done: Sequence[Run],
     main: str,
     metrics: Sequence[str] | None,
-    *,
-    bands: bool = True,
 ) -> Iterator[Block]:
     """Draw metrics over steps with bands over repeats, the curves of few single runs, and a histogram of many."""
     readable = {name: chosen for name, runs in groups.items() if (chosen := [run for run in runs if not run.packed])}
     own = [name for name in known_names(done) if name not in ALWAYS]
     names = list(metrics or sorted(own, key=lambda name: name != main))
     images: list[Block] = []
-    for name in names if bands else ():
+    colours = figures.group_colours(groups)
+    for name in names:
         if len(images) < _MOST_BANDS:
-            images += drawn(lambda name=name: figures.bands(readable, name))  # type: ignore[misc]
+            images += drawn(lambda name=name: figures.bands(readable, name, colours))  # type: ignore[misc]
     few = [run for run in done if not run.packed]
-    if bands and 1 < len(few) <= 4:
-        images += drawn(lambda: figures.learning_curve(few, metrics))
+    if 1 < len(few) <= 4 and len(groups) < len(few):  # single runs have their curves above
+        by_run = {run.id: colours[name] for name, runs in groups.items() for run in runs}
+        images += drawn(lambda: figures.learning_curve(few, metrics, by_run))
     if main and len(done) >= _HISTOGRAM_FROM:
         measured = [each for run in done if (each := measures(run).get(main))]
         images += drawn(lambda: figures.histogram([each.value for each in measured], main, measured[0].unit))
     if images:
-        yield Heading("Curves" if bands else "Distribution")
+        yield Heading("Curves")
         yield from images
 
 
@@ -349,15 +370,17 @@ def _failures(failed: Sequence[Run]) -> Iterator[Block]:
 
 def _listed(runs: Sequence[Run]) -> Iterator[Block]:
     names = [name for name in known_names(runs[:_MOST_RUNS]) if name not in ALWAYS][:4] + list(ALWAYS)
+    varying = [axis.name for axis in axes(runs)][:_MOST_PARAMETERS]
     rows: list[Row] = []
     for run in runs[:_MOST_RUNS]:
         known = measures(run)
         numbers = [known.get(name) for name in names]
         cells = [Cell(number(each.value, each.unit), each.value) if each else Cell("") for each in numbers]
-        params = ", ".join(f"{name}={value}" for name, value in run.params.items())
+        params = [value_text(run.params[name]) if name in run.params else "" for name in varying]
+        seed = "" if run.record.spec.seed is None else str(run.record.spec.seed)
         state = Cell(str(run.state), tone=state_tone(run.state) if run.state is not RunState.DONE else "")
-        rows.append([run.id, state, run.system, params, *cells, Cell(when(run.created)[:16], run.created)])
-    columns = ["run", "state", "system", "parameters", *map(title, names), "created (UTC)"]
+        rows.append([run.id, state, run.system, *params, seed, *cells, Cell(when(run.created)[:16], run.created)])
+    columns = unique_columns(["run", "state", "system", *varying, "seed", *map(title, names), "created (UTC)"])
     filled = [at for at in range(len(columns)) if any(_cell_text(row[at]) for row in rows)]
     shown: list[Row] = [[row[at] for at in filled] for row in rows]
     yield table([columns[at] for at in filled], shown, numbers=[title(name) for name in names])

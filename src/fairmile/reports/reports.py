@@ -30,6 +30,7 @@ class About:
 
     objectives: Sequence[Goal] = ()
     hindsight: Sequence[Mapping[str, object]] = ()
+    log: Sequence[str] = ()  # parameters that are searched on a logarithmic scale
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,6 +86,7 @@ class Reports:
             objectives=about.objectives,
             hindsight=about.hindsight,
             over=over,
+            log=about.log,
             supply=self._supply,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -197,8 +197,8 @@ class AxisEffect:
     share: float | None
 
 
-def axes(runs: Sequence[Run]) -> list[Axis]:
-    """Return the parameters that vary over runs, or that only some of them have."""
+def axes(runs: Sequence[Run], log: Collection[str] = ()) -> list[Axis]:
+    """Return the parameters that vary over runs, or that only some of them have; `log` are those searched by ratio."""
     values: dict[str, dict[Any, Value]] = {}
     having: Counter[str] = Counter()
     for run in runs:
@@ -206,11 +206,11 @@ def axes(runs: Sequence[Run]) -> list[Axis]:
             values.setdefault(name, {}).setdefault(_key(value), value)
             having[name] += 1
     varying = {name: each for name, each in values.items() if len(each) > 1 or having[name] < len(runs)}
-    return [_axis(name, list(each.values()), len(runs) - having[name]) for name, each in varying.items()]
+    return [_axis(name, list(each.values()), len(runs) - having[name], name in log) for name, each in varying.items()]
 
 
-def survey(runs: Sequence[Run], metric: str | None = None, *, better: Better = "") -> Sweep:
-    """Return what a sweep of runs tells by a metric, or by the first one whose direction is known."""
+def survey(runs: Sequence[Run], metric: str | None = None, *, better: Better = "", log: Collection[str] = ()) -> Sweep:
+    """Return what a sweep of runs tells by a metric, or by the first one whose direction is known; `log` as in axes."""
     counted = [run for run in runs if counts(run)]
     known = known_names(counted)
     if metric and metric not in known and counted:
@@ -226,7 +226,7 @@ def survey(runs: Sequence[Run], metric: str | None = None, *, better: Better = "
                 values.append((run, each.value))
     points = tuple(_point(label, each) for label, each in group_runs(runs).items())
     direction: Better = next(iter(directions)) if len(directions) == 1 else ""
-    return Sweep(tuple(runs), tuple(axes(runs)), points, main, unit, direction, tuple(values))
+    return Sweep(tuple(runs), tuple(axes(runs, log)), points, main, unit, direction, tuple(values))
 
 
 def main_metric(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> str:
@@ -335,14 +335,15 @@ def is_log(numbers: Sequence[float]) -> bool:
     return is_crowded or (min(ratios) >= 1.5 and max(ratios) / min(ratios) < 1.01)
 
 
-def _axis(name: str, values: Sequence[Value], absent: int) -> Axis:
+def _axis(name: str, values: Sequence[Value], absent: int, is_declared_log: bool) -> Axis:
     parsed = [as_number(value) for value in values]
     numbers = [each for each in parsed if each is not None]
     if len(numbers) < len(values):
         return Axis(name, tuple(values), None, absent=absent)
     order = sorted(range(len(values)), key=lambda at: numbers[at])
     ordered = tuple(numbers[at] for at in order)
-    return Axis(name, tuple(values[at] for at in order), ordered, is_log(ordered), absent)
+    log = is_log(ordered) or (is_declared_log and ordered[0] > 0)
+    return Axis(name, tuple(values[at] for at in order), ordered, log, absent)
 
 
 def _point(label: str, runs: Sequence[Run]) -> Point:

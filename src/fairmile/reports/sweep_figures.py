@@ -1,14 +1,12 @@
-"""Figures of sweeps and studies, drawn as all others are: see `figures`."""
+"""Figures of sweeps, drawn as all others are: see `figures`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairmile.base.errors import NotFound
-from fairmile.reports.curves import thinned
 from fairmile.reports.figures import (
     COLOURS,
     GRID,
@@ -21,16 +19,25 @@ from fairmile.reports.figures import (
     file_word,
     logarithmic,
     more_note,
-    scale,
     short_label,
     short_number,
-    whole_numbers,
 )
 from fairmile.reports.measures import title, value_text
-from fairmile.reports.study import Front, Importance, Step, TrialCurves
-from fairmile.reports.sweep import Axis, AxisEffect, HeatMap, Levels, Sweep, effects, is_log
+from fairmile.reports.readings import name_points
+from fairmile.reports.scales import (
+    MOST_DOTS,
+    Scale,
+    bare,
+    cut_label,
+    draw_bar,
+    draw_to_scale,
+    even_choice,
+    goodness,
+    scale_of,
+    turned,
+)
+from fairmile.reports.sweep import Axis, AxisEffect, HeatMap, Levels, Sweep, effects
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.values import Better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,52 +46,7 @@ if TYPE_CHECKING:
 _MOST_PANELS = 6
 _MOST_COORDINATES = 8
 _MOST_POLYLINES = 300
-_MOST_DOTS = 1000
 _MOST_NAMED = 12
-_ROOM = 16  # letters of a value beside an axis
-_FAR = 4.0  # quarter ranges from the middle half; what lies further is cut off, not shown to scale
-_ARROWS = {"lower": "lower is better", "higher": "higher is better"}
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """How values of a metric are drawn: between two ends, in a unit that fits, logarithmic or not."""
-
-    low: float
-    high: float
-    log: bool
-    size: float
-    unit: str
-    better: Better
-    beyond: int  # values that lie further out
-
-    @property
-    def note(self) -> str:
-        if not self.beyond:
-            return ""
-        return f" {self.beyond} far outside {'is' if self.beyond == 1 else 'are'} drawn at the edge."
-
-    def fraction(self, value: float) -> float:
-        """Return where a value lies between the ends, from 0 to 1; the lower end of what is not larger than it."""
-        low, high, value = (math.log(each) if self.log else each for each in (self.low, self.high, self.inside(value)))
-        return (value - low) / (high - low) if high > low else 0.5
-
-    def shade(self, value: float) -> int:
-        """Return the place of its colour: 0 for the best."""
-        place = self.fraction(value)
-        place = 1 - place if self.better == "higher" else place
-        return min(len(SHADES) - 1, int(place * len(SHADES)))
-
-    def inside(self, value: float) -> float:
-        return min(max(value, self.low), self.high)
-
-    def text(self, fraction: float) -> str:
-        """Return the value at a place between the ends."""
-        if self.log:
-            value = math.exp(math.log(self.low) + fraction * (math.log(self.high) - math.log(self.low)))
-        else:
-            value = self.low + fraction * (self.high - self.low)
-        return short_number(value / self.size)
 
 
 def heat_map(found: HeatMap) -> Picture:
@@ -92,7 +54,7 @@ def heat_map(found: HeatMap) -> Picture:
     values = [value for row in found.means for value in row if value is not None]
     if not values:
         raise NotFound(f"no cell has a value of {found.metric!r}")
-    shades = _scale_of(values, found.unit, found.better)
+    shades = scale_of(values, found.unit, found.better)
     rows, columns = len(found.y), len(found.x)
     several = any(count > 1 for row in found.counts for count in row)
 
@@ -104,13 +66,13 @@ def heat_map(found: HeatMap) -> Picture:
         axis.set_xlim(-0.5, columns - 0.5)
         axis.set_ylim(-0.5, rows - 0.5)
         _name_levels(axis, found.x, columns)
-        axis.set_yticks(range(rows), [_cut(label, 20) for label in found.y.labels])
+        axis.set_yticks(range(rows), [cut_label(label, 20) for label in found.y.labels])
         axis.set_xlabel(short_label(found.x.axis.name))
         axis.set_ylabel(short_label(found.y.axis.name))
         axis.grid(False)
         axis.tick_params(length=0)
-        _bare(axis)
-        _draw_bar(bar, shades, found.metric)
+        bare(axis)
+        draw_bar(bar, shades, found.metric)
 
     note = "Each cell is the mean over all other parameters" + (", with the number of runs." if several else ".")
     if any(value is None for row in found.means for value in row):
@@ -128,9 +90,9 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
     """Draw each run as a line through its parameters to its value, in the colour of the value; the best on top."""
     if not sweep.values:
         raise NotFound(f"no run has a value of {sweep.metric!r}")
-    shades = _scale_of([value for _, value in sweep.values], sweep.unit, sweep.better)
+    shades = scale_of([value for _, value in sweep.values], sweep.unit, sweep.better)
     ranked = sorted(sweep.values, key=lambda each: -each[1] if sweep.better == "higher" else each[1])
-    shown = _spread(ranked, _MOST_POLYLINES)
+    shown = even_choice(ranked, _MOST_POLYLINES)
     order = [each.axis.name for each in effects(sweep)]
     chosen = [axis for axis in sweep.axes if axis.name in order[:_MOST_COORDINATES]] or list(sweep.axes[:1])
     last = len(chosen)
@@ -142,22 +104,22 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
         places = [_Coordinate(each, shown) for each in chosen]
         lines, colours = [], []
         for rank, (run, value) in reversed(list(enumerate(shown))):  # the best at last, on top
-            ys = [place.at(run, rank / max(1, len(shown) - 1)) for place in places] + [_good(shades, value)]
+            ys = [place.at(run, rank / max(1, len(shown) - 1)) for place in places] + [goodness(shades, value)]
             lines.append(list(enumerate(ys)))
             colours.append(SHADES[shades.shade(value)])
         width, alpha = (1.3, 0.9) if len(shown) <= 60 else (0.8, 0.6)
         axis.add_collection(LineCollection(lines, colors=colours, linewidths=width, alpha=alpha))
         for at, place in enumerate(places):
             _draw_coordinate(axis, at, place.ticks)
-        _draw_coordinate(axis, last, [(_turned(shades, tick / 4), shades.text(tick / 4)) for tick in range(5)])
-        names = [*(_cut(short_label(each.name), 18) for each in chosen), axis_name(sweep.metric, shades.unit)]
+        _draw_coordinate(axis, last, [(turned(shades, tick / 4), shades.text(tick / 4)) for tick in range(5)])
+        names = [*(cut_label(short_label(each.name), 18) for each in chosen), axis_name(sweep.metric, shades.unit)]
         axis.set_xticks(range(last + 1), names)
         axis.set_xlim(-0.1, last + 0.35)
         axis.set_ylim(-0.04, 1.04)
         axis.set_yticks([])
         axis.grid(False)
         axis.tick_params(length=0)
-        _bare(axis)
+        bare(axis)
 
     note = "One line for each run, the better ones on top."
     if len(shown) < len(ranked):
@@ -176,7 +138,7 @@ def effect_panels(sweep: Sweep) -> Picture:
     if not found:
         raise NotFound(f"no parameter has two values with {sweep.metric!r}")
     shown = found[:_MOST_PANELS]
-    known = _scale_of([value for _, value in sweep.values], sweep.unit, sweep.better)
+    known = scale_of([value for _, value in sweep.values], sweep.unit, sweep.better)
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
     lines = math.ceil(len(shown) / columns)
     slanted = any(_is_crowded(each.levels, columns) for each in shown if not each.axis.is_wide)
@@ -197,145 +159,6 @@ def effect_panels(sweep: Sweep) -> Picture:
     return Picture(
         f"effects-{file_word(sweep.metric)}", f"{title(sweep.metric)} over each parameter", draw, height, note
     )
-
-
-def history(steps: Sequence[Step], metric: str, unit: str, better: Better) -> Picture:
-    """Draw the value of each trial, how it ended, and the best so far."""
-    values = [step.value for step in steps if step.value is not None]
-    if not values:
-        raise NotFound(f"no trial has a value of {metric!r}")
-    known = _scale_of(values, unit, better)
-    shown = dict(enumerate(steps))
-    kept = {at: step for at, step in shown.items() if step.value is not None}
-    dots = kept if len(kept) <= _MOST_DOTS else {at: kept[at] for at in _spread(list(kept), _MOST_DOTS)}
-    lost = [at for at, step in shown.items() if step.value is None and step.ending not in ("running", "queued")]
-
-    def draw(figure: Figure) -> None:
-        axis = figure.subplots()
-        for ends, mark, colour, label in (("done", "o", COLOURS[0], "done"), ("pruned", "v", COLOURS[4], "pruned")):
-            places = [at for at, step in dots.items() if step.ending == ends]
-            if places:
-                ys = [known.inside(dots[at].value or 0.0) / known.size for at in places]
-                axis.plot(places, ys, mark, color=colour, markersize=4, alpha=0.75, label=label)
-        others = [at for at, step in dots.items() if step.ending not in ("done", "pruned")]
-        failed = [*((at, known.inside(dots[at].value or 0.0)) for at in others), *((at, _worst(known)) for at in lost)]
-        if failed:
-            axis.plot([at for at, _ in failed], [y / known.size for _, y in failed], "x", color=COLOURS[1],
-                      markersize=5, label="failed or not finished", clip_on=False)  # fmt: skip
-        best = [(at, step.best) for at, step in enumerate(steps) if step.best is not None]
-        if best:
-            ys = [known.inside(value) / known.size for _, value in best]
-            axis.plot([at for at, _ in best], ys, color=COLOURS[2], drawstyle="steps-post", label="best so far")
-        _draw_to_scale(axis, known)
-        axis.set_xlabel("trial")
-        axis.set_ylabel(axis_name(metric, known.unit))
-        axis.xaxis.set_major_locator(whole_numbers())
-        figure.legend(loc="outside lower left", ncols=4)
-
-    note = f"{_ARROWS[better].capitalize()}." if better in _ARROWS else ""
-    if lost:
-        note += f" {len(lost)} without a value {'stands' if len(lost) == 1 else 'stand'} at the edge."
-    return Picture("history", f"{title(metric)} of each trial", draw, 3.3, (note + known.note).strip())
-
-
-def trial_curves(found: TrialCurves, metric: str, unit: str, better: Better) -> Picture:
-    """Draw the curves of trials; a cross is where one was stopped."""
-    if not found.curves:
-        raise NotFound(f"no trial told {metric!r} more than once")
-    known = _scale_of([y for each in found.curves for y in each.curve.ys if math.isfinite(y)] or [0.0], unit, better)
-    done = [each for each in found.curves if each.step.ending == "done"]
-    best = min(done, key=lambda each: _turned_value(each.step.value, better), default=None)
-
-    def draw(figure: Figure) -> None:
-        axis = figure.subplots()
-        labels: set[str] = set()
-        for each in sorted(found.curves, key=lambda each: (each is best, each.step.ending == "done")):
-            colour, label = (COLOURS[0], "done") if each.step.ending == "done" else (COLOURS[6], "pruned")
-            if each.step.ending not in ("done", "pruned"):
-                colour, label = COLOURS[1], "failed or not finished"
-            if each is best:
-                colour, label = COLOURS[2], f"best: trial {each.step.number}"
-            ys = [known.inside(y) / known.size if math.isfinite(y) else math.nan for y in each.curve.ys]
-            xs, ys = thinned(each.curve.xs, ys, 400)
-            named: dict[str, Any] = {} if label in labels else {"label": label}
-            labels.add(label)
-            axis.plot(xs, ys, color=colour, linewidth=2.2 if each is best else 1.0,
-                      alpha=1.0 if each is best else 0.6, **named)  # fmt: skip
-        cut = [each.curve for each in found.curves if each.step.ending == "pruned"]
-        stopped = [(each.xs[-1], known.inside(each.ys[-1]) / known.size) for each in cut if math.isfinite(each.ys[-1])]
-        if stopped:
-            axis.plot([x for x, _ in stopped], [y for _, y in stopped], "x", color=COLOURS[4], markersize=5,
-                      markeredgewidth=1.6, label="stopped here")  # fmt: skip
-        _draw_to_scale(axis, known)
-        axis.set_xlabel("step")
-        axis.set_ylabel(axis_name(metric, known.unit))
-        axis.xaxis.set_major_locator(whole_numbers())
-        figure.legend(loc="outside lower left", ncols=5)
-
-    note = ""
-    if len(found.curves) < found.of:
-        note = f"{len(found.curves)} of {found.of} trials: the best and an even choice of the others."
-    return Picture(
-        "trial-curves", f"{title(metric)} over the steps of each trial", draw, 3.5, (note + known.note).strip()
-    )
-
-
-def importance(found: Importance) -> Picture:
-    """Draw how much each parameter matters."""
-    shares = found.shares[:_MOST_NAMED]
-
-    def draw(figure: Figure) -> None:
-
-        axis = figure.subplots()
-        places = list(range(len(shares)))
-        axis.barh(places, [each.share * 100 for each in shares], color=COLOURS[0], height=0.62, alpha=0.9)
-        for at, each in enumerate(shares):
-            if each.spread is not None:
-                low = min(each.share, each.spread) * 100
-                axis.errorbar(
-                    each.share * 100, at, xerr=[[low], [each.spread * 100]], color=INK, capsize=3, linewidth=1.0
-                )
-        axis.set_yticks(places, [short_label(each.name) for each in shares])
-        axis.set_ylim(len(shares) - 0.4, -0.6)
-        axis.set_xlim(left=0)
-        axis.grid(False, axis="y")
-        axis.tick_params(axis="y", length=0)
-        axis.set_xlabel("share of what the parameters do (%)")
-
-    note = f"By {found.method}." + more_note(len(found.shares) - len(shares))
-    return Picture("importance", f"Importance for {title(found.metric)}", draw, 0.85 + 0.3 * len(shares), note)
-
-
-def pareto(found: Front, units: Sequence[str]) -> Picture:
-    """Draw the first two goals against each other: the front, and the points that it beats."""
-    (one, better_x), (other, better_y) = found.goals[:2]
-    front, beaten = ([found.values(point)[:2] for point in each] for each in (found.points, found.beaten))
-    everything = front + beaten
-    xs, ys = (
-        _scale_of([pair[at] for pair in everything], unit, better, kept=[pair[at] for pair in front])
-        for at, unit, better in ((0, units[0], better_x), (1, units[1], better_y))
-    )
-
-    def draw(figure: Figure) -> None:
-        axis = figure.subplots()
-        shown = _spread(beaten, _MOST_DOTS)
-        if shown:
-            axis.plot([xs.inside(x) / xs.size for x, _ in shown], [ys.inside(y) / ys.size for _, y in shown], "o",
-                      color=COLOURS[6], markersize=4, alpha=0.6, label=f"beaten ({len(beaten)})")  # fmt: skip
-        edge = sorted((x / xs.size, y / ys.size) for x, y in front)
-        axis.plot([x for x, _ in edge], [y for _, y in edge], color=COLOURS[1], marker="D", markersize=5.5,
-                  drawstyle="steps-post" if better_x == "lower" else "steps-pre", linewidth=1.2,
-                  label=f"front ({len(front)})")  # fmt: skip
-        _draw_to_scale(axis, ys)
-        if xs.log:
-            logarithmic(axis, "x")
-        axis.set_xlabel(f"{axis_name(one, xs.unit)}, {_ARROWS[better_x]}")
-        axis.set_ylabel(f"{axis_name(other, ys.unit)}, {_ARROWS[better_y]}")
-        figure.legend(loc="outside lower left", ncols=2)
-
-    note = "On the front no goal gets better without another getting worse."
-    note += " Only the first two of the goals are drawn." if len(found.goals) > 2 else ""
-    return Picture("pareto", f"{title(one)} against {title(other)}", draw, 3.5, note + xs.note)
 
 
 class _Coordinate:
@@ -370,7 +193,7 @@ class _Coordinate:
         count = len(self._axis.values)
         every = math.ceil(count / _MOST_NAMED)
         return absent + [
-            (self._lifted(at / (count - 1) if count > 1 else 0.5), _cut(value_text(value)))
+            (self._lifted(at / (count - 1) if count > 1 else 0.5), cut_label(value_text(value)))
             for at, value in enumerate(self._axis.values)
             if at % every == 0
         ]
@@ -391,7 +214,7 @@ class _Coordinate:
         return low + place * (high - low)
 
 
-def _draw_cell(axis: Axes, found: HeatMap, row: int, column: int, shades: _Scale) -> None:
+def _draw_cell(axis: Axes, found: HeatMap, row: int, column: int, shades: Scale) -> None:
     from matplotlib.patches import Rectangle
 
     value, count, ended = found.means[row][column], found.counts[row][column], found.endings[row][column]
@@ -414,27 +237,6 @@ def _draw_cell(axis: Axes, found: HeatMap, row: int, column: int, shades: _Scale
                   fontsize=6.5, color=ink)  # fmt: skip
 
 
-def _draw_bar(bar: Axes, shades: _Scale, metric: str) -> None:
-    """Draw what the colours mean; the best is on top."""
-    from matplotlib.patches import Rectangle
-
-    count = len(SHADES)
-    for at, colour in enumerate(SHADES):
-        bar.add_patch(Rectangle((0, count - 1 - at), 1, 1, facecolor=colour, edgecolor="none"))
-    bar.set_xlim(0, 1)
-    bar.set_ylim(0, count)
-    bar.set_xticks([])
-    bar.set_yticks(
-        [_turned(shades, tick / 2) * count for tick in range(3)], [shades.text(tick / 2) for tick in range(3)]
-    )
-    bar.yaxis.tick_right()
-    bar.yaxis.set_label_position("right")
-    bar.set_ylabel(axis_name(metric, shades.unit))
-    bar.grid(False)
-    bar.tick_params(length=0)
-    _bare(bar)
-
-
 def _draw_coordinate(axis: Axes, at: int, ticks: Sequence[tuple[float, str]]) -> None:
     axis.plot([at, at], [0, 1], color=MUTED, linewidth=0.9)
     for y, text in ticks:
@@ -443,15 +245,16 @@ def _draw_coordinate(axis: Axes, at: int, ticks: Sequence[tuple[float, str]]) ->
                   bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.6})  # fmt: skip
 
 
-def _draw_effect(panel: Axes, found: AxisEffect, sweep: Sweep, known: _Scale, columns: int) -> None:
+def _draw_effect(panel: Axes, found: AxisEffect, sweep: Sweep, known: Scale, columns: int) -> None:
     is_number = found.axis.numbers is not None and (found.axis.is_wide or len(found.axis.values) > 6)
     points = []
-    for run, value in _spread(sweep.values, _MOST_DOTS):
+    for run, value in even_choice(sweep.values, MOST_DOTS):
         number, level = found.axis.number(run), found.levels.of(run)
         if number is not None and level is not None:
-            points.append((number if is_number else float(level), known.inside(value) / known.size))
-    panel.plot([x for x, _ in points], [y for _, y in points], "o", color=COLOURS[6], markersize=3, alpha=0.45,
-               markeredgewidth=0)  # fmt: skip
+            points.append((number if is_number else float(level), known.inside(value) / known.size, run.id))
+    dots = panel.plot([x for x, *_ in points], [y for _, y, _ in points], "o", color=COLOURS[6], markersize=3,
+                      alpha=0.45, markeredgewidth=0)  # fmt: skip
+    name_points(dots[0], [id for *_, id in points])
     centres = found.levels.centres if is_number else tuple(map(float, range(len(found.levels))))
     means = [(x, each) for x, each in zip(centres, found.estimates, strict=True) if each.count]
     ys = [known.inside(each.mean) / known.size for _, each in means]
@@ -459,9 +262,11 @@ def _draw_effect(panel: Axes, found: AxisEffect, sweep: Sweep, known: _Scale, co
     ends = [each.ends if each.count > 3 and each.ends else (math.nan, math.nan) for _, each in means]
     below = [(each.mean - low) / known.size for (_, each), (low, _) in zip(means, ends, strict=True)]
     above = [(high - each.mean) / known.size for (_, each), (_, high) in zip(means, ends, strict=True)]
-    panel.errorbar([x for x, _ in means], ys, yerr=[below, above], color=COLOURS[0], marker="o", markersize=4,
-                   capsize=3, linewidth=1.6, elinewidth=1.1)  # fmt: skip
-    _draw_to_scale(panel, known)
+    joined = "-" if found.axis.numbers is not None else "none"  # between words there is nothing
+    drawn = panel.errorbar([x for x, _ in means], ys, yerr=[below, above], color=COLOURS[0], marker="o", markersize=4,
+                           capsize=3, linewidth=1.6, elinewidth=1.1, linestyle=joined)  # fmt: skip
+    name_points(drawn.lines[0], [f"mean of {each.count}" for _, each in means])
+    draw_to_scale(panel, known)
     if is_number:
         if found.axis.log:
             logarithmic(panel, "x")
@@ -471,18 +276,8 @@ def _draw_effect(panel: Axes, found: AxisEffect, sweep: Sweep, known: _Scale, co
     _name_levels(panel, found.levels, len(found.levels), columns)
 
 
-def _draw_to_scale(axis: Axes, known: _Scale) -> None:
-    if known.log:
-        logarithmic(axis, "y")
-        reach = (known.high / known.low) ** 0.06
-        axis.set_ylim(known.low / reach / known.size, known.high * reach / known.size)
-    else:
-        margin = (known.high - known.low) * 0.06 or abs(known.high) * 0.06 or 0.5
-        axis.set_ylim((known.low - margin) / known.size, (known.high + margin) / known.size)
-
-
 def _name_levels(axis: Axes, found: Levels, count: int, columns: int = 1) -> None:
-    axis.set_xticks(range(count), [_cut(label) for label in found.labels])
+    axis.set_xticks(range(count), [cut_label(label) for label in found.labels])
     if _is_crowded(found, columns):
         for label in axis.get_xticklabels():
             label.set_rotation(30)
@@ -492,59 +287,4 @@ def _name_levels(axis: Axes, found: Levels, count: int, columns: int = 1) -> Non
 
 def _is_crowded(found: Levels, columns: int) -> bool:
     """Tell whether the names of levels do not fit side by side below a panel."""
-    return sum(len(_cut(label)) + 2 for label in found.labels) > (84 if columns == 1 else 76 / columns)
-
-
-def _scale_of(values: Sequence[float], unit: str, better: Better, *, kept: Sequence[float] = ()) -> _Scale:
-    """Return the scale that shows most values well: those far outside are drawn at its ends, the best never."""
-    ordered = sorted(values)
-    low, high = ordered[0], ordered[-1]
-    log = is_log(ordered) and low > 0 and high / low >= 100
-    if not log and len(ordered) >= 8:
-        first, third = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
-        reach = _FAR * (third - first)
-        if reach > 0:
-            low = low if better == "lower" else max(low, first - reach)
-            high = high if better == "higher" else min(high, third + reach)
-            low, high = min([low, *kept]), max([high, *kept])
-    beyond = sum(not low <= value <= high for value in ordered)
-    size, word = scale(max(abs(low), abs(high)), unit)
-    return _Scale(low, high, log, size, word, better, beyond)
-
-
-def _good(shades: _Scale, value: float) -> float:
-    return _turned(shades, shades.fraction(value))
-
-
-def _turned(shades: _Scale, fraction: float) -> float:
-    """Return a place counted from the worse end, so that up is better."""
-    return 1 - fraction if shades.better == "lower" else fraction
-
-
-def _turned_value(value: float | None, better: Better) -> float:
-    if value is None:
-        return math.inf
-    return -value if better == "higher" else value
-
-
-def _worst(known: _Scale) -> float:
-    return known.low if known.better == "higher" else known.high
-
-
-def _spread(found: Sequence[Any], most: int) -> list[Any]:
-    """Return at most so many: the first half of them, and an even choice of the others."""
-    if len(found) <= most:
-        return list(found)
-    first, rest = list(found[: most // 2]), found[most // 2 :]
-    room = most - len(first)
-    return first + [rest[at * len(rest) // room] for at in range(room)]
-
-
-def _bare(axis: Axes) -> None:
-    for side in ("left", "bottom", "top", "right"):
-        axis.spines[side].set_visible(False)
-
-
-def _cut(text: str, most: int = _ROOM) -> str:
-    text = short_label(text)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return sum(len(cut_label(label)) + 2 for label in found.labels) > (84 if columns == 1 else 76 / columns)

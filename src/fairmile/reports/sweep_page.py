@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
-from fairmile.reports import sweep_figures
+from fairmile.reports import study_figures, sweep_figures
 from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Tile, Tiles, table
 from fairmile.reports.comparison import Comparison, compare
 from fairmile.reports.differences import inner_differences
+from fairmile.reports.figures import Picture
 from fairmile.reports.measures import (
     counts,
     ending,
@@ -55,7 +56,7 @@ from fairmile.reports.sweep import (
 )
 from fairmile.reports.verdicts import Pair
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.trial import is_trial
+from fairmile.runs.record.trial import is_trial, step_of_best
 
 _MOST_POINTS = 500
 _MOST_COMPARED = 6  # more points than this are ranked, not compared with the first
@@ -93,18 +94,20 @@ def sweep_blocks(
     notes: Sequence[str] = (),
     hindsight: Sequence[Mapping[str, object]] = (),
     over: Sequence[str] = (),
+    log: Collection[str] = (),
     compared: Sequence[str] | None = None,
 ) -> SweepReport:
     """Report runs that vary over parameters: all that their records tell, and for trials the way of the study.
 
     `objectives` are metrics with their direction (else what the trials name, else the metric); `notes` come first;
     `hindsight` are rows of a table about early stopping, as whoever knows the study gives them; `over` are two
-    parameters for the heat map; `compared` are the metrics in which few points are compared (else all).
+    parameters for the heat map; `log` are parameters with a logarithmic scale; `compared` are the metrics in which
+    few points are compared (else all).
     """
     runs = _numbered(runs)
     goals = list(objectives) or goals_of(runs)
     name = metric or (goals[0][0] if goals else None)
-    known = survey(runs, name, better=dict(goals).get(name or "", ""))
+    known = survey(runs, name, better=dict(goals).get(name or "", ""), log=log)
     trials = any(map(is_trial, runs))
     best, comparison = _best(known), None
     if not trials and any(map(counts, runs)) and 1 < len(known.points) <= _MOST_COMPARED:
@@ -117,9 +120,12 @@ def sweep_blocks(
     weights = importance(known) if trials and known.metric else None
     edge = _front(known, goals)
     blocks: list[Block] = [_tiles(known, best), *(Note(note, "dim") for note in notes), *_troubles(known)]
-    blocks += [Text(best.text)] if best else []
-    blocks += _influence(known, over)
-    blocks += _study(known, steps, weights) if trials else ()
+    if trials:
+        blocks += [Text(_best_trial(best, runs))] if best else []
+        blocks += _study(known, steps, weights, over)
+    else:
+        blocks += [Text(best.text)] if best else []
+        blocks += _influence(known, over)
     blocks += _fronts(known, edge)
     blocks += _hindsight(hindsight)
     blocks += _budget(runs) if trials else ()
@@ -165,7 +171,8 @@ def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
     tiles = []
     if best:
         mean = number(best.first.estimate.mean, best.board.unit)
-        tiles.append(Tile(f"best {title(sweep.metric)}", mean, best.names[best.first.runs[0]]))
+        run = next(run for run in sweep.runs if run.id == best.first.runs[0])
+        tiles.append(Tile(f"best {title(sweep.metric)}", mean, _place(run) + best.names[run.id]))
     ends = Counter(map(ending, sweep.runs))
     what = "trials" if any(map(is_trial, sweep.runs)) else "points"
     repeats = f"{len(sweep.runs):,} runs, " if len(sweep.runs) != len(sweep.points) else ""
@@ -179,6 +186,22 @@ def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
         share = f"measured for {whole.metered:,} of {whole.trials:,}" if whole.metered < whole.trials else ""
         tiles.append(Tile("energy of all runs", number(whole.energy_j, "J"), share))
     return Tiles(tuple(tiles))
+
+
+def _place(run: Run) -> str:
+    """Return which trial a run is, and at which step it had its value; nothing of a run that is no trial."""
+    if run.trial is None:
+        return ""
+    step = step_of_best(run)
+    return f"trial {run.trial.number}" + (f", step {step:g}" if step is not None else "") + ": "
+
+
+def _best_trial(best: Best, runs: Sequence[Run]) -> str:
+    """Return the best value of a study with the trial and the step that had it."""
+    run = next(run for run in runs if run.id == best.first.runs[0])
+    value = estimate_text(best.first.estimate, best.board.unit)
+    ended = " This trial was pruned." if ending(run) == "pruned" else ""
+    return f"Best {title(best.board.metric)}: {value} ({_place(run)}{best.names[run.id]}).{ended}"
 
 
 def _troubles(sweep: Sweep) -> Iterator[Block]:
@@ -210,10 +233,12 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Itera
     units = {name: each.unit for run in sweep.runs if counts(run) for name, each in measures(run).items()}
     points, trials = _ordered(sweep), any(map(is_trial, sweep.runs))
     yield Heading("All trials" if trials else "All points")
+    seeded = any(map(_seeds, sweep.points))
     columns = [
         *([""] if marks else []),
         *(["trial"] if trials else []),
         *([axis.name for axis in sweep.axes] or ["what"]),
+        *(["seed"] if seeded else []),
     ]
     systems = len({point.system for point in sweep.points}) > 1
     several = any(len(point.runs) > 1 for point in sweep.points)
@@ -223,6 +248,7 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Itera
         row: Row = [Cell(mark, tone="good" if mark == _BEST else "dim")] if marks else []
         row += [_trial_number(point)] if trials else []
         row += [_param(axis, point) for axis in sweep.axes] or [point.label]
+        row += [", ".join(_seeds(point))] if seeded else []
         row += [point.system] if systems else []
         row += [_value_cell(point, name, units.get(name, ""), several) for name in names]
         row += [Cell(str(len(point.runs)), len(point.runs))] if several else []
@@ -230,7 +256,7 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Itera
     columns += [*(["system"] if systems else []), *map(title, names), *(["runs"] if several else [])]
     numeric = [axis.name for axis in sweep.axes if axis.numbers is not None]
     yield table(
-        _apart([*columns, "outcome", *([] if several else ["run"])]),
+        unique_columns([*columns, "outcome", *([] if several else ["run"])]),
         rows,
         numbers=["trial", *numeric, *map(title, names), "runs"],
     )
@@ -243,7 +269,7 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Itera
         yield Text(f"{_MOST_POINTS} of {len(points):,} points, {which}; `--json` has them all.")
 
 
-def _apart(columns: Sequence[str]) -> list[str]:
+def unique_columns(columns: Sequence[str]) -> list[str]:
     """Return names of columns that differ: a parameter may be called as a metric is."""
     seen: Counter[str] = Counter()
     unique = []
@@ -254,8 +280,9 @@ def _apart(columns: Sequence[str]) -> list[str]:
 
 
 def _ordered(sweep: Sweep) -> Sequence[Point]:
-    """Return the points in the order of the sweep; where not all can be shown, the best first."""
-    if len(sweep.points) <= _MOST_POINTS or not sweep.metric:
+    """Return the points in the order of the sweep; trials, and points of which not all can be shown, the best first."""
+    is_ranked = len(sweep.points) > _MOST_POINTS or any(map(is_trial, sweep.runs))
+    if not is_ranked or not sweep.metric or not sweep.better:
         return sweep.points
     sign = -1 if sweep.better == "higher" else 1
 
@@ -273,6 +300,12 @@ def _marks(best: Best | None) -> dict[str, str]:
     level = "≈ best" if best.noise_known else "= best"
     marks = {run: level for each in best.level for run in each.runs}
     return marks | dict.fromkeys(best.first.runs, _BEST)
+
+
+def _seeds(point: Point) -> list[str]:
+    """Return the seeds of the runs of a point, each once."""
+    known = [run.record.spec.seed for run in point.runs]
+    return list(dict.fromkeys(str(seed) for seed in known if seed is not None))
 
 
 def _trial_number(point: Point) -> Cell:
@@ -355,22 +388,39 @@ def _values(axis: Axis) -> str:
     return shown + (f" … ({len(axis.values)})" if len(axis.values) > _MOST_VALUES else "")
 
 
-def _study(sweep: Sweep, steps: Sequence[Step], weights: Importance | None) -> Iterator[Block]:
+def _study(sweep: Sweep, steps: Sequence[Step], weights: Importance | None, over: Sequence[str]) -> Iterator[Block]:
     if not steps:
         return
-    yield Heading("The way of the study")
+    yield Heading("Progress of the study")
     records = [step for step in steps if step.is_best]
     if records:
         last = records[-1]
         after = len(steps) - 1 - steps.index(last)
         yield Text(
-            f"The best came with trial {last.number}; {after} more followed without a better one. "
-            f"{len(records)} trials were the best when they ended."
+            f"Trial {last.number} was the best; {after} more followed without a better value. "
+            f"The best value improved {len(records) - 1} times."
         )
     metric, unit, better = sweep.metric, sweep.unit, sweep.better
-    yield from drawn(lambda: sweep_figures.history(steps, metric, unit, better))
+    yield from drawn(lambda: study_figures.history(steps, metric, unit, better))
     trials = trial_curves(steps, metric, better=better)
-    yield from drawn(lambda: sweep_figures.trial_curves(trials, metric, unit, better))
+    yield from drawn(lambda: study_figures.trial_curves(trials, metric, unit, better))
+    yield from _weighed(weights)
+    yield Heading(f"Parameters and {title(metric)}")
+    yield from drawn(lambda: study_figures.slices(sweep))
+    ranked = [each.name for each in weights.shares] if weights else [axis.name for axis in sweep.axes]
+    for x, y in _pairs(sweep, ranked, over):
+        yield from drawn(lambda x=x, y=y: _surface(sweep, x, y))  # type: ignore[misc]
+    if len(sweep.axes) > 1:
+        yield from drawn(lambda: sweep_figures.parallel_coordinates(sweep))
+
+
+def _surface(sweep: Sweep, x: str, y: str) -> Picture:
+    """Return contours over two numbers, or a heat map where one of them is a choice."""
+    both_numbers = sweep.axis(x).numbers is not None and sweep.axis(y).numbers is not None
+    return study_figures.contours(sweep, x, y) if both_numbers else sweep_figures.heat_map(heat_map(sweep, x, y))
+
+
+def _weighed(weights: Importance | None) -> Iterator[Block]:
     yield Heading("Importance of parameters")
     if weights is None:
         yield Text("Too few trials have a value to tell which parameters matter.")
@@ -386,10 +436,10 @@ def _study(sweep: Sweep, steps: Sequence[Step], weights: Importance | None) -> I
         explained = (
             f" It explains {percent(weights.explained, signed=False)} of the variance of trials it had not seen."
         )
-    yield Text(f"Found by {weights.method}, from {weights.runs:,} trials.{explained}")
+    yield Text(f"Method: {weights.method}, from {weights.runs:,} trials.{explained}")
     if weights.explained is not None and weights.explained < 0.2:
         yield Note("The model explains little, so this order may be chance.")
-    yield from drawn(lambda: sweep_figures.importance(weights))
+    yield from drawn(lambda: study_figures.importance(weights))
 
 
 def _fronts(sweep: Sweep, edge: Front | None) -> Iterator[Block]:
@@ -404,11 +454,13 @@ def _fronts(sweep: Sweep, edge: Front | None) -> Iterator[Block]:
     goals = [f"{title(name)} {'↑' if better == 'higher' else '↓'}" for name, better in edge.goals]
     numeric = [axis.name for axis in sweep.axes if axis.numbers is not None]
     yield table(
-        _apart([*goals, *(axis.name for axis in sweep.axes), "run"]), rows[:_MOST_POINTS], numbers=[*goals, *numeric]
+        unique_columns([*goals, *(axis.name for axis in sweep.axes), "run"]),
+        rows[:_MOST_POINTS],
+        numbers=[*goals, *numeric],
     )
     of = len(edge.points) + len(edge.beaten)
     yield Text(f"{len(edge.points)} of {of} points are on the front: no other is as good in every goal.")
-    yield from drawn(lambda: sweep_figures.pareto(edge, units))
+    yield from drawn(lambda: study_figures.pareto(edge, units))
 
 
 def _hindsight(rows: Sequence[Mapping[str, object]]) -> Iterator[Block]:

@@ -6,10 +6,19 @@ import math
 
 import pytest
 
+from fairmile.runs.record.record import Metric
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.trial import STOPPED_EARLY, TrialResult, trial_result
+from fairmile.runs.record.values import Better
 
 NAN = math.nan
+
+
+def logged(**values: float) -> dict[str, Metric]:
+    """Return metrics that were logged once each."""
+    return {
+        name: Metric(value=each, first=each, min=each, max=each, mean=each, count=1) for name, each in values.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -29,10 +38,22 @@ NAN = math.nan
 def test_a_trial_is_what_its_run_came_to(
     state: str, reason: str, metrics: dict[str, float], expected: TrialResult
 ) -> None:
-    assert trial_result(RunState(state), reason, metrics, ["loss"]) == expected
+    assert trial_result(RunState(state), reason, logged(**metrics), {"loss": "lower"}) == expected
 
 
 def test_each_objective_needs_a_value() -> None:
-    values = {"loss": 0.5, "speed": 3.0}
-    assert trial_result(RunState.DONE, "", values, ["speed", "loss"]) == TrialResult("done", (3.0, 0.5))
-    assert trial_result(RunState.DONE, "", {"loss": 0.5}, ["loss", "speed"]).state == "failed"
+    goals: dict[str, Better] = {"speed": "higher", "loss": "lower"}
+    assert trial_result(RunState.DONE, "", logged(loss=0.5, speed=3.0), goals) == TrialResult("done", (3.0, 0.5))
+    assert trial_result(RunState.DONE, "", logged(loss=0.5), goals).state == "failed"
+
+
+@pytest.mark.parametrize(("better", "expected"), [("lower", 0.2), ("higher", 0.9)])
+def test_the_value_of_a_trial_is_the_best_over_its_steps(better: Better, expected: float) -> None:
+    curve = Metric(value=0.5, first=0.9, min=0.2, max=0.9, mean=0.5, count=3)
+    assert trial_result(RunState.DONE, "", {"loss": curve}, {"loss": better}).values == (expected,)
+
+
+def test_the_values_of_several_objectives_are_of_one_moment() -> None:
+    curve = Metric(value=0.5, first=0.9, min=0.2, max=0.9, mean=0.5, count=3)
+    goals: dict[str, Better] = {"loss": "lower", "speed": "higher"}
+    assert trial_result(RunState.DONE, "", {"loss": curve, "speed": curve}, goals).values == (0.5, 0.5)

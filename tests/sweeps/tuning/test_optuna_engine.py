@@ -190,6 +190,18 @@ class TestPruners:
         ends = {len(each.curve) for each in study.trials() if each.state == "pruned"}
         assert ends == {3}
 
+    def test_where_nobody_says_how_long_trials_are_the_first_one_that_is_done_tells(self, tmp_path):
+        def slow(trial, report):
+            for step in range(1, 28):
+                if reason := report(step, abs(trial.params["x"] - 0.3) + 1 / step):
+                    return Outcome("pruned", reason=reason)
+            return Outcome("done", (abs(trial.params["x"] - 0.3),))
+
+        study = work(engine(tmp_path, pruner="asha", sampler="random", trials=20, seed=4), slow)
+        assert study.trials()[0].state == "done"
+        assert {len(each.curve) for each in study.trials() if each.state == "pruned"} <= {3, 9}
+        assert any(each.state == "pruned" for each in study.trials())
+
     @pytest.mark.parametrize("pruner", ["asha", "hyperband"])
     def test_a_trial_that_diverges_is_stopped_and_spoils_no_curve(self, tmp_path, pruner):
         def diverging(trial, report):

@@ -24,6 +24,13 @@ def parse(objectives=(LOSS,), space=None, **tuning) -> Settings:
     return parse_settings(tuning, objectives, _origin, space=space)
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"), [({"steps": 27}, 3), ({"steps": 4}, 1), ({"steps": 27, "min_steps": 2}, 2), ({}, None)]
+)
+def test_no_trial_is_stopped_in_the_first_ninth_unless_stated(said: dict[str, int], expected: int | None) -> None:
+    assert Settings(pruner="asha", **said).first_rung == expected  # type: ignore[arg-type]
+
+
 def test_nothing_said_means_fifty_trials_of_tpe():
     assert parse() == Settings(engine="optuna", sampler="tpe", pruner="", trials=50)
 

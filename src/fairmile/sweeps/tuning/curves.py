@@ -113,7 +113,7 @@ def stopper(settings: Settings, better: Better) -> StopEarly | None:
     """
     if not settings.extrapolate:
         return None
-    watch = Extrapolation(settings.extrapolate, startup=settings.startup, min_steps=settings.min_steps)
+    watch = Extrapolation(settings.extrapolate, startup=settings.startup, min_steps=settings.first_rung or 1)
     pick = max if better == "higher" else min
 
     def stop_early(finished: Sequence[TrialRecord], curve: Curve) -> str:

@@ -150,7 +150,7 @@ class _Stoppers:
             from deephyper.evaluator.storage import MemoryStorage
             from deephyper.stopper import SuccessiveHalvingStopper
         most = settings.steps or 10**9  # we never ask at the last step
-        self._made = SuccessiveHalvingStopper(most, settings.min_steps, settings.reduction)
+        self._made = SuccessiveHalvingStopper(most, settings.first_rung or 1, settings.reduction)
         self._storage = MemoryStorage()
         self._storage.connect()
         self._study = self._storage.create_new_search()

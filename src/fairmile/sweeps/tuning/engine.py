@@ -78,6 +78,7 @@ class TrialRecord(Result):
     ended: float | None = None
     worker: str = ""  # who executes it: Holder text, and the job where one carries it
     run: str = ""
+    step: float | None = None  # of the value of the first objective; known of the best trials
 
     def to_dict(self) -> TrialDict:
         return {
@@ -111,13 +112,22 @@ class Settings:
     energy_j: float | None = None
     seed: int | None = None
     steps: int | None = None  # the largest step that a trial reaches, where pruners need it
-    min_steps: int = 1  # before this step no trial is stopped
+    min_steps: int | None = None  # before this step no trial is stopped; None: see `first_rung`
     reduction: int = 3  # of ASHA and Hyperband: one of so many goes on
     startup: int = 5  # trials before medians and extrapolations are believed
     extrapolate: str = ""  # least-squares, svr: stop by the curve so far
     population: int = 4  # of PBT
     interval: int = 1  # of PBT: steps between exchanges
     options: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def first_rung(self) -> int | None:
+        """The first step at which a trial may be stopped; None where it follows from the first trial that is done."""
+        return self.min_steps if self.min_steps is not None or self.steps is None else self.rung_of(self.steps)
+
+    def rung_of(self, steps: float) -> int:
+        """Return the first rung of trials that have so many steps: early values say little of the last one."""
+        return max(1, int(steps) // self.reduction**2)
 
 
 class Engine(Protocol):

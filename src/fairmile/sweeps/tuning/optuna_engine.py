@@ -68,6 +68,7 @@ class OptunaEngine:
         self._rules = Rules(folder, self.space, objectives, settings, spent=spent, stop_early=stop_early, clock=clock)
         self._choosing = threading.Lock()
         self._opened: Any = None
+        self._rung = settings.first_rung
         self._population = _population(settings.trials)
         self._grid: tuple[dict[str, Value], ...] | None = None
         if settings.sampler == "grid":
@@ -148,7 +149,7 @@ class OptunaEngine:
         self._storage = self._optuna.storages.JournalStorage(_Journal(self._journal))
         try:
             return self._optuna.load_study(
-                study_name=_NAME, storage=self._storage, sampler=self._sampler(0), pruner=self._pruner()
+                study_name=_NAME, storage=self._storage, sampler=self._sampler(0), pruner=self._pruner(self._rung)
             )
         except KeyError:  # the journal was begun, but the study was not
             return None
@@ -158,7 +159,7 @@ class OptunaEngine:
             study_name=_NAME,
             storage=self._storage,
             sampler=self._sampler(0),
-            pruner=self._pruner(),
+            pruner=self._pruner(self._rung),
             directions=["minimize" if each.better == "lower" else "maximize" for each in self._rules.objectives],
         )
         study.set_user_attr("population", self._population)
@@ -224,19 +225,32 @@ class OptunaEngine:
                 return samplers.NSGAIISampler(seed=own, crossover=samplers.nsgaii.BLXAlphaCrossover(), **options)
             return samplers.RandomSampler(seed=own)
 
-    def _pruner(self) -> Any:
+    def _pruner(self, first_rung: int | None) -> Any:
+        """Return the pruner; one that stops nothing where the first step to stop at is not known yet."""
         settings, pruners = self.settings, self._optuna.pruners
+        if first_rung is None or not settings.pruner:
+            return pruners.NopPruner()
         if settings.pruner == "asha":
             return pruners.SuccessiveHalvingPruner(
-                min_resource=settings.min_steps, reduction_factor=settings.reduction, min_early_stopping_rate=0
+                min_resource=first_rung, reduction_factor=settings.reduction, min_early_stopping_rate=0
             )
         if settings.pruner == "hyperband":
             return pruners.HyperbandPruner(
-                min_resource=settings.min_steps, max_resource=settings.steps, reduction_factor=settings.reduction
+                min_resource=first_rung, max_resource=settings.steps, reduction_factor=settings.reduction
             )
-        if settings.pruner == "median":
-            return pruners.MedianPruner(n_startup_trials=settings.startup, n_warmup_steps=settings.min_steps)
-        return pruners.NopPruner()
+        return pruners.MedianPruner(n_startup_trials=settings.startup, n_warmup_steps=first_rung)
+
+    def _first_rung(self) -> int | None:
+        """Return the first step at which a trial may be stopped; None while nothing tells how long trials are."""
+        if self._rung is None and self.settings.pruner:
+            done = [
+                each for each in _frozen(self._opened) if each.state.name == "COMPLETE" and each.intermediate_values
+            ]
+            first = min(done, key=lambda each: each.datetime_complete, default=None)
+            if first is not None:
+                self._rung = self.settings.rung_of(max(first.intermediate_values))
+                self._opened.pruner = self._pruner(self._rung)
+        return self._rung
 
     def _carry_out(self, asked: Any, trial: Trial, execute: Execute) -> None:
         try:
@@ -262,7 +276,8 @@ class OptunaEngine:
             return unless_lost(lambda: asked.report(value, int(step)) or "")
 
         def decide(step: float, value: float) -> str:
-            if not self.settings.pruner or step < self.settings.min_steps:
+            first = self._first_rung()
+            if not self.settings.pruner or first is None or step < first:
                 return ""
             return unless_lost(lambda: self._rules.weak(step, value) if asked.should_prune() else "")
 

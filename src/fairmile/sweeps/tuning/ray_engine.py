@@ -154,7 +154,7 @@ class _Search:
                 metric="value",
                 mode=_mode(objectives[0]),
                 max_t=settings.steps or 1,
-                grace_period=settings.min_steps,
+                grace_period=settings.first_rung or 1,
                 reduction_factor=settings.reduction,
                 brackets=3 if settings.pruner == "hyperband" else 1,
                 stop_last_trials=False,

@@ -28,12 +28,13 @@ class SpentDict(TypedDict):
 
 
 class StudyStatusDict(TypedDict):
-    """The trials of a study; `best` are the numbers of the best ones."""
+    """The trials of a study; `best` are the numbers of the best ones, `best_steps` the steps of their values."""
 
     id: str
     objectives: list[ObjectiveDict]
     spent: SpentDict
     best: list[int]
+    best_steps: list[float | None]
     trials: list[TrialDict]
 
 
@@ -49,7 +50,7 @@ class StudySettingsDict(TypedDict):
     energy_j: float | None
     seed: int | None
     steps: int | None
-    min_steps: int
+    min_steps: int | None
     reduction: int
     startup: int
     extrapolate: str
@@ -97,6 +98,7 @@ class StudyStatus(Results[TrialRecord]):
             "objectives": self.objectives,
             "spent": self.spent,
             "best": [each.number for each in self.best],
+            "best_steps": [each.step for each in self.best],
             "trials": [each.to_dict() for each in self],
         }
 

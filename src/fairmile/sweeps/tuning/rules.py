@@ -144,7 +144,7 @@ class Rules:
     ) -> str:
         settings = self.settings
         why = decide(step, value)
-        if why or self._stop_early is None or step < settings.min_steps or math.isnan(value):
+        if why or self._stop_early is None or step < (settings.first_rung or 1) or math.isnan(value):
             return why
         done = [each for each in finished() if each.state == "done"]
         return self._stop_early(done, tuple(curve)) if len(done) >= settings.startup else ""

@@ -75,7 +75,7 @@ def parse_settings(
         **budgets,  # type: ignore[arg-type]
         seed=said.whole("seed", 0),
         steps=said.whole("steps", 1),
-        min_steps=said.whole("min_steps", 1) or own.min_steps,
+        min_steps=said.whole("min_steps", 1),
         reduction=said.whole("reduction", 2) or own.reduction,
         startup=_or(said.whole("startup", 0), own.startup),
         extrapolate="" if extrapolate == "none" else extrapolate,
@@ -108,7 +108,7 @@ def check_fits(
         refuse("pruner", "pbt replaces weak members itself, nothing is stopped", "leave out the pruner")
     if settings.pruner == "hyperband" and settings.steps is None:
         refuse("pruner", "hyperband must know the last step of a trial", "write steps: N, such as the number of epochs")
-    if settings.steps is not None and settings.min_steps > settings.steps:
+    if settings.steps is not None and (settings.min_steps or 0) > settings.steps:
         refuse("min_steps", f"min_steps {settings.min_steps} lies beyond steps {settings.steps}", "make it smaller")
     if space is not None:
         _check_space(settings, space, refuse)

@@ -23,11 +23,11 @@ from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
 from fairmile.runs.execute.worker import Batch
 from fairmile.runs.plan import RunPlan
-from fairmile.runs.record.ledger import Ledger, RunRow
+from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.record import JobReference
-from fairmile.runs.record.run import RunState
+from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.record.trial import trial_result
+from fairmile.runs.record.trial import step_of_best, trial_result
 from fairmile.runs.record.values import Better
 from fairmile.runs.runs import Runs
 from fairmile.sweeps.files import read_document
@@ -193,16 +193,25 @@ class Studies:
         return self._status(study, self._trials(study, self.engine(study)))
 
     def _status(self, study: Sweep, trials: Sequence[TrialRecord]) -> StudyStatus:
-        return StudyStatus(study, trials, _best(study, trials), self.spent(study))
+        return StudyStatus(study, trials, self._with_steps(_best(study, trials)), self.spent(study))
+
+    def _with_steps(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return trials with the step at which each had its value; only the logs of these are read."""
+        ledger = self._runs()
+        return [replace(each, step=step_of_best(ledger.get(each.run))) if each.run else each for each in trials]
 
     def trials(self, study: Sweep) -> Sequence[TrialRecord]:
         """Return what is known of all trials; of one that ended, what the record of its run tells."""
         return self._trials(study, self.engine(study))
 
     def _trials(self, study: Sweep, engine: Engine) -> Sequence[TrialRecord]:
-        rows = {row.id: row for row in self._runs().rows(group=study.id)}
-        names = [each["metric"] for each in study.document["study"]["objectives"]]
-        return [_with_result(each, rows.get(each.run), names) for each in engine.trials()]
+        ledger = self._runs()
+        objectives = dict(study.objectives)
+        ended = {row.id for row in ledger.rows(group=study.id) if row.state.is_end}
+        return [
+            _with_result(each, ledger.get(each.run) if each.run in ended else None, objectives)
+            for each in engine.trials()
+        ]
 
     def settle(self, study: Sweep) -> None:
         """Bring up to date what nobody else will: trials whose worker died, and the ends of their runs."""
@@ -213,13 +222,14 @@ class Studies:
 
     def best(self, study: Sweep) -> list[TrialRecord]:
         """Return the best trial, or with several objectives the Pareto front."""
-        return _best(study, self.trials(study))
+        return self._with_steps(_best(study, self.trials(study)))
 
     def hindsight(self, study: Sweep) -> list[dict[str, Any]]:
         """Return, for each way to extrapolate curves, how often it would have been right on the finished trials."""
         better = study.document["study"]["objectives"][0]["better"]
         settings = study.document["study"]["settings"]
-        judged = hindsight(self.trials(study), better, startup=settings["startup"], min_steps=settings["min_steps"])
+        first_rung = Settings(**settings).first_rung or 1
+        judged = hindsight(self.trials(study), better, startup=settings["startup"], min_steps=first_rung)
         return [
             {
                 "method": each.method,
@@ -235,16 +245,20 @@ class Studies:
             if each.judged
         ]
 
-    def about(self, id: str) -> tuple[list[tuple[str, Better]], list[dict[str, Any]]]:
-        """Return what a report of a sweep or study needs: its objectives, and how well curves would be extrapolated."""
+    def about(self, id: str) -> tuple[list[tuple[str, Better]], list[dict[str, Any]], list[str]]:
+        """Return what a report needs: objectives, how well curves would be extrapolated, logarithmic parameters."""
         try:
             sweep = self._sweeps.get(id)
         except NotFound:  # its runs came from elsewhere
-            return [], []
+            return [], [], []
+        if not sweep.is_study:
+            return sweep.objectives, [], []
+        distributions = sweep.document["study"]["distributions"]
+        log = [name for name, each in distributions.items() if each.get("log")]
         try:
-            return sweep.objectives, self.hindsight(sweep) if sweep.is_study else []
+            return sweep.objectives, self.hindsight(sweep), log
         except Unsupported:  # nothing here can extrapolate
-            return sweep.objectives, []
+            return sweep.objectives, [], log
 
     # Execute
 
@@ -386,18 +400,21 @@ def _engine(study: Sweep, ledger: Ledger) -> Engine:
     )
 
 
-def _with_result(trial: TrialRecord, row: RunRow | None, objectives: Sequence[str]) -> TrialRecord:
+def _with_result(trial: TrialRecord, run: Run | None, objectives: Mapping[str, Better]) -> TrialRecord:
     """Return a trial as its run tells it; what an engine keeps is what its sampler learned."""
-    if row is None or trial.state == "running":
+    if run is None or trial.state == "running":
         return trial
-    result = trial_result(row.state, row.reason, row.metrics, objectives)
+    result = trial_result(run.state, run.reason, run.metrics, objectives)
     return trial if result.state == "running" else replace(trial, state=result.state, values=result.values)
 
 
 def _best(study: Sweep, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the best of some trials, or with several objectives those that no other one beats in each of them."""
+    """Return the best of some trials, or with several objectives those that no other one beats in each of them.
+
+    The best of all that was measured may be a value of a trial that was stopped.
+    """
     signs = [1 if each["better"] == "lower" else -1 for each in study.document["study"]["objectives"]]
-    done = [each for each in trials if each.state == "done" and len(each.values) == len(signs)]
+    done = [each for each in trials if each.state in ("done", "pruned") and len(each.values) == len(signs)]
     costs = {each.number: [sign * value for sign, value in zip(signs, each.values, strict=True)] for each in done}
     if len(signs) == 1:
         return sorted(done, key=lambda each: costs[each.number])[:1]
