@@ -17,7 +17,6 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
 from fairmile.catalog import OWN_IDS
-from fairmile.resolve import Nouns, Target, resolve
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.remote import Context
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from fairmile.notify import Notice
     from fairmile.predict.predict import MeasuredRun, Predict
     from fairmile.reports.reports import Reports
+    from fairmile.resolve import Target
     from fairmile.runs.record.ledger import Ledger
     from fairmile.runs.record.run import Run
     from fairmile.runs.runs import Runs
@@ -351,6 +351,8 @@ class Workspace:
 
         `options` are what stands beside the word, as `kind="model"`; `without` leaves kinds of targets out.
         """
+        from fairmile.resolve import Nouns, resolve
+
         nouns = Nouns(catalog=lambda: self.catalog, runs=lambda: self.ledger, sweeps=lambda: self.sweeps)
         return resolve(word, nouns, for_=for_, options=options, without=without)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 _MOST_ROWS = 30
@@ -25,6 +24,8 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _text(value: Any) -> str:
+    from html import escape  # which takes longer to load than a command that shows no table needs for its rows
+
     if isinstance(value, float):
         return f"{value:.6g}"
     return escape("" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value))

@@ -350,9 +350,9 @@ def _mpi_version(mpirun: str) -> str:
     return ""
 
 
-# Variables
+# Variables. Their patterns are compiled when they are first used: a list of runs needs none of them.
 
-_ALLOWED = re.compile(
+_ALLOWED = (
     r"(?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB|NCCL|RCCL|PYTORCH|TORCH|TORCHINDUCTOR|TORCHELASTIC|XLA|JAX|TF|"
     r"HOROVOD|DS|GLOO|UCX|UCC|OMPI_MCA|I_MPI|MPICH|FI|PSM2|PSM3|HSA|HIP|ROCR|MIOPEN|CUDNN|CUBLAS|NVIDIA_TF32)_\w+"
     r"|CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING|MODULE_LOADING|CACHE_DISABLE)"
@@ -363,21 +363,19 @@ _ALLOWED = re.compile(
     r"|LANG|LC_ALL|TZ|PYTHONHASHSEED|GPU_DEVICE_ORDINAL|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_PORT|OMP_PROC_BIND"
 )
 # TF_ is also how Terraform's variables begin, which hold whatever somebody put there.
-_NOT_ALLOWED = re.compile(r"TF_(?:VAR|CLI|TOKEN|CLOUD|HTTP|WORKSPACE)_?\w*")
-_SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASS(?:W|PHRASE|_|$)|PWD|CREDENTIAL|AUTH|JWT|COOKIE|PRIVATE|API_?KEY|ACCESS_?KEY|(?:^|_)KEYS?(?:_|$)"
-    r"|(?:^|_)PAT(?:_|$)|SIGNATURE",
-    re.IGNORECASE,
+_NOT_ALLOWED = r"TF_(?:VAR|CLI|TOKEN|CLOUD|HTTP|WORKSPACE)_?\w*"
+_SECRET_NAME = (
+    r"(?i)TOKEN|SECRET|PASS(?:W|PHRASE|_|$)|PWD|CREDENTIAL|AUTH|JWT|COOKIE|PRIVATE|API_?KEY|ACCESS_?KEY|(?:^|_)KEYS?(?:_|$)"
+    r"|(?:^|_)PAT(?:_|$)|SIGNATURE"
 )
-_SECRET_VALUE = re.compile(
-    r"://[^/\s@]*@"  # a login in an address
+_SECRET_VALUE = (
+    r"(?i)://[^/\s@]*@"  # a login in an address
     r"|(?:token|secret|passw\w*|passphrase|pwd|api_?key|access_?key|credentials?|signature|sig|auth\w*)\s*[=:]"
     r"|(?:bearer|basic)\s+\S{8}|-----BEGIN|eyJ[\w-]{8,}\.|\bgh[a-z]_\w{16}|\bgithub_pat_|\bglpat-|\bhf_\w{16}|\bsk-\w{8}|\bAKIA\w{12}"
-    r"|\bxox[a-z]-|\bnpm_\w{16}|\bpypi-\w{8}",
-    re.IGNORECASE,
+    r"|\bxox[a-z]-|\bnpm_\w{16}|\bpypi-\w{8}"
 )
-_DEVICE = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-_LONG_WORD = re.compile(r"[A-Za-z0-9+=_-]{32,}")
+_DEVICE = r"\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+_LONG_WORD = r"[A-Za-z0-9+=_-]{32,}"
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -385,25 +383,23 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(env.items())
-        if _ALLOWED.fullmatch(name) and not _NOT_ALLOWED.fullmatch(name) and not looks_secret(name, value)
+        if re.fullmatch(_ALLOWED, name) and not re.fullmatch(_NOT_ALLOWED, name) and not looks_secret(name, value)
     }
 
 
 # What a record from elsewhere may set: counts, switches and seeds of numerical libraries. No name by which one of
 # them loads a library or starts a program, and no value that names a file.
-_SETTABLE = re.compile(
+_SETTABLE = (
     r"(?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB|NCCL|RCCL|PYTORCH|TORCH|TORCHINDUCTOR|XLA|JAX|TF|HOROVOD|GLOO|"
     r"HSA|MIOPEN|CUDNN|CUBLAS)_\w+|CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING|"
     r"MODULE_LOADING|CACHE_DISABLE)|NVIDIA_TF32_OVERRIDE|(?:HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|"
     r"PYTHONHASHSEED|(?:\w+_)?SEED|LANG|LC_ALL|TZ"
 )
-_LOADS = re.compile(
-    r"PATH|DIR|HOME|FILE|LIB|PLUGIN|TOOL|AGENT|EXEC|CMD|COMMAND|CACHE(?!_DISABLE)|DUMP|HOOK|PROXY|URL|ADDR|SERVER"
-)
-_PLAIN_VALUE = re.compile(r"[\w .,:;=+*@(){}\[\]-]*", re.ASCII)
+_LOADS = r"PATH|DIR|HOME|FILE|LIB|PLUGIN|TOOL|AGENT|EXEC|CMD|COMMAND|CACHE(?!_DISABLE)|DUMP|HOOK|PROXY|URL|ADDR|SERVER"
+_PLAIN_VALUE = r"(?a)[\w .,:;=+*@(){}\[\]-]*"
 # What a program from elsewhere sees of a person's variables: where programs and libraries lie, the terminal, the
 # language, the batch job and its launcher. Tokens, keys, agents, proxies and whatever else was exported stay out.
-_PASSED_ON = re.compile(
+_PASSED_ON = (
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|TERM|COLUMNS|LINES|NO_COLOR|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|TMP|TEMP|HOSTNAME|"
     r"LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|PYTHON(?:PATH|HOME|UNBUFFERED|DONTWRITEBYTECODE|NOUSERSITE)|VIRTUAL_ENV|"
     r"CONDA_(?:PREFIX|DEFAULT_ENV|SHLVL)|CUDA_(?:HOME|PATH|ROOT)|ROCM_(?:HOME|PATH)|MPI_HOME|MODULEPATH|MODULESHOME|"
@@ -419,7 +415,7 @@ def settable(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in env.items()
-        if _SETTABLE.fullmatch(name) and not _LOADS.search(name) and _PLAIN_VALUE.fullmatch(value)
+        if re.fullmatch(_SETTABLE, name) and not re.search(_LOADS, name) and re.fullmatch(_PLAIN_VALUE, value)
     }
 
 
@@ -429,15 +425,15 @@ def passed_on(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in env.items()
-        if name in plain or (_PASSED_ON.fullmatch(name) and not _SECRET_NAME.search(name.replace("PWD", "")))
+        if name in plain or (re.fullmatch(_PASSED_ON, name) and not re.search(_SECRET_NAME, name.replace("PWD", "")))
     }
 
 
 def looks_secret(name: str, value: str) -> bool:
     """Tell whether a variable may hold a secret, by its name or by what it holds."""
-    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
+    if re.search(_SECRET_NAME, name) or re.search(_SECRET_VALUE, value):
         return True
-    return any(_looks_random(word) for word in _LONG_WORD.findall(_DEVICE.sub("", value)))
+    return any(_looks_random(word) for word in re.findall(_LONG_WORD, re.sub(_DEVICE, "", value)))
 
 
 def _looks_random(word: str) -> bool:

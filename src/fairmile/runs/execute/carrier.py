@@ -47,7 +47,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "meter/sources": (),
     "systems": ("__init__", "hardware"),
     "runs": ("__init__", "coverage"),
-    "runs/record": ("__init__", "crate", "layout", "record", "values"),
+    "runs/record": ("__init__", "crate", "layout", "parts", "record", "values"),
     "runs/execute": ("__init__", "capture", "crew", "ending", "printed", "processes", "recorder", "worker"),
 }
 _MAIN = """\

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import sqlite3
 import stat
@@ -37,7 +36,7 @@ C = TypeVar("C")
 _INDEX = ".index.sqlite"
 _NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
 _VERSION = 1
-_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32
 _LAST = "last"
 _COLUMNS = (
     *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
@@ -160,7 +159,7 @@ class Ledger:
     def create(self, spec: RunSpec, record: RunRecord) -> Path:
         """Make the folder of a new run and return it; its record gets an id, and is not written yet."""
         while True:
-            id = f"{spec.name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
+            id = f"{spec.name}-{''.join(_LETTERS[byte % 32] for byte in os.urandom(6))}"
             folder = self.root / id
             if folder.with_name(id + SUFFIX).exists():
                 continue
@@ -309,7 +308,7 @@ class Ledger:
         for run in runs:
             try:
                 # It loses its name first, so that nobody ever finds half a run.
-                gone = self.root / f".{run.id}.removed-{secrets.token_hex(6)}"
+                gone = self.root / f".{run.id}.removed-{os.urandom(6).hex()}"
                 run.folder.rename(gone)
                 if run.packed:
                     gone.unlink()

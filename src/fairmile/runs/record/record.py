@@ -1,22 +1,18 @@
 """The record of a run, typed: what was asked, what was captured, how often it was tried, and how it ended.
 
-`run.json` holds it as JSON; `layout` is the one place that reads and writes that file. A key of the file that this
-version does not know stays where it is, in `extra` of its part. A missing key, or null, stands for the default of its
-field. Nothing but the standard library, `base` and `meter` is needed: the record goes wherever the recorder goes.
+`run.json` holds it as JSON; `layout` is the one place that reads and writes that file. Nothing but the standard
+library, `base` and `meter` is needed: the record goes wherever the recorder goes.
 """
-
-from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
-from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Self
 
 from fairmile.base.errors import SystemFailure
-from fairmile.meter.lines import number, number_text
+from fairmile.runs.record.parts import Part, Stated, part
 from fairmile.runs.record.values import Better
 
 FORMAT = "fairmile-run/1"
@@ -39,212 +35,10 @@ class RunState(StrEnum):
         return self not in (RunState.QUEUED, RunState.RUNNING)
 
 
-T = TypeVar("T")
-_STATED = "stated"
-Stated = Annotated[T, _STATED]  # a field that a record states also where it has its default
-
-
-@dataclass(kw_only=True)
-class Part:
-    """A part of a record; `extra` are the keys of the file that this version does not know."""
-
-    extra: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def from_dict(cls, data: Any, source: str = "the record of a run") -> Self:
-        """Return what JSON states; SystemFailure that names `source` and the field where a value is of a wrong kind."""
-        try:
-            return cls._read(data)
-        except _Misfit as misfit:
-            raise SystemFailure(f"{source} is damaged: {misfit}") from misfit
-
-    @classmethod
-    def _read(cls, data: Any) -> Self:
-        if not isinstance(data, dict):
-            raise _Misfit(data, "an object")
-        values: dict[str, Any] = {}
-        extra: dict[str, Any] = {}
-        slots, required = _slots(cls)
-        for key, value in data.items():
-            slot = slots.get(key)
-            if slot is None:
-                extra[key] = value
-            elif value is not None:
-                try:
-                    values[key] = slot.read(value)
-                except _Misfit as misfit:
-                    misfit.path.insert(0, key)
-                    raise
-        for name in required:
-            if name not in values:
-                raise _Misfit(data, f"an object with {name}")
-        return cls(**values, extra=extra)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON states it."""
-        made: dict[str, Any] = {}
-        slots, _ = _slots(type(self))
-        for name, slot in slots.items():
-            value = getattr(self, name)
-            if slot.is_stated or value != slot.default:
-                made[name] = slot.write(value)
-        return made | self.extra
-
-
-class _Misfit(Exception):
-    """A value is not of the kind that its field has."""
-
-    def __init__(self, value: Any, expected: str) -> None:
-        super().__init__(value, expected)
-        self.path: list[str] = []
-        self._value, self._expected = value, expected
-
-    def __str__(self) -> str:
-        return f"{'.'.join(self.path) or 'it'} is {self._value!r:.60}, expected {self._expected}"
-
-
-class _Slot(NamedTuple):
-    """How one field of a part is read and written."""
-
-    read: Callable[[Any], Any]
-    write: Callable[[Any], Any]
-    default: Any  # to compare with; MISSING where a value must be stated
-    is_stated: bool
-
-
-_SLOTS: dict[type[Part], tuple[dict[str, _Slot], tuple[str, ...]]] = {}
-
-
-def _slots(part: type[Part]) -> tuple[dict[str, _Slot], tuple[str, ...]]:
-    """Return how the fields of a part are read and written, and which it must have; the first call finds that out."""
-    if part not in _SLOTS:
-        slots = _find_slots(part)
-        _SLOTS[part] = slots, tuple(name for name, slot in slots.items() if slot.default is MISSING)
-    return _SLOTS[part]
-
-
-def _find_slots(part: type[Part]) -> dict[str, _Slot]:
-    hints = get_type_hints(part, include_extras=True)
-    made = {}
-    for each in fields(part):
-        if each.name != "extra":
-            hint = hints[each.name]
-            is_stated = get_origin(hint) is Annotated
-            read, write = _conversion(get_args(hint)[0] if is_stated else hint)
-            made[each.name] = _Slot(read, write, _default(each), is_stated)
-    return made
-
-
-def _default(described: Any) -> Any:
-    return described.default if described.default_factory is MISSING else described.default_factory()
-
-
-def _conversion(hint: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return how a value of a type is read from JSON, and written to it."""
-    if isinstance(hint, UnionType):  # of a type and None, which nobody reads
-        (kind,) = (each for each in get_args(hint) if each is not NoneType)
-        read, write = _conversion(kind)
-        return read, lambda value: None if value is None else write(value)
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is list:
-        return _list_conversion(*_conversion(arguments[0]))
-    if origin is dict:
-        return _dict_conversion(*_conversion(arguments[1]))
-    if isinstance(hint, type) and issubclass(hint, Part):
-        return hint._read, hint.to_dict
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return _enum_reader(hint), str
-    if hint is float:
-        return _read_float, number_text
-    return _SCALARS.get(hint, _keep), _keep
-
-
-def _keep(value: Any) -> Any:
-    return value
-
-
-def _list_conversion(
-    read: Callable[[Any], Any], write: Callable[[Any], Any]
-) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    def read_list(value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise _Misfit(value, "a list")
-        try:
-            return [read(each) for each in value]
-        except _Misfit:
-            return [_inside(str(index), read, each) for index, each in enumerate(value)]  # which tells where
-
-    return read_list, list if write is _keep else lambda value: [write(each) for each in value]
-
-
-def _dict_conversion(
-    read: Callable[[Any], Any], write: Callable[[Any], Any]
-) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    def read_dict(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise _Misfit(value, "an object")
-        if read is _keep:
-            return dict(value)
-        return {key: _inside(key, read, each) for key, each in value.items() if each is not None}
-
-    return read_dict, dict if write is _keep else lambda value: {key: write(each) for key, each in value.items()}
-
-
-def _inside(name: str, read: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return read(value)
-    except _Misfit as misfit:
-        misfit.path.insert(0, name)
-        raise
-
-
-def _enum_reader(kind: type[StrEnum]) -> Callable[[Any], StrEnum]:
-    def read(value: Any) -> StrEnum:
-        try:
-            return kind(value)
-        except ValueError:
-            raise _Misfit(value, f"one of {', '.join(kind)}") from None
-
-    return read
-
-
-def _read_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Misfit(value, "a text")
-    return value
-
-
-def _read_int(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _Misfit(value, "a whole number")
-    return value
-
-
-def _read_float(value: Any) -> float:
-    try:
-        return number(value)
-    except ValueError:
-        raise _Misfit(value, "a number") from None
-
-
-def _read_bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _Misfit(value, "true or false")
-    return value
-
-
-_SCALARS: dict[Any, Callable[[Any], Any]] = {
-    str: _read_text,
-    Better: _read_text,
-    int: _read_int,
-    bool: _read_bool,
-}
-
-
 # What was asked for
 
 
-@dataclass(kw_only=True)
+@part
 class DeclaredMetric(Part):
     """How a metric is found and judged."""
 
@@ -254,7 +48,7 @@ class DeclaredMetric(Part):
     tolerance: float | None = None
 
 
-@dataclass(kw_only=True)
+@part
 class RecordedSpec(Part):
     """A specification as a record holds it: without what was left at its default, and without secrets.
 
@@ -287,15 +81,15 @@ class RecordedSpec(Part):
     group: str = ""
     tags: list[str] = field(default_factory=list)
 
-    def changed(self, changes: Mapping[str, Any]) -> RecordedSpec:
+    def changed(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with other values of some fields, as JSON states them."""
-        return RecordedSpec.from_dict(self.to_dict() | dict(changes), "the specification of a run")
+        return type(self).from_dict(self.to_dict() | dict(changes), "the specification of a run")
 
 
 # What was captured when it started
 
 
-@dataclass(kw_only=True)
+@part
 class CodeFile(Part):
     """A file, or a folder with so many files, that is part of a program."""
 
@@ -306,7 +100,7 @@ class CodeFile(Part):
     files: int | None = None
 
 
-@dataclass(kw_only=True)
+@part
 class CodeSource(Part):
     """An asset of the catalog whose files a program is made of."""
 
@@ -314,7 +108,7 @@ class CodeSource(Part):
     sha256: Stated[str] = ""
 
 
-@dataclass(kw_only=True)
+@part
 class GitState(Part):
     """The repository of a program, and what differs from its commit."""
 
@@ -331,7 +125,7 @@ class GitState(Part):
     problem: str = ""
 
 
-@dataclass(kw_only=True)
+@part
 class CapturedCode(Part):
     """What program it was."""
 
@@ -356,7 +150,7 @@ class CapturedCode(Part):
         return self.git is not None or bool(self.files)
 
 
-@dataclass(kw_only=True)
+@part
 class CapturedInput(Part):
     """Something that went in: its digest, and where it was."""
 
@@ -370,7 +164,7 @@ class CapturedInput(Part):
     there: str = ""  # its path on another machine
 
 
-@dataclass(kw_only=True)
+@part
 class CapturedEnvironment(Part):
     """The Python and the packages that the program saw."""
 
@@ -381,7 +175,7 @@ class CapturedEnvironment(Part):
     definition: dict[str, Any] = field(default_factory=dict)  # how it was described when it was built
 
 
-@dataclass(kw_only=True)
+@part
 class Coverage(Part):
     """Whether everything that the program could read has a digest."""
 
@@ -390,7 +184,7 @@ class Coverage(Part):
     left: list[str] | None = None  # what it changed without declaring that; None: nobody looked
 
 
-@dataclass(kw_only=True)
+@part
 class Captured(Part):
     """What was captured when a run started."""
 
@@ -411,7 +205,7 @@ class Captured(Part):
 # How often it was tried, and what carries it
 
 
-@dataclass(kw_only=True)
+@part
 class Attempt(Part):
     """One time that a run was started."""
 
@@ -421,7 +215,7 @@ class Attempt(Part):
     holder: str = ""  # the process of its recorder, by which others know whether it lives
 
 
-@dataclass(kw_only=True)
+@part
 class JobReference(Part):
     """The job, or the task of a job array, that carries a run."""
 
@@ -430,7 +224,7 @@ class JobReference(Part):
     task: int | None = None
 
 
-@dataclass(kw_only=True)
+@part
 class TrialReference(Part):
     """Which trial of which study a run is."""
 
@@ -443,7 +237,7 @@ class TrialReference(Part):
 # How it ended
 
 
-@dataclass(kw_only=True)
+@part
 class Metric(Part):
     """A metric of a run, over all values that were logged; `value` is the last."""
 
@@ -464,7 +258,7 @@ class Metric(Part):
         return {"lower": self.min, "higher": self.max}.get(self.better, self.value)
 
 
-@dataclass(kw_only=True)
+@part
 class EnergyUse(Part):
     """The energy of all that was measured, counted once, and of what it is made up."""
 
@@ -474,7 +268,7 @@ class EnergyUse(Part):
     missing: Stated[dict[str, str]] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True)
+@part
 class OutputFile(Part):
     """A file that a run made or changed."""
 
@@ -482,7 +276,7 @@ class OutputFile(Part):
     size_bytes: Stated[int] = 0
 
 
-@dataclass(kw_only=True)
+@part
 class RunResult(Part):
     """How a run ended, what it used, and what was measured."""
 
@@ -504,7 +298,7 @@ class RunResult(Part):
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(kw_only=True, repr=False)
+@part
 class RunRecord(Part):
     """The record of one run. One without an id is what many runs share before they begin."""
 
@@ -539,9 +333,9 @@ class RunRecord(Part):
             data = _migrated(data)
         return super().from_dict(data, source)
 
-    def copy(self) -> RunRecord:
+    def copy(self) -> Self:
         """Return a record whose parts can be changed without changing this one."""
-        copied: RunRecord = pickle.loads(pickle.dumps(self, -1))  # our own bytes; each member of a batch needs one
+        copied: Self = pickle.loads(pickle.dumps(self, -1))  # our own bytes; each member of a batch needs one
         return copied
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,23 +9,20 @@ from typing import Literal
 
 Better = Literal["lower", "higher", ""]
 Value = str | int | float | bool | None  # of a parameter
-_LOWER = re.compile(
-    r"(^|[^a-z])(loss|err(or)?|rmse|mse|mae|mape|nll|perplexity|time|latency|duration|seconds|energy|joules|power|memory|"
-    r"size|bytes|flops|wer|cer|fid|misfit|residual)s?($|[^a-z])",
-    re.IGNORECASE,
+# Patterns are compiled when they are first used: most commands judge no metric.
+_LOWER = (
+    r"(?i)(^|[^a-z])(loss|err(or)?|rmse|mse|mae|mape|nll|perplexity|time|latency|duration|seconds|energy|joules|power|memory|"
+    r"size|bytes|flops|wer|cer|fid|misfit|residual)s?($|[^a-z])"
 )
-_HIGHER = re.compile(
-    r"(^|[^a-z])(acc(uracy)?|f1|auc|auroc|precision|recall|nnse|nse|r2|score|throughput|bandwidth|speedup|iou|map|bleu|"
-    r"samples_per_s|images_per_s|tokens_per_s|flops_per_s|per_s|per_second)s?($|[^a-z])",
-    re.IGNORECASE,
+_HIGHER = (
+    r"(?i)(^|[^a-z])(acc(uracy)?|f1|auc|auroc|precision|recall|nnse|nse|r2|score|throughput|bandwidth|speedup|iou|map|bleu|"
+    r"samples_per_s|images_per_s|tokens_per_s|flops_per_s|per_s|per_second)s?($|[^a-z])"
 )
-_FRACTION = re.compile(
-    r"(^|[^a-z])(acc(uracy)?|f1|auc|auroc|precision|recall|nnse|iou|dice|map)s?($|[^a-z])", re.IGNORECASE
-)
-_RATE = re.compile(r"(^|[^a-z])(throughput|bandwidth|speedup|per_s|per_second)($|[^a-z])", re.IGNORECASE)
+_FRACTION = r"(?i)(^|[^a-z])(acc(uracy)?|f1|auc|auroc|precision|recall|nnse|iou|dice|map)s?($|[^a-z])"
+_RATE = r"(?i)(^|[^a-z])(throughput|bandwidth|speedup|per_s|per_second)($|[^a-z])"
 _NEVER_NEGATIVE = ("s", "ms", "us", "ns", "min", "h", "J", "kJ", "kWh", "W", "kW", "bytes", "B")
-_SPEED = re.compile(r"(_s|_ms|_wait_share|speedup)$")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?")
+_SPEED = r"(_s|_ms|_wait_share|speedup)$"
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?"
 
 
 def parse_value(text: str) -> Value:
@@ -33,21 +30,21 @@ def parse_value(text: str) -> Value:
     words: dict[str, Value] = {"true": True, "false": False, "null": None}
     if text in words:
         return words[text]
-    if len(text) > 300 or not _NUMBER.fullmatch(text):  # what Python also takes for one: 007, 1_000, nan
+    if len(text) > 300 or not re.fullmatch(_NUMBER, text):  # what Python also takes for one: 007, 1_000, nan
         return text
     return int(text) if text.lstrip("-").isdecimal() else number if math.isfinite(number := float(text)) else text
 
 
 def is_speed(name: str) -> bool:
     """Tell whether a metric is a time or a speed by its name: no two executions have the same."""
-    return bool(_SPEED.search(name))
+    return bool(re.search(_SPEED, name))
 
 
 def better_of(name: str) -> Better:
     """Return which direction of a metric is better, as far as its name tells."""
-    if _HIGHER.search(name):
+    if re.search(_HIGHER, name):
         return "higher"
-    return "lower" if _LOWER.search(name) else ""
+    return "lower" if re.search(_LOWER, name) else ""
 
 
 def bounds_of(name: str, unit: str, values: Sequence[float]) -> tuple[float, float]:
@@ -55,7 +52,7 @@ def bounds_of(name: str, unit: str, values: Sequence[float]) -> tuple[float, flo
     least, largest = min(values, default=0.0), max(values, default=0.0)
     if least < 0:
         return -math.inf, math.inf
-    if _FRACTION.search(name):
+    if re.search(_FRACTION, name):
         return 0.0, next((top for top in (1.0, 100.0) if largest <= top), math.inf)
-    is_bounded = unit in _NEVER_NEGATIVE or better_of(name) == "lower" or bool(_RATE.search(name))
+    is_bounded = unit in _NEVER_NEGATIVE or better_of(name) == "lower" or bool(re.search(_RATE, name))
     return 0.0 if is_bounded else -math.inf, math.inf
