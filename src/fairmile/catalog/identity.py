@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ DIGEST_VERSION_PREFIX = "sha256-"
 _IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+")
 _DOI = re.compile(r"^(?:doi:|https?://(?:dx\.)?doi\.org/)(10\.\d{4,9}/\S+)$", re.IGNORECASE)
 # Random, fixed once: the name space in which ids of cards that bring none are derived.
-_NAMESPACE = uuid.UUID("6f0c5e7a-1a43-5f3b-9c1e-3d2f8d0b7a51")
+_NAMESPACE = "6f0c5e7a-1a43-5f3b-9c1e-3d2f8d0b7a51"
 
 
 class Handle(NamedTuple):
@@ -81,7 +80,9 @@ def mint_iri(kind: str, name: str, version: str, *, base: str = "", origin: str 
     """Return the id of a card that brings none: below the site's base address, else a derived urn:uuid."""
     if base:
         return f"{base.rstrip('/')}/a/{kind}/{slug(name)}/{version_slug(version)}"
-    return f"urn:uuid:{uuid.uuid5(_NAMESPACE, f'{origin}|{kind}|{slug(name)}|{version}')}"
+    import uuid  # which only new cards need, and every search would wait for
+
+    return f"urn:uuid:{uuid.uuid5(uuid.UUID(_NAMESPACE), f'{origin}|{kind}|{slug(name)}|{version}')}"
 
 
 def card_digest(body: Mapping[str, Any]) -> str:

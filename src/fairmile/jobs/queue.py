@@ -26,7 +26,6 @@ from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.paths import AnyPath
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.views import describe_left_behind, show_folder
-from fairmile.envs.envs import Envs
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.job_status import (
     CopiedFiles,
@@ -52,6 +51,7 @@ from fairmile.jobs.states import Observed, State
 from fairmile.jobs.weighing import Weighed, noted_id, with_usage
 
 if TYPE_CHECKING:
+    from fairmile.envs.envs import Envs  # which a list of jobs does not need, and takes a fifth of its time
     from fairmile.jobs.certify import Certificate, CertificationPlan, Check
     from fairmile.jobs.spec import Resources
 
