@@ -137,7 +137,7 @@ REFUSALS = [
      "did you mean the benchmark cosmoflow or the asset cosmoflow?"),
     ("run", "tidee", "'tidee' is no file here, no benchmark and no asset of the catalog", "did you mean the file tide"),
     ("run", "https://example.org/x", "'https://example.org/x' is no file here, no benchmark and no asset",
-     "`fairmile fetch https://example.org/x` brings what lies there"),
+     "`fairmile fetch https://example.org/x` downloads it"),
     ("run", "mnist", "'mnist' may be the folder mnist or the benchmark builtin/benchmark/mnist@1.0",
      "write ./mnist or builtin/benchmark/mnist@1.0"),
     ("run", " ", "an empty name names nothing", "give a name"),
@@ -274,3 +274,10 @@ def test_a_target_is_short_in_a_notebook_and_data_in_json(workspace: Workspace) 
         "path": str(Path("train.py").absolute()),
         "function": "build",
     }
+
+
+def test_a_run_is_shown_by_its_own_command(workspace: Workspace) -> None:
+    run = workspace.runs.run(["true"])
+    with pytest.raises(NotFound) as refusal:
+        workspace.resolve("last", for_="show")
+    assert refusal.value.hint == f"`fairmile runs show {run.id}` shows the run"

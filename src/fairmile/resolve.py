@@ -295,7 +295,9 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
     ]
     hint = f"did you mean {_listed(near, 'or')}?" if near else f"`fairmile search {word.text}` looks for assets"
     if word.is_address:
-        hint = f"`fairmile fetch {word.text}` brings what lies there"
+        hint = f"`fairmile fetch {word.text}` downloads it"
+    if verb == "show" and (target := RESOLVERS["run"].find(word, nouns)) is not None:
+        hint = f"`fairmile runs show {target.id}` shows the run"
     raise NotFound(f"{word.text!r} is no {_listed(tried, 'and no')}", hint=hint)
 
 
