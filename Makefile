@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Byte code makes the command start fast; a shell may have switched it off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all lint quick all system-packages speed clean
+.PHONY: demo test test-all lint quick all docs system-packages speed clean
 
 demo: $(VENV)/.demo
 	@FAIRMILE=$(BIN)/fairmile PYTHON=$(BIN)/python bash demo/demo.sh
@@ -55,6 +55,11 @@ system-packages:
 	  done; \
 	fi
 
+# The site is in build/docs; it needs no server: open build/docs/index.html.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/docs-cache docs build/docs
+	@echo "file://$(CURDIR)/build/docs/index.html"
+
 speed: $(VENV)/.dev
 	$(BIN)/python speed/start.py
 	$(BIN)/python speed/search.py
@@ -91,7 +96,12 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(call install,'.[dev]')
 	$(BIN)/python -m compileall -q src/fairmile
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.docs
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(call install,'.[docs]')
+	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo/out
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build demo/out docs/about docs/benchmarks \
+	  docs/reference/commands docs/reference/python

@@ -1,16 +1,21 @@
-"""The tree drawn in the README is the tree of the code."""
+"""The tree and the layers that the page on architecture draws are those of the code."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
 
+def text_blocks() -> list[str]:
+    page = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
+    return re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+
+
 def drawn() -> set[str]:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = next(text for text in re.findall(r"```text\n(.*?)```", readme, re.DOTALL) if "src/fairmile/" in text)
+    block = next(text for text in text_blocks() if "src/fairmile/" in text)
     folders: list[str] = []
     found = set()
     for line in block.splitlines():
@@ -36,3 +41,11 @@ def test_every_folder_and_module_of_the_package_is_drawn() -> None:
     folders = {f"src/fairmile/{path.name}/" for path in top.iterdir() if path.is_dir() and path.name != "__pycache__"}
     modules = {f"src/fairmile/{path.name}" for path in top.glob("*.py") if path.name != "__main__.py"}
     assert folders | modules <= drawn()
+
+
+def test_the_layers_are_those_that_imports_keep_to() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = next(each["layers"] for each in contracts if each["type"] == "layers")
+    assert "\n".join(layers).replace("fairmile.", "") + "\n" in text_blocks()

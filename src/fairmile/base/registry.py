@@ -30,7 +30,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, table: Mapping[str, Plugin], *, entry_points: str | None = None) -> None:
         self.kind = kind
         self._table = dict(table)
-        self._group = entry_points
+        self.group = entry_points
         self._installed: dict[str, Plugin] | None = None
 
     def __getitem__(self, name: str) -> T:
@@ -90,10 +90,10 @@ class Registry(Generic[T]):
     def _entry_points(self) -> dict[str, Plugin]:
         if self._installed is None:
             self._installed = {}
-            if self._group is not None:
+            if self.group is not None:
                 from importlib.metadata import entry_points
 
-                for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
+                for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
                     package = point.dist.name if point.dist is not None else "an installed package"
                     self._installed.setdefault(point.name, Plugin(point.value, summary=f"from {package}"))
         return self._installed
