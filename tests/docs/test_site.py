@@ -54,18 +54,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
     with Lock(folder.with_name("site.lock"), timeout_s=590):
         if not (folder / "built").exists():
-            command = [
-                "-W",
-                "--keep-going",
-                "-q",
-                "-d",
-                str(folder / "cache"),
-                str(ROOT / "docs"),
-                str(folder / "html"),
-            ]
-            done = subprocess.run(
-                [sys.executable, "-m", "sphinx", *command], capture_output=True, text=True, check=False
-            )
+            strict = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q"]
+            folders = ["-d", str(folder / "cache"), str(ROOT / "docs"), str(folder / "html")]
+            done = subprocess.run([*strict, *folders], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             (folder / "built").touch()
     return folder / "html"
