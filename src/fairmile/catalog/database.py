@@ -96,3 +96,15 @@ def batches(values: Iterable[str]) -> Iterator[list[str]]:
     rest = list(values)
     for start in range(0, len(rest), _MOST_VARIABLES):
         yield rest[start : start + _MOST_VARIABLES]
+
+
+def card_names(path: Path) -> list[tuple[str, str]]:
+    """Return kind and name of every card that an index lists, without a look at the cards; none if it fails."""
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            return connection.execute("SELECT DISTINCT kind, name FROM card WHERE latest AND NOT gone").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return []

@@ -50,6 +50,7 @@ COMMANDS = {
     "runs": Entry("fairmile.cli.runs", "runs", "List, show, pack, export and import recorded runs."),
     "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "List and create benchmarks; measure storage."),
     "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings of a project."),
+    "completion": Entry("fairmile.cli.completion", "completion", "Set up completion in bash, zsh or fish."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Show settings with their origin, and problems."),
 }
 
@@ -129,6 +130,8 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(f"fairmile {__version__}\n")
         sys.stdout.flush()
         return 0
+    if arguments[:1] == ["__complete"]:
+        return _complete(arguments[1:])
     import click
 
     try:
@@ -141,6 +144,16 @@ def _run(arguments: list[str]) -> int:
         raise KeyboardInterrupt from None
     sys.stdout.flush()
     return code
+
+
+def _complete(arguments: list[str]) -> int:
+    """Answer the completion of a shell, in which nothing else may appear, whatever fails."""
+    _silence(sys.stderr)
+    with suppress(Exception):
+        from fairmile.cli.complete import answer
+
+        sys.stdout.write("".join(f"{line}\n" for line in answer(arguments)))
+    return 0
 
 
 def command_group() -> click.Group:
