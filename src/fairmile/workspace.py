@@ -377,6 +377,7 @@ class Workspace:
             context=self.context,
             on_progress=self.on_progress,
             systems=lambda: self.systems.registry.rows(),
+            fetch=lambda address, folder: self.assets.fetch([address], to=folder),
         )
 
     @cached_property

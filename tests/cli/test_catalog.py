@@ -598,3 +598,28 @@ def test_removing_one_of_several_versions_asks_which(lake: Fairmile) -> None:
 def test_an_asset_answers_to_its_other_name(fairmile: Fairmile) -> None:
     result = fairmile("show", "cosmoUniverse_2019_05_4parE_tf_v2_mini", "--json")
     assert result.json["handle"].startswith("builtin/dataset/cosmouniverse-mini@")
+
+
+def test_describe_drafts_a_card_and_asks_the_owner(fairmile: Fairmile, place: Path) -> None:
+    (place / "data").mkdir()
+    (place / "data" / "lake.csv").write_text("time,depth [m]\n2024-01-01,1.5\n2024-01-02,2.5\n")
+    result = fairmile("catalog", "describe", "data")
+    assert result.code == 0
+    assert re.search(r"^lake +depth +sc:Float +m$", result.out, re.MULTILINE)
+    assert "Which licence does the holder of the rights grant?" in result.out
+    assert "nothing was written; `fairmile catalog describe data --add` adds the card" in result.err
+    added = fairmile(
+        "catalog", "describe", "data", "--set", "version=1.0", "--set", "license=MIT", "--add", "--json"
+    ).json
+    assert added["added"] == "local/dataset/data@1.0"
+    for question in added["questions"]:
+        assert question["command"].startswith("fairmile catalog update local/dataset/data@1.0 --")
+    assert fairmile("show", "data", "--json").json["card"]["license"] == "https://spdx.org/licenses/MIT"
+
+
+def test_an_address_that_others_cannot_use_is_refused(fairmile: Fairmile, place: Path) -> None:
+    (place / "lake.csv").write_text("time,depth [m]\n2024-01-01,1.5\n2024-01-02,2.5\n")
+    assert fairmile("catalog", "describe", "lake.csv", "--set", "version=1", "--add").code == 0
+    result = fairmile("catalog", "update", "dataset/lake", "--address", "http://localhost:8000/lake.csv")
+    assert result.code == 2
+    assert "others cannot use this address: loopback" in result.err

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +49,13 @@ from fairmile.catalog.results import (
     Versions,
 )
 from fairmile.catalog.row import CatalogRow, target_names
-from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.credentials import Credentials, shown_address
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
 
 if TYPE_CHECKING:
     from fairmile.catalog.content import Content, Contents
+    from fairmile.catalog.describing.describe import Description
     from fairmile.catalog.exchange.draft import Document
     from fairmile.catalog.fair import Assessment
     from fairmile.catalog.match import Matches
@@ -67,9 +69,12 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "match": Plugin("fairmile.catalog.match:match"),
         "change": Plugin("fairmile.catalog.change:Change"),
         "changed": Plugin("fairmile.catalog.change:changed"),
+        "stated": Plugin("fairmile.catalog.change:stated"),
         "with_spdx": Plugin("fairmile.catalog.change:with_spdx"),
         "check_body": Plugin("fairmile.catalog.profile:check_body"),
         "check_text": Plugin("fairmile.catalog.profile:check_text"),
+        "describe": Plugin("fairmile.catalog.describing.describe:describe"),
+        "questions": Plugin("fairmile.catalog.describing.describe:questions"),
         "measure": Plugin("fairmile.catalog.content:measure"),
         "measure_all": Plugin("fairmile.catalog.content:measure_all"),
         "document": Plugin("fairmile.catalog.exchange.draft:Document.from_file"),
@@ -111,23 +116,26 @@ class Catalog:
         on_progress: Callable[[int, int], None] | None = None,
         builtin: CatalogFolder | None = None,
         systems: Callable[[], Iterable[Described]] = tuple,
+        fetch: Callable[[str, Path], object] | None = None,
     ) -> None:
         self.home = home
         self._base = base
         self._clock = clock
         self._on_progress = on_progress
         self.local = CatalogFolder(LOCAL, home / "catalog", writable=True)
+        self._context = context or Context({}, Here(), Credentials({}), Settings())
         self._sources = Federation(
             home / "sources",
             sources or {},
             origins=source_origins or {},
             settings_file=settings_file,
             base=base,
-            context=context or Context({}, Here(), Credentials({}), Settings()),
+            context=self._context,
             clock=clock,
         )
         self._builtin = builtin or builtin_folder()
         self._systems = systems  # that have files of their own instead of cards
+        self._fetch = fetch  # what an address leads to, into a folder
 
     if not TYPE_CHECKING:
 
@@ -198,7 +206,7 @@ class Catalog:
         query = query.with_facets(kind=kind) if kind else query
         for tag in tags:
             query = query.with_facets(tag=tag)
-        query = replace(query, regexes=(*query.regexes, regex)) if regex else query
+        query = dataclasses.replace(query, regexes=(*query.regexes, regex)) if regex else query
         with self.open_index() as index:
             hits = self._hits(index, query, limit)
             if len(hits) < limit and query.words:
@@ -594,15 +602,20 @@ class Catalog:
         set: Mapping[str, Any] | None = None,
         add: Mapping[str, Any] | None = None,
         unset: Sequence[str] = (),
+        files: AnyPath | Iterable[AnyPath] = (),
+        address: str = "",
         kind: str | None = None,
         dry_run: bool = False,
     ) -> UpdatedCard:
         """Change properties of a card: set, append to, or drop them; returns the card as written.
 
+        `files` are files and folders whose sizes, digests, formats and columns go onto the card, and `address` is
+        where others fetch the files that have no address yet. Texts may have the short form of their property, as in
+        `creator="Ada Lovelace (0000-0002-1825-0097)"`; what is added under a name that is there completes it.
         A new `version` makes a new card linked to the old one. A card of another catalog is
         changed as a local copy, which takes precedence over it.
         """
-        change = _WORK["change"](dict(set or {}), dict(add or {}), tuple(unset))
+        change = _WORK["change"](dict(set or {}), dict(add or {}), tuple(unset), tuple(as_paths(files)), address)
         if dry_run:
             with self.open_index() as index:
                 planned: Card = _WORK["changed"](self.read(self._only(index, name, kind)), change, base=self._base)
@@ -670,6 +683,57 @@ class Catalog:
         return Card({**self.read(row).body, "tombstone": facts}, catalog=LOCAL)
 
     # Checking and exchange
+
+    def describe(
+        self,
+        source: AnyPath,
+        *,
+        kind: str | None = None,
+        set: Mapping[str, Any] | None = None,
+        address: str = "",
+        target: AnyPath | None = None,
+        add: bool = False,
+        replace: bool = False,
+    ) -> Description:
+        """Return a card drafted from a file, a folder or what an address leads to, and what only its owner can add.
+
+        `set` has properties that you state, and `address` where others fetch the files. The card is written to the
+        file `target`, or added to the local catalog with `add`; otherwise nothing is written.
+        """
+        draft = self._drafted(source, kind, address)
+        if set:
+            card = Card(_WORK["stated"](draft.card, set).body, catalog=LOCAL)
+            origins = {**draft.origins, **dict.fromkeys(set, "you")}
+            draft = dataclasses.replace(draft, card=card, origins=origins, questions=_WORK["questions"](card))
+        if target is not None:
+            file, text = Path(target), draft.card.to_json()
+            if not replace and file.exists() and file.read_bytes() != text.encode():
+                raise Conflict(f"{file} already exists and differs", hint="--replace overwrites it")
+            write_atomic(file, text)
+            draft = dataclasses.replace(draft, written=str(target))
+        if add:
+            done = self.add(draft.card)[0]
+            draft = dataclasses.replace(draft, added=done.stands_as or done.handle)
+        return draft
+
+    def _drafted(self, source: AnyPath, kind: str | None, address: str) -> Description:
+        path = Path(source)
+        options: dict[str, Any] = {"kind": kind, "address": address, "on_progress": self._on_progress}
+        if path.exists() or not is_iri(str(source)):
+            if not path.exists():
+                raise UsageError(f"{source}: no such file or folder", hint="check the path, or give an address")
+            drafted: Description = _WORK["describe"](path, self._context.runner, **options)
+            return drafted
+        if self._fetch is None:
+            raise UsageError(f"{source}: this catalog was opened without a store, so nothing can be fetched")
+        self.home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.home, prefix=".describe-") as folder:
+            self._fetch(str(source), Path(folder))
+            items = list(Path(folder).iterdir())
+            options["address"] = address or str(source)
+            fetched = items[0] if len(items) == 1 and items[0].is_file() else Path(folder)
+            drafted = _WORK["describe"](fetched, self._context.runner, source=shown_address(str(source)), **options)
+            return drafted
 
     def check(self, paths: AnyPath | Iterable[AnyPath], *, format: str | None = None) -> CheckedFiles:
         """Check cards and foreign documents; every problem has file, line and field. Nothing is changed."""
@@ -747,11 +811,12 @@ class Catalog:
                 # A copy of a source drops a card that the source drops; the others leave a tombstone.
                 tombstones=card.catalog in (LOCAL, BUILTIN),
                 runs=sum(bool(self._candidates(index, run, "run")) for run in runs),
+                file=card.origin if isinstance(card, ResolvedCard) and not card.catalog else "",
             )
             assessment: Assessment = _WORK["assess"](card, surroundings)
             if isinstance(card, ResolvedCard):
-                return replace(assessment, handle=card.origin, digest=card.digest, others=card.others)
-            return replace(assessment, handle=str(card.handle), digest=card.digest)
+                return dataclasses.replace(assessment, handle=card.origin, digest=card.digest, others=card.others)
+            return dataclasses.replace(assessment, handle=str(card.handle), digest=card.digest)
 
     def match(
         self, *, model: str | None = None, dataset: str | None = None, domain: str | None = None, limit: int = 20

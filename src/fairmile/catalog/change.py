@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
+from fairmile.catalog.describing.describe import with_address, with_files
+from fairmile.catalog.describing.survey import survey
 from fairmile.catalog.identity import card_digest, mint_iri
 from fairmile.catalog.licences import licence_iri
 from fairmile.catalog.profile import check_body
+from fairmile.catalog.short_forms import expand, extended
 
 
 class Change(NamedTuple):
-    """What an update sets, appends and drops."""
+    """What an update sets, appends and drops; the files it measures, and the address where others fetch them.
+
+    Texts may be in the short form of their property; see `short_forms`.
+    """
 
     set: dict[str, Any]
     add: dict[str, Any]
     unset: tuple[str, ...]
+    files: tuple[Path, ...] = ()
+    address: str = ""
 
 
 def changed(old: Card, change: Change, *, base: str) -> Card:
@@ -32,9 +41,13 @@ def changed(old: Card, change: Change, *, base: str) -> Card:
     body = {key: value for key, value in old.body.items() if key not in change.unset}
     if "license" in (*change.set, *change.unset):
         body.pop("licenseRaw", None)
-    body |= change.set
+    body |= {key: expand(key, value) for key, value in change.set.items()}
     for key, value in change.add.items():
-        body[key] = [*as_list(body.get(key)), *as_list(value)]
+        body[key] = extended(key, body.get(key), value)
+    for path in change.files:
+        body = with_files(body, survey(path))
+    if change.address:
+        body = with_address(body, change.address)
     new = Card(body)
     if (new.kind, new.name) != (old.kind, old.name):
         raise UsageError(
@@ -51,6 +64,15 @@ def changed(old: Card, change: Change, *, base: str) -> Card:
         body["wasRevisionOf"] = old.iri
         if "@id" not in change.set:
             body["@id"] = mint_iri(old.kind, old.title, new.version, base=base, origin=old.digest)
+    return _checked(body)
+
+
+def stated(draft: Card, values: Mapping[str, Any]) -> Card:
+    """Return a drafted card with properties that its owner states; texts may be in their short forms."""
+    return _checked(with_spdx({**draft.body, **{key: expand(key, value) for key, value in values.items()}}))
+
+
+def _checked(body: dict[str, Any]) -> Card:
     errors = [problem for problem in check_body(body) if problem.severity == "error"]
     if errors:
         raise InvalidDocument(errors)

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from fairmile.base.results import Result
 from fairmile.catalog.card import Card
-from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, quoted, rules
+from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, rules
 from fairmile.catalog.row import CatalogRow
 
 __all__ = ["Assessment", "FairRow", "Finding", "Indicator", "Part", "Richness", "Surroundings", "assess"]
@@ -40,7 +40,8 @@ _CONTEXT = {
     "sio": "http://semanticscience.org/resource/",
     "xsd": "http://www.w3.org/2001/XMLSchema#",
 }
-_FLAGS = ("--set", "--add", "--unset")
+_FILE_FLAGS = ("--file", "--address")
+_FLAGS = ("--set", "--add", "--unset", *_FILE_FLAGS)
 _TESTS_IRI = "https://w3id.org/fairmile/fair/"
 _PRINCIPLES_IRI = "https://w3id.org/fair/principles/terms/"
 _CC0 = "https://creativecommons.org/publicdomain/zero/1.0/"
@@ -221,6 +222,7 @@ class Assessment(Result):
     def advice(self) -> list[str]:
         """The commands that raise the score, most gain first; none asks for what another one asks for already.
 
+        A card that is in no catalog must be added before it can be changed: that command comes first.
         Words in capitals stand for what only the user knows; the remark says which tests a command helps.
         """
         steps: list[_Step] = []
@@ -239,7 +241,7 @@ class Assessment(Result):
                 steps.append(step)
             step.tests.append(finding.id)
             step.gain += self.gain(finding)
-        steps.sort(key=lambda step: -step.gain)
+        steps.sort(key=lambda step: (not step.adds_the_card, -step.gain))
         return [f"{step.text()}  # up to +{step.gain:.1f} by {', '.join(step.tests)}" for step in steps]
 
     def to_dict(self) -> AssessmentDict:
@@ -295,8 +297,12 @@ class _Step:
     tests: list[str] = field(default_factory=list)
     gain: float = 0.0
 
+    @property
+    def adds_the_card(self) -> bool:
+        return self.command == "fairmile catalog add" and not self.changes[0][1].startswith("CARD-OF-")
+
     def text(self) -> str:
-        return " ".join([self.command, *(f"{flag} {quoted(what)}".strip() for flag, what in self.changes)])
+        return " ".join([self.command, *(f"{flag} {shlex.quote(what)}".strip() for flag, what in self.changes)])
 
 
 def _changes(fix: str) -> tuple[str, list[tuple[str, str]]]:
@@ -310,7 +316,7 @@ def _changes(fix: str) -> tuple[str, list[tuple[str, str]]]:
 
 def _key(change: tuple[str, str]) -> str:
     """Return the property that a change is about."""
-    return change[1].partition("=")[0]
+    return "distribution" if change[0] in _FILE_FLAGS else change[1].partition("=")[0]
 
 
 def assess(card: Card, surroundings: Surroundings) -> Assessment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import click
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.registry import Registry
+from fairmile.base.units import format_size
 from fairmile.base.words import did_you_mean
+from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.content import Contents
 from fairmile.catalog.declared import AddedSource, SyncReport, SyncReports
+from fairmile.catalog.describing.describe import Description
 from fairmile.catalog.exchange import READERS, WRITERS
 from fairmile.catalog.index import Refresh
 from fairmile.catalog.results import (
@@ -31,11 +35,14 @@ from fairmile.catalog.results import (
 )
 from fairmile.cli.failures import Failure
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, count, json_output
+from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.workspace import Workspace
 
 _OWN_FORMAT = "card"
 _SHOWN_PROBLEMS = 20
+_SHOWN_FILES = 20
+_LONGEST_VALUE = 90
+_IN_TABLES = ("distribution", "recordSet", "variableMeasured")
 
 
 class _FormatOption(click.Option):
@@ -76,6 +83,8 @@ _FORMAT = click.option(
 _KIND = click.option("--kind", metavar="KIND", help="Kind of the asset, when several kinds share the name.")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 _FOLDER = click.Path(path_type=Path, file_okay=False, readable=False)
+_PATH = click.Path(path_type=Path, exists=True)
+_FILE = click.Path(path_type=Path, dir_okay=False, readable=False)
 
 
 @click.group(cls=LazyGroup)
@@ -159,11 +168,104 @@ def _print_added(added: Additions, out: Out) -> None:
         Failure.of(failed.error).tell(as_json=False)
 
 
+@catalog.command(short_help="Draft a card from a file, a folder or an address.")
+@click.argument("source", metavar="FOLDER|FILE|URL")
+@click.option("--kind", metavar="KIND", help="Kind of the asset (default: by its files).")
+@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="State a property, as in license=CC-BY-4.0.")
+@click.option("--address", default="", metavar="URL", help="Address where others fetch the files.")
+@click.option("--add", is_flag=True, help="Add the card to your catalog.")
+@click.option("-o", "--out", "target", type=_FILE, metavar="FILE", help="Write the card to this file.")
+@click.option("--replace", is_flag=True, help="Overwrite the file of -o if it differs.")
+@json_output(Description)
+def describe(
+    source: str,
+    kind: str | None,
+    set_: tuple[str, ...],
+    address: str,
+    add: bool,
+    target: Path | None,
+    replace: bool,
+    out: Out,
+) -> int:
+    """Draft a card from what is there: files, formats, columns, licence, citation, README, git.
+
+    Nothing is written without --add or -o. What only the owner can say is listed, each with the command that sets it.
+
+    \b
+    Examples:
+      fairmile catalog describe docs/examples/shared-cards
+      fairmile catalog describe data.csv --set license=CC-BY-4.0 --add
+    """
+    drafted = Workspace.open(on_progress=out.progress).catalog.describe(
+        source, kind=kind, set=_pairs("--set", set_), address=address, target=target, add=add, replace=replace
+    )
+    out.show(drafted, lambda each: _print_description(each, out))
+    return 0
+
+
+def _print_description(drafted: Description, out: Out) -> None:
+    card = drafted.card
+    out.heading(f"{card.title}  ({card.kind}, version {card.version})")
+    out.line(f"{count(drafted.files, 'file')}, {format_size(drafted.size_bytes)}")
+    out.line()
+    shown = [key for key in card if key not in ("@context", "@type", "conformsTo", "contentDigest", *_IN_TABLES)]
+    out.table(["property", "value", "from"], [[key, _shown(card, key), drafted.origins.get(key, "")] for key in shown])
+    if card.files:
+        out.line()
+        rows = [
+            [each.name, format_size(each.size_bytes) if each.size_bytes is not None else "", each.media_type]
+            for each in card.files[:_SHOWN_FILES]
+        ]
+        out.table(["file", "size", "type"], rows)
+        if len(card.files) > _SHOWN_FILES:
+            out.line(f"and {len(card.files) - _SHOWN_FILES} more; use --json to list all")
+    _print_columns(card, out)
+    for note in drafted.notes:
+        out.say(f"note: {note}")
+    if drafted.questions:
+        out.line()
+        out.heading("Only the owner can say:")
+        for question in drafted.questions:
+            out.line(f"  {question.question}")
+            out.line(f"    {question.command}")
+    if drafted.written:
+        out.say(f"wrote {drafted.written}")
+    if drafted.added:
+        out.say(f"added {drafted.added}")
+    elif not drafted.written:
+        command = f"fairmile catalog describe {shlex.quote(drafted.source)} --add"
+        out.hint(f"nothing was written; `{command}` adds the card to your catalog")
+
+
+def _shown(card: Card, key: str) -> str:
+    texts = card.texts(key)
+    text = one_line(", ".join(texts[:3]) + (" …" if len(texts) > 3 else ""))
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def _print_columns(card: Card, out: Out) -> None:
+    fields = [
+        [records.get("name", ""), field.get("name", ""), field.get("dataType", ""), field.get("arrayShape", ""),
+         field.get("unitText", "")]
+        for records in as_list(card.get("recordSet"))
+        for field in as_list(records.get("field"))
+    ]  # fmt: skip
+    if fields:
+        out.line()
+        out.table(["records", "field", "type", "shape", "unit"], fields[:_SHOWN_FILES])
+    if len(fields) > _SHOWN_FILES:
+        out.line(f"and {len(fields) - _SHOWN_FILES} more; use --json to list all")
+
+
 @catalog.command(short_help="Change properties of a card, or create a new version.")
 @click.argument("name")
 @click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a property. VALUE is JSON or text.")
-@click.option("--add", "add_", multiple=True, metavar="KEY=VALUE", help="Append to a property.")
+@click.option("--add", "add_", multiple=True, metavar="KEY=VALUE", help="Append to a property, or complete an entry.")
 @click.option("--unset", multiple=True, metavar="KEY", help="Remove a property.")
+@click.option(
+    "--file", "files", multiple=True, type=_PATH, help="Add a file or folder: size, sha256, format and columns."
+)
+@click.option("--address", default="", metavar="URL", help="Address where others fetch the files without one.")
 @_KIND
 @click.option("--dry-run", is_flag=True, help="Print the changed card; write nothing.")
 @json_output(UpdatedCard)
@@ -172,23 +274,34 @@ def update(
     set_: tuple[str, ...],
     add_: tuple[str, ...],
     unset: tuple[str, ...],
+    files: tuple[Path, ...],
+    address: str,
     kind: str | None,
     dry_run: bool,
     out: Out,
 ) -> int:
     """Change properties of a card. A new version creates a new card linked to the old one.
 
-    A card of another catalog is copied into yours and changed there; the copy takes precedence.
+    A card of another catalog is copied into yours and changed there; the copy takes precedence. Values have short
+    forms: creator='NAME (ORCID)', variableMeasured='depth [m]', hyperparameters='lr=0.1, layers=3'.
 
     \b
     Examples:
+      fairmile catalog update lake-temperatures --add creator='Josiah Carberry (0000-0002-1825-0097)'
       fairmile catalog update lake-temperatures --add keywords=limnology --set accessRights=public
       fairmile catalog update lake-temperatures --set version=1.1
     """
-    if not (set_ or add_ or unset):
-        raise UsageError("nothing to change", hint="--set KEY=VALUE, --add KEY=VALUE or --unset KEY")
+    if not (set_ or add_ or unset or files or address):
+        raise UsageError("nothing to change", hint="--set KEY=VALUE, --add KEY=VALUE, --unset KEY or --file PATH")
     card = Workspace.open(on_progress=out.progress).catalog.update(
-        name, set=_pairs("--set", set_), add=_pairs("--add", add_), unset=unset, kind=kind, dry_run=dry_run
+        name,
+        set=_pairs("--set", set_),
+        add=_pairs("--add", add_),
+        unset=unset,
+        files=files,
+        address=address,
+        kind=kind,
+        dry_run=dry_run,
     )
     out.show(card, lambda each: out.data(each.to_dict()) if dry_run else out.line(f"updated  {each.handle}"))
     return 0

@@ -142,7 +142,7 @@ def _print_assessment(assessment: Assessment, view: str, out: Out) -> None:
         out.item(f"{mark} {finding.id:<6} ", f"{finding.title}: {finding.evidence}")
     if assessment.advice:
         out.line()
-        out.heading("To raise the score, largest gain first:")
+        out.heading("To raise the score, largest gain first; replace words in capitals, which only the owner knows:")
         for number, advice in enumerate(assessment.advice, 1):
             out.line(f"{number:>2}. {advice}")
 

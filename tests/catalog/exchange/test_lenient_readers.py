@@ -22,7 +22,7 @@ from fairmile.catalog.exchange.draft import Document, finish
 from fairmile.catalog.profile import check_body
 
 SAMPLES = Path(__file__).parent / "samples"
-FORMATS = ("codemeta", "citation", "huggingface", "datacite")
+FORMATS = ("codemeta", "citation", "huggingface", "datacite", "zenodo")
 CASES = [(name, path) for name in FORMATS for path in sorted((SAMPLES / name).iterdir())]
 # Values that break into code that expects something else: each kind, empty, filled, and shaped like a known part.
 OTHERS = st.one_of(

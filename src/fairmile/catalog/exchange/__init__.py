@@ -48,6 +48,7 @@ READERS: Registry[Reader] = Registry(
         "citation": Plugin(f"{_HERE}.citation", summary="CITATION.cff"),
         "huggingface": Plugin(f"{_HERE}.huggingface", summary="Hugging Face model and data-set cards (README.md)"),
         "openml": Plugin(f"{_HERE}.openml", summary="OpenML data sets, flows, tasks, runs (JSON, XML)"),
+        "zenodo": Plugin(f"{_HERE}.zenodo", summary="Zenodo records and .zenodo.json"),
         "datacite": Plugin(f"{_HERE}.datacite", summary="DataCite metadata (JSON)"),
         "mlmodel": Plugin(f"{_HERE}.mlmodel", summary="MLflow MLmodel files"),
         "hpc-ontology": Plugin(f"{_HERE}.hpc_ontology", extra="rdf", summary="HPC Ontology data (Turtle)"),

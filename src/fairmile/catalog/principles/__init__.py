@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fairmile.catalog.principles import accessible, findable, interoperable, reusable
-from fairmile.catalog.principles.facts import Facts, Part, Surroundings, Verdict, quoted, rules
+from fairmile.catalog.principles.facts import Facts, Part, Surroundings, Verdict, rules
 
 CHECKS: Mapping[str, Callable[[Facts], Verdict]] = {
     **findable.CHECKS,
@@ -14,4 +14,4 @@ CHECKS: Mapping[str, Callable[[Facts], Verdict]] = {
     **reusable.CHECKS,
 }
 
-__all__ = ["CHECKS", "Facts", "Part", "Surroundings", "Verdict", "quoted", "rules"]
+__all__ = ["CHECKS", "Facts", "Part", "Surroundings", "Verdict", "rules"]

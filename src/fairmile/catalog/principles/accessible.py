@@ -71,7 +71,7 @@ def _give_address(facts: Facts) -> str:
     """Return the command that says where the content is."""
     if facts.kind in CODE_KINDS:
         return facts.fill("codeRepository") or facts.update("set downloadUrl=https://ADDRESS")
-    return facts.update(facts.mended_files())
+    return facts.put("distribution")
 
 
 def _a1b(facts: Facts) -> Verdict:
@@ -85,7 +85,7 @@ def _a1b(facts: Facts) -> Verdict:
         share, said = 1.0, f"{facts.access.level}, on the conditions {facts.access.conditions!r}"
     content = Part("A1b.content", share, said)
     points = (card.points or 0.0) if share is None else ((card.points or 0.0) + share) / 2
-    wanted = "fairmile catalog add CARD.json" if not found else ""
+    wanted = facts.add_card() if not found else ""
     if not wanted and share is not None and share < 1:
         wanted = _give_address(facts)
     return Verdict(points, f"{card.evidence}; {said}", wanted, (card, content, address))
@@ -112,7 +112,7 @@ def _a1c(facts: Facts) -> Verdict:
         return Verdict(1, seen)
     odd, why = next((address, reason) for address, reason in zip(facts.addresses, reasons, strict=True) if reason)
     own = why != client and any(odd in file_addresses(entry) for entry, _ in facts.files)
-    fix = facts.update(facts.mended_files() if own else "set downloadUrl=https://ADDRESS")
+    fix = facts.put("distribution") if own else facts.update("set downloadUrl=https://ADDRESS")
     return Verdict(points, f"{seen}; {shown(odd)}: {why}", fix)
 
 
@@ -145,9 +145,9 @@ def _a2(facts: Facts) -> Verdict:
         return Verdict(
             0.5,
             f"the catalog keeps no tombstone, but the {scheme} registry keeps a record",
-            "fairmile catalog add CARD.json",
+            facts.add_card(),
         )
-    return Verdict(0, "the catalog keeps nothing of a removed asset", "fairmile catalog add CARD.json")
+    return Verdict(0, "the catalog keeps nothing of a removed asset", facts.add_card())
 
 
 CHECKS: Mapping[str, Callable[[Facts], Verdict]] = {

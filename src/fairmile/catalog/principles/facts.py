@@ -16,6 +16,7 @@ from fairmile.catalog.card import Card, File, as_list, format_name, id_of, text_
 from fairmile.catalog.identity import doi_of
 from fairmile.catalog.kinds import KINDS, kind_of_types
 from fairmile.catalog.principles.addresses import unusable
+from fairmile.catalog.short_forms import expand
 from fairmile.catalog.terms import Reading, read_terms
 
 # Kinds whose content is files, and kinds whose content is code.
@@ -50,10 +51,8 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
 _SHOWN = 80
 _ASKED = 50
 _WORDS = 5
-_LONGEST = 1500
 # Advice nests a few levels only; what lies deeper is the user's own.
 _DEEPEST = 12
-_FROM_FILE = "$(cat FILE.json)"
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,7 @@ class Surroundings:
     indexed_in: tuple[str, ...] = ()
     tombstones: bool = True
     runs: int = 0
+    file: str = ""  # of a card that is in no catalog
 
 
 class Part(NamedTuple):
@@ -149,21 +149,6 @@ def _is_checksum(value: object, algorithm: str) -> bool:
     return isinstance(value, str) and parse_checksum(value, algorithm) is not None
 
 
-def quoted(what: str) -> str:
-    """Return the word as it stands in a command line."""
-    key, _, value = what.partition("=")
-    return f'{shlex.quote(key)}="{_FROM_FILE}"' if value == _FROM_FILE else shlex.quote(what)
-
-
-def rewritten(key: str, value: Any) -> str:
-    """Return the change that sets the key to a value made of what the card has; a long one comes from a file."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        text = _FROM_FILE
-    return f"set {key}={text if len(text) <= _LONGEST else _FROM_FILE}"
-
-
 def file_addresses(entry: Mapping[str, Any]) -> list[str]:
     """Return every address of a file, its mirrors included."""
     values = as_list(entry.get("contentUrl")) + as_list(entry.get("mirror"))
@@ -235,59 +220,60 @@ class Facts:
         return shown(first) + (f" and {len(values) - 1} more" if len(values) > 1 else "")
 
     def update(self, *changes: str) -> str:
-        """Return the command that makes the changes, each `set KEY=VALUE`, `add KEY=VALUE` or `unset KEY`."""
-        words = [f"--{verb} {quoted(what)}" for verb, _, what in (change.partition(" ") for change in changes)]
+        """Return the command that makes the changes: `set KEY=VALUE`, `add KEY=VALUE`, `unset KEY`, `file PATH` …"""
+        words = [f"--{verb} {shlex.quote(what)}" for verb, _, what in (change.partition(" ") for change in changes)]
         return " ".join(["fairmile catalog update", shlex.quote(self.name), *words]) if words else ""
+
+    def add_card(self) -> str:
+        """Return the command that adds the card to a catalog."""
+        return f"fairmile catalog add {shlex.quote(self.around.file or 'CARD.json')}"
 
     def put(self, *keys: str) -> str:
         """Return the command that sets the keys."""
-        wanted = rules()["placeholders"]
-        return self.update(*(f"set {key}={wanted.get(key, 'VALUE')}" for key in keys))
+        return self.update(*(change for key in keys for change in self.changes_for(key)))
+
+    def changes_for(self, key: str) -> list[str]:
+        """Return the changes that fill in a property; words in capitals stand for what only its owner knows."""
+        if key == "distribution":
+            return self.mend_files()
+        return [f"set {key}={rules()['placeholders'].get(key, 'VALUE')}"]
 
     def fill(self, *keys: str) -> str:
         """Return the command that sets those of the keys that are missing."""
         return self.put(*self.missing(keys))
 
     def define(self, words: Iterable[str]) -> str:
-        """Return the command that gives the unknown words of the card a meaning."""
-        few = list(words)[:_WORDS]
-        terms = {word: f"https://w3id.org/YOUR-VOCABULARY#{word}" for word in few if not word.startswith("@")}
-        changes = [f"add @context={json.dumps(terms, ensure_ascii=False)}"] if terms else []
-        # A word with @ in front belongs to JSON-LD itself: no context can define it.
-        return self.update(*changes, *(f"unset {word}" for word in few if word.startswith("@")))
+        """Return the command that gives the unknown words of the card a meaning, or drops what can have none."""
+        changes = []
+        for word in list(words)[:_WORDS]:
+            # A word with @ in front belongs to JSON-LD itself: no context can define it.
+            plain = not word.startswith("@") and not re.search(r"[=,\s]", word)
+            changes.append(f"add @context={word}=https://w3id.org/YOUR-VOCABULARY#{word}" if plain else f"unset {word}")
+        return self.update(*changes)
 
     def name_agent(self) -> str:
         """Return the command that names the first person or organisation of the card by a registered id."""
         key = self.any_of(WHO) or ("agent" if self.kind == "run" else "creator")
-        value = self.card.body.get(key)
-        first, *others = as_list(value) or [None]
-        agent = dict(first) if isinstance(first, Mapping) else {"name": text_of(first) or "NAME"}
-        types = [str(each) for each in as_list(agent.get("@type"))]
-        if "Person" in types or "Organization" in types:
-            agent["@id"] = "https://orcid.org/ORCID" if "Person" in types else "https://ror.org/ROR"
-        else:  # a name does not say whose it is
-            agent = {**agent, "@type": "PERSON-OR-ORGANIZATION", "@id": "ORCID-OR-ROR"}
-        return self.update(rewritten(key, [agent, *others] if isinstance(value, list) else agent))
+        first = next(iter(as_list(self.card.body.get(key))), None)
+        name = text_of(first)
+        if not name:
+            return self.put(key)
+        types = [str(each) for each in as_list(first.get("@type"))] if isinstance(first, Mapping) else []
+        # A name alone does not say whose it is.
+        wanted = "ORCID" if "Person" in types else "ROR" if "Organization" in types else "ORCID-OR-ROR"
+        return self.update(f"add {key}={' '.join(name.split())} ({wanted})")
 
-    def mended_files(self) -> str:
-        """Return the change that gives every file what it lacks: address, size, media type and a right checksum."""
-        if not self.files:
-            return f"set distribution={rules()['placeholders']['distribution']}"
-        outer = {id(entry) for entry, _ in self.files}
-        files = []
-        for entry, file in self.all_files:
-            new = {key: value for key, value in entry.items() if key not in CHECKSUMS or _is_checksum(value, key)}
-            if id(entry) in outer:
-                if not self.granted and not usable(file_addresses(entry)):
-                    new["contentUrl"] = "https://ADDRESS"
-                if file.size_bytes is None:
-                    new["contentSize"] = "BYTES B"
-                if not as_list(entry.get("encodingFormat")):
-                    new["encodingFormat"] = "MEDIA/TYPE"
-                if digest_strength(new) < 1:
-                    new["sha256"] = "SHA256"
-            files.append(new)
-        return rewritten("distribution", files)
+    def mend_files(self) -> list[str]:
+        """Return the changes that give the files what they lack: digest, size and media type, and an address."""
+        entries = [entry for entry, _ in self.files]
+        unmeasured = any(
+            file.size_bytes is None or not as_list(entry.get("encodingFormat")) or digest_strength(entry) < 1
+            for entry, file in self.files
+        )
+        changes = ["file FILE-OR-FOLDER"] if unmeasured or self.bad_checksums or not entries else []
+        if not self.granted and not all(usable(file_addresses(entry)) for entry in entries or [{}]):
+            changes.append("address https://ADDRESS")
+        return changes
 
     def resolves(self, target: str) -> bool:
         """Tell whether a catalog knows the target; each is asked for once."""
@@ -428,9 +414,10 @@ def _fixed() -> frozenset[tuple[str, str]]:
         else:
             found.add((key, str(value)))
 
-    for text in rules()["placeholders"].values():
-        if text[:1] in "{[":
-            collect("", json.loads(text))
+    for key, text in rules()["placeholders"].items():
+        value = expand(key, text)
+        if value != text:
+            collect("", value)
     return frozenset(found)
 
 
@@ -439,8 +426,8 @@ def _open_words(key: str) -> frozenset[str]:
     """Return the words that the advice leaves open in the property: elsewhere they may be the user's own."""
     table = rules()["unfilled"]
     template = rules()["placeholders"].get(key, "VALUE")
-    leaves = set(re.findall(r'"([^"]*)"', template)) if template[:1] in "{[" else {template}
-    return frozenset(leaves & set(table["words"])) | frozenset(table["also"].get(key, ()))
+    leaves = re.findall(r'"([^"]*)"', json.dumps(expand(key, template), ensure_ascii=False))
+    return frozenset({template, *table["also"].get(key, ()), *(set(leaves) & set(table["words"]))})
 
 
 def _placeholder(key: str, text: str) -> str:

@@ -93,7 +93,7 @@ def _f1c(facts: Facts) -> Verdict:
         points, seen = 0.5, f"{seen}; contentDigest covers the whole"
     if points == 1:
         return Verdict(1, seen)
-    return Verdict(points, seen, facts.update(facts.mended_files()))
+    return Verdict(points, seen, facts.put("distribution"))
 
 
 def _f1d(facts: Facts) -> Verdict:
@@ -149,7 +149,7 @@ def _f2b(facts: Facts) -> Verdict:
     ]
     wanted = []
     if words < _DESCRIPTION_WORDS:
-        wanted.append("set description=TEXT-OF-50-WORDS")
+        wanted.append("set description=TEXT OF 50 WORDS")
     wanted += [f"add keywords=WORD-{at}" for at in range(keywords + 1, _KEYWORDS + 1)]
     slots = [("domain", "scienceDomain")] if facts.kind not in ("run", "environment", "system") else []
     slots += [("task", "mlTask")] if facts.kind in ("benchmark", "model", "dataset") else []
@@ -167,7 +167,7 @@ def _f3(facts: Facts) -> Verdict:
         name, algorithm, value = facts.bad_checksums[0]
         more = f"; {len(facts.bad_checksums) - 1} more" if len(facts.bad_checksums) > 1 else ""
         seen = f"{algorithm} of {shown(name)} is {value!r}, which is no checksum{more}"
-        return Verdict(0, seen, facts.update(facts.mended_files()))
+        return Verdict(0, seen, facts.put("distribution"))
     address = next((found for entry, _ in facts.files if (found := usable(file_addresses(entry)))), None)
     if address:
         return Verdict(1, f"contentUrl {shown(address)}")
@@ -179,7 +179,7 @@ def _f3(facts: Facts) -> Verdict:
     if facts.granted:
         return Verdict(1, f"{facts.access.level}; {facts.access.conditions!r} says how the content is reached")
     if facts.files:
-        fix = facts.update(facts.mended_files())
+        fix = facts.put("distribution")
     else:
         fix = facts.put("distribution" if facts.kind in DATA_KINDS else _CONTENT.get(facts.kind, ("distribution",))[0])
     page = usable(facts.card.texts("url"))
@@ -200,7 +200,7 @@ def _f4(facts: Facts) -> Verdict:
     said = (
         f"search engines miss {' and '.join(missing)}" if missing else "name and description can be embedded in a page"
     )
-    fix = "fairmile catalog add CARD.json" if not listed else facts.fill(*missing)
+    fix = facts.add_card() if not listed else facts.fill(*missing)
     parts = (Part("F4.indexed", float(bool(listed)), seen), Part("F4.readable", readable, said))
     return Verdict(0.7 * bool(listed) + 0.3 * readable, f"{seen}; {said}", fix, parts)
 

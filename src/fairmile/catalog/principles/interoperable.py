@@ -49,10 +49,6 @@ _NEXT_LINK = {
     "benchmark": ("citation", "hasPart", "about"),
     "system": ("citation", "hasPart"),
 }
-_FILE = '{{"@type":"FileObject","name":"{}","contentUrl":"https://ADDRESS","encodingFormat":"{}","sha256":"SHA256"}}'
-_INSIDE = (
-    '{"@type":"FileSet","name":"FILES","containedIn":"ARCHIVE","includes":"PATTERN","encodingFormat":"MEDIA/TYPE"}'
-)
 # Numbers and texts are no vocabulary of a domain.
 _BASIC_TYPE = re.compile(r"schema\.org/|XMLSchema#|mlcommons\.org/croissant")
 _SAID = {
@@ -92,7 +88,7 @@ def _i1b(facts: Facts) -> Verdict:
     names = facts.formats
     if not names:
         parts = tuple(Part(f"I1b.{part}", None, "no format is declared") for part in ("open", "community", "described"))
-        return Verdict(0, "no format is declared", facts.update(facts.mended_files()), parts)
+        return Verdict(0, "no format is declared", facts.put("distribution"), parts)
     kinds = {name: _format_kind(facts, name) for name in names}
     content = [name for name in names if kinds[name] != "source"] or names
     inner = [name for name in content if kinds[name] != "container"]
@@ -107,13 +103,9 @@ def _i1b(facts: Facts) -> Verdict:
     )
     if points == 1:
         return Verdict(1, seen, parts=parts)
-    if not inner:
-        more = _INSIDE
-    elif facts.kind == "model":
-        more = _FILE.format("MODEL.onnx", "application/onnx")
-    else:
-        more = _FILE.format("FILE.h5", "application/x-hdf5")
-    return Verdict(points, seen, facts.update(f"add distribution={more}"), parts)
+    # The members of an archive are listed when it is measured; any other content must come in an open format as well.
+    better = "THE-ARCHIVE" if not inner else "MODEL.onnx" if facts.kind == "model" else "FILE-IN-AN-OPEN-FORMAT"
+    return Verdict(points, seen, facts.update(f"file {better}", *facts.mend_files()[1:]), parts)
 
 
 def _format_kind(facts: Facts, name: str) -> str:

@@ -21,7 +21,6 @@ from fairmile.catalog.principles.facts import (
     counted,
     digest_strength,
     not_for,
-    rewritten,
     rules,
     shown,
     usable,
@@ -92,10 +91,10 @@ def _r1a(facts: Facts) -> Verdict:
         )
         parts.append(Part("R1a.variables", float(bool(key)), f"{key} given" if key else "no variables"))
     points = sum(part.points or 0.0 for part in parts) / len(parts)
-    wanted = [facts.mended_files()] if sized + typed < 2 * total else []
+    wanted = facts.mend_files() if sized + typed < 2 * total else []
     if facts.kind in DATA_KINDS and not parts[-1].points:
         key = "variableMeasured" if facts.kind == "dataset" else "signature"
-        wanted.append(f"set {key}={rules()['placeholders'][key]}")
+        wanted += facts.changes_for(key)
     fix = facts.update(*wanted) or _CHECK
     return Verdict(points, ", ".join(part.evidence for part in parts), fix, tuple(parts))
 
@@ -116,7 +115,7 @@ def _r1b(facts: Facts) -> Verdict:
         points = (there + pinned) / (len(facts.rich) + 1)
         seen = f"{seen}; {parts[0].evidence}"
         if not missing and pinned < 1:
-            return Verdict(points, seen, facts.update(_pins(facts)), parts)
+            return Verdict(points, seen, facts.update(*_pins(facts)), parts)
     return Verdict(points, seen, facts.fill(*missing), parts)
 
 
@@ -130,16 +129,11 @@ def _pinned(facts: Facts) -> float:
     return sum(bool(_PINNED.search(text)) or facts.resolves(text) for text in needs) / len(needs) if needs else 0.0
 
 
-def _pins(facts: Facts) -> str:
-    """Return the change that fixes the versions of the packages that have none."""
-    value = facts.card.body.get("softwareRequirements")
-    pinned = [
-        f"{re.split(r'[<>=!~;@[(]| ', each.strip())[0]}==VERSION"
-        if isinstance(each, str) and not _PINNED.search(each)
-        else each
-        for each in as_list(value)
-    ]
-    return rewritten("softwareRequirements", pinned)
+def _pins(facts: Facts) -> list[str]:
+    """Return the changes that fix the versions of the packages that have none."""
+    loose = [each for each in as_list(facts.card.body.get("softwareRequirements")) if isinstance(each, str)]
+    names = [re.split(r"[<>=!~;@[(]| ", each.strip())[0] for each in loose if not _PINNED.search(each)]
+    return [f"add softwareRequirements={name}==VERSION" for name in names if name]
 
 
 def _r11(facts: Facts) -> Verdict:
@@ -250,8 +244,7 @@ def _r13(facts: Facts) -> Verdict:
     if standard and not others:
         wanted.append("add conformsTo=https://ADDRESS-OF-THE-STANDARD")
         said += f"; the usual standard for a {facts.kind} is {standard}"
-    placeholders = rules()["placeholders"]
-    wanted += [f"set {key}={placeholders.get(key, 'VALUE')}" for key in missing]
+    wanted += [change for key in missing for change in facts.changes_for(key)]
     fix = facts.update(*wanted) if facts.kind else _CHECK
     return Verdict(min(1.0, points), f"{seen}; {said}", fix, parts)
 

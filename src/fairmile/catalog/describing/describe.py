@@ -1,0 +1,231 @@
+"""A card drafted from what is there, and what only the owner of an asset can add to it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+from urllib.parse import quote
+
+from fairmile.base.commands import Runner
+from fairmile.base.errors import UsageError
+from fairmile.base.results import Result
+from fairmile.base.units import format_size
+from fairmile.catalog.card import Card, as_list
+from fairmile.catalog.describing.documents import Statements, kind_by_content, read_documents, types_of
+from fairmile.catalog.describing.survey import Progress, Survey, survey
+from fairmile.catalog.identity import DIGEST_VERSION_PREFIX
+from fairmile.catalog.kinds import CONTEXT_IRI, PROFILE_IRI
+from fairmile.catalog.principles.addresses import unusable
+from fairmile.catalog.principles.facts import file_addresses, rules, usable
+from fairmile.catalog.query import kind_named
+
+# What nothing on disk can say, in the order in which it matters; each with the question to the owner.
+_QUESTIONS = {
+    "license": "Which licence does the holder of the rights grant?",
+    "creator": "Who made it?",
+    "description": "What is it, and what is it for?",
+    "version": "Which version is it?",
+    "accessRights": "Who may have it: public, registered, restricted, embargoed or closed?",
+    "distribution": "Where can others fetch the files?",
+    "keywords": "Which words should find it?",
+    "scienceDomain": "Which domain of science is it for?",
+    "datePublished": "When was it published?",
+}
+_FROM_FILES = "files"
+
+
+class QuestionDict(TypedDict):
+    property: str
+    question: str
+    command: str
+
+
+class DescriptionDict(TypedDict):
+    source: str
+    handle: str
+    card: dict[str, Any]
+    origins: dict[str, str]
+    questions: list[QuestionDict]
+    notes: list[str]
+    files: int
+    size_bytes: int
+    written: NotRequired[str]
+    added: NotRequired[str]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A property that only the owner can state, and the command that sets it."""
+
+    property: str
+    question: str
+    command: str
+
+
+@dataclass(frozen=True, repr=False)
+class Description(Result):
+    """A drafted card; `origins` says where each property comes from, `questions` what the owner must add."""
+
+    source: str
+    card: Card
+    origins: Mapping[str, str]
+    questions: tuple[Question, ...]
+    notes: tuple[str, ...]
+    files: int
+    size_bytes: int
+    written: str = ""  # the file that holds the card
+    added: str = ""  # its handle in the catalog
+
+    def to_dict(self) -> DescriptionDict:
+        data: DescriptionDict = {
+            "source": self.source,
+            "handle": str(self.card.handle),
+            "card": self.card.body,
+            "origins": dict(self.origins),
+            "questions": [
+                {"property": each.property, "question": each.question, "command": each.command}
+                for each in self.questions
+            ],
+            "notes": list(self.notes),
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+        }
+        if self.written:
+            data["written"] = self.written
+        if self.added:
+            data["added"] = self.added
+        return data
+
+    def summary(self) -> str:
+        asked = f", {len(self.questions)} questions to its owner" if self.questions else ""
+        return f"{self.card.handle}, {self.files:,} files, {format_size(self.size_bytes)}{asked}"
+
+
+def describe(
+    path: Path,
+    runner: Runner,
+    *,
+    source: str = "",
+    kind: str | None = None,
+    address: str = "",
+    on_progress: Progress | None = None,
+) -> Description:
+    """Return the card of a file or a folder, drafted from its files and the documents among them.
+
+    Nothing is invented: a licence, a creator and a description stand on the card where a document says so.
+    `address` is where others fetch the files.
+    """
+    found = survey(path, on_progress)
+    said = read_documents(path, found.names, runner) if path.is_dir() else Statements()
+    chosen = kind_named(kind) if kind else said.kind or _kind(found)
+    body: dict[str, Any] = {"@context": CONTEXT_IRI, "conformsTo": [PROFILE_IRI], "@type": types_of(chosen)}
+    origins = dict(said.origins)
+    body |= said.values
+    if not body.get("name"):
+        body["name"] = path.resolve().name if path.is_dir() else path.name.split(".")[0] or path.name
+        origins["name"] = "its name on disk"
+    if not body.get("version"):
+        body["version"] = DIGEST_VERSION_PREFIX + found.content_digest()[:12]
+        origins["version"] = "digest of the files"
+    body = with_files(body, found)
+    origins |= {key: _FROM_FILES for key in ("distribution", "recordSet", "variableMeasured") if key in body}
+    if address:
+        body = with_address(body, address)
+    card = Card(body, catalog="local")
+    notes = (*said.notes, *found.notes)
+    asked = questions(card, choices=said.licence_choices)
+    return Description(source or str(path), card, origins, asked, notes, found.files, found.size_bytes)
+
+
+def _kind(found: Survey) -> str:
+    return kind_by_content(found.model_bytes, found.data_bytes, found.program_files)
+
+
+def with_files(body: Mapping[str, Any], found: Survey) -> dict[str, Any]:
+    """Return the body with these files: one of the same name is replaced, keeping its addresses."""
+    fresh = {each["name"]: each for each in found.distribution()}
+    files: list[Any] = []
+    for entry in as_list(body.get("distribution")):
+        new = fresh.pop(entry.get("name"), None) if isinstance(entry, Mapping) else None
+        if new is None:
+            files.append(entry)
+            continue
+        files.append({**{key: entry[key] for key in ("contentUrl", "mirror") if key in entry}, **new})
+    made = {**body, "distribution": [*files, *fresh.values()]}
+    made.pop("contentDigest", None)
+    is_all = len(made["distribution"]) == len(found.distribution())
+    content = found.content if is_all else Card(made).content
+    if content:
+        made["contentDigest"] = content
+    is_model = "MLModel" in as_list(body.get("@type"))
+    if found.record_sets and not is_model:
+        made.setdefault("recordSet", found.record_sets if len(found.record_sets) > 1 else found.record_sets[0])
+    if found.variables and not is_model:
+        made.setdefault("variableMeasured", found.variables)
+    return made
+
+
+def with_address(body: Mapping[str, Any], address: str) -> dict[str, Any]:
+    """Return the body with an address for each file that others cannot fetch so far.
+
+    An address that ends in a slash, or stands for several files, is that of their folder.
+    """
+    reason = unusable(address)
+    if reason:
+        raise UsageError(
+            f"{address}: others cannot use this address: {reason}",
+            hint="give an address on the public internet, as in https://HOST/FOLDER/",
+        )
+    files = as_list(body.get("distribution"))
+    lacking = [
+        entry
+        for entry in files
+        if isinstance(entry, Mapping) and not entry.get("containedIn") and not usable(file_addresses(entry))
+    ]
+    if not lacking:
+        raise UsageError(
+            "the card has no file that needs an address" if files else "the card declares no file",
+            hint="" if files else "add the files with --file PATH",
+        )
+    is_folder = address.endswith("/") or len(lacking) > 1 or lacking[0].get("@type") == "FileSet"
+    made = []
+    for entry in files:
+        if entry in lacking:
+            below = "" if entry.get("@type") == "FileSet" else quote(str(entry.get("name", "")))
+            entry = {**entry, "contentUrl": f"{address.rstrip('/')}/{below}" if is_folder else address}
+        made.append(entry)
+    return {**body, "distribution": made}
+
+
+def questions(card: Card, *, choices: Sequence[str] = ()) -> tuple[Question, ...]:
+    """Return what only the owner can say and the card does not, each with the command that sets it.
+
+    `choices` are the licences between which the text of a licence leaves the choice.
+    """
+    texts = dict(_QUESTIONS)
+    if choices:
+        texts["license"] = f"Which licence does the holder of the rights grant: {' or '.join(choices)}?"
+    return tuple(Question(key, text, _command(card, key)) for key, text in texts.items() if _is_open(card, key))
+
+
+def _is_open(card: Card, key: str) -> bool:
+    if key == "distribution":
+        entries = [entry for entry in as_list(card.get(key)) if isinstance(entry, Mapping)]
+        return any(not entry.get("containedIn") and not usable(file_addresses(entry)) for entry in entries)
+    if key == "version":
+        return card.version.startswith(DIGEST_VERSION_PREFIX)
+    if key == "creator":
+        return not (card.texts("creator") or card.texts("author"))
+    return not card.texts(key)
+
+
+def _command(card: Card, key: str) -> str:
+    if key == "distribution":
+        change = "--address https://ADDRESS"
+    else:
+        verb = "--add" if key == "keywords" else "--set"
+        change = f"{verb} {shlex.quote('='.join((key, rules()['placeholders'][key])))}"
+    return f"fairmile catalog update {shlex.quote(str(card.handle))} {change}"
