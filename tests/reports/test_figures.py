@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 import sys
@@ -52,6 +53,25 @@ def test_a_figure_is_well_formed_and_the_same_each_time(tmp_path: Path, kind: st
     assert first.svg() == second.svg()
     ElementTree.fromstring(first.svg())
     assert b"<dc:date>" not in first.svg()
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_figure_for_a_paper_is_a_vector_with_its_letters_embedded(tmp_path: Path, kind: str) -> None:
+    picture = EVERY[kind](tmp_path)
+    pdf = picture.file("pdf", width_mm=85)
+    assert pdf == picture.file("pdf", width_mm=85)
+    assert b"/FontFile2" in pdf
+    assert b"/Subtype /Image" not in pdf
+    width = float(re.findall(rb"/MediaBox \[ 0 0 ([\d.]+)", pdf)[0])
+    assert width == pytest.approx(85 / 25.4 * 72, abs=0.1)
+    assert b"<text" not in picture.file("svg")  # letters are outlines: no reader needs the font
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_figure_says_what_is_seen(tmp_path: Path, kind: str) -> None:
+    picture = EVERY[kind](tmp_path)
+    assert picture.title
+    assert picture.note.endswith(".")
 
 
 @pytest.mark.thorough

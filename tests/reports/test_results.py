@@ -103,3 +103,50 @@ def test_parts_that_a_program_wrote_otherwise_do_not_break_the_report(run: Run, 
     (run.folder / WORK / "results.json").write_bytes(data)
     run.result.outputs["results.json"] = OutputFile(size_bytes=len(data), sha256=sha256(data))
     assert "Quake on a made-up catalog, seed 3." in report([run], supply=Supply()).markdown()
+
+
+def given_out(tmp_path: Path, **files: bytes) -> Run:
+    """Return a plain run with these outputs; `_` in a name stands for the dot."""
+    work = tmp_path / "run-k3x9qa" / WORK
+    work.mkdir(parents=True)
+    outputs = {}
+    for word, data in files.items():
+        name = word.replace("_", ".")
+        (work / name).write_bytes(data)
+        outputs[name] = {"size_bytes": len(data), "sha256": sha256(data)}
+    return Run(RunRecord.from_dict(trivial(outputs=outputs)), work.parent)
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (4).to_bytes(4, "big") * 2
+
+
+def test_images_and_tables_that_any_run_gives_out_are_shown(tmp_path: Path) -> None:
+    rows = "\n".join(f"S{at},{at / 10}" for at in range(80))
+    run = given_out(
+        tmp_path, fit_svg=SVG, field_png=PNG, stations_csv=f"station,bias\n{rows}\n".encode(), log_txt=b"a,b"
+    )
+    page = report([run], supply=Supply()).html()
+    assert "Images and tables" in page
+    assert "data:image/png;base64" in page
+    assert "<script>alert" not in page
+    assert "stations.csv. The first 50 of 80 rows are shown." in page
+    assert '<td class="number" data-sort="0.10000000000000001">0.1</td>' in page
+    assert "S49" in page
+    assert "S50" not in page
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"fake_png": b"<html>"},
+        {"bomb_png": PNG[:16] + (60_000).to_bytes(4, "big") * 2},
+        {"empty_csv": b""},
+        {"line_csv": b"only a heading\n"},
+        {"bytes_csv": b"a,b\n\x00\xff" + b"x" * 200_000},
+    ],
+    ids=lambda files: next(iter(files)),
+)
+def test_what_is_no_image_or_table_is_left_out_or_cut(tmp_path: Path, files: dict[str, bytes]) -> None:
+    page = report([given_out(tmp_path, **files)], supply=Supply()).html()
+    assert "data:image/png" not in page
+    assert len(page) < 60_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 from run_making import CREATED, make_run, metric_document
 
 from fairmile.base.errors import NotFound
@@ -81,6 +83,14 @@ def test_a_figure_is_well_formed_and_the_same_each_time(tmp_path: Path, kind: st
     first, second = EVERY[kind](tmp_path / "1"), EVERY[kind](tmp_path / "2")
     assert first.svg() == second.svg()
     assert texts(first)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_nothing_is_cut_off_at_the_width_of_a_column(tmp_path: Path, kind: str) -> None:
+    picture = Image.open(io.BytesIO(EVERY[kind](tmp_path).file("png", width_mm=85))).convert("RGB")
+    assert picture.width == pytest.approx(85 / 25.4 * 300, abs=1)
+    for side in ((0, 0, 1, picture.height), (picture.width - 1, 0, picture.width, picture.height)):
+        assert picture.crop(side).getcolors() == [(picture.height, (255, 255, 255))]
 
 
 @pytest.mark.parametrize("kind", EVERY)

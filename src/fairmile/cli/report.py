@@ -9,11 +9,18 @@ import click
 
 from fairmile.base.errors import UsageError
 from fairmile.cli.out import Out, json_output
+from fairmile.reports.figures import PAPER_WIDTH_MM
 from fairmile.reports.leaderboard import Leaderboard
 from fairmile.reports.page import FORMATS, Format, Report, ReportFiles
 from fairmile.workspace import Workspace
 
-_OUTPUT: dict[Format, str] = {"html": "report.html", "md": "report.md", "svg": "figures", "png": "figures"}
+_OUTPUT: dict[Format, str] = {
+    "html": "report.html",
+    "md": "report.md",
+    "svg": "figures",
+    "png": "figures",
+    "pdf": "figures",
+}
 
 
 @click.command()
@@ -21,7 +28,17 @@ _OUTPUT: dict[Format, str] = {"html": "report.html", "md": "report.md", "svg": "
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, allow_dash=True), help="Output file or folder; `-` is stdout."
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="html, md, or figures only.  [default: html]")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="html, md, or figures only: svg, png, pdf.  [default: html]"
+)
+@click.option(
+    "--width",
+    "width_mm",
+    type=float,
+    default=PAPER_WIDTH_MM,
+    show_default=True,
+    help="Width of figures in mm; a column of a paper has about 85.",
+)
 @click.option("--metric", "-m", "metrics", multiple=True, help="Metric to report of several runs; may be repeated.")
 @click.option("--over", metavar="PARAM,PARAM", help="Draw the heat map of a sweep over these two parameters.")
 @click.option("--top", metavar="METRIC", help="Print a leaderboard by this metric instead.")
@@ -43,6 +60,7 @@ def report(
     references: Sequence[str],
     output: Path | None,
     form: Format | None,
+    width_mm: float,
     metrics: Sequence[str],
     over: str | None,
     top: str | None,
@@ -64,6 +82,7 @@ def report(
       fairmile report tides surge -o both.html
       fairmile report last -o tides.md
       fairmile report tides --over level,x
+      fairmile report tides --format pdf --width 85 -o figures
       fairmile report --top loss -n 5 --where name=tides
     """
     reports = Workspace.open().reports
@@ -73,7 +92,7 @@ def report(
         return
     axes = [name.strip() for name in over.split(",")] if over else []
     made = reports.page(*references, metrics=metrics, where=where, over=axes)
-    _write(out, made, output, form or _form_of(output), dry_run)
+    _write(out, made, output, form or _form_of(output), width_mm, dry_run)
 
 
 def _print_leaderboard(out: Out, board: Leaderboard) -> None:
@@ -89,7 +108,7 @@ def _form_of(output: Path | None) -> Format:
     return next((form for form in ("html", "md") if form == ending), "html")
 
 
-def _write(out: Out, made: Report, output: Path | None, form: Format, dry_run: bool) -> None:
+def _write(out: Out, made: Report, output: Path | None, form: Format, width_mm: float, dry_run: bool) -> None:
     if output is not None and str(output) == "-":
         if form not in ("html", "md"):
             raise UsageError("figures cannot be written to stdout", hint="name a folder with -o")
@@ -101,4 +120,4 @@ def _write(out: Out, made: Report, output: Path | None, form: Format, dry_run: b
         for file in files:
             out.line(f"{verb}  {file}")
 
-    out.show(made.write(output or Path(_OUTPUT[form]), form, dry_run=dry_run), render)
+    out.show(made.write(output or Path(_OUTPUT[form]), form, width_mm=width_mm, dry_run=dry_run), render)

@@ -15,6 +15,7 @@ from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_output
 from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
 from fairmile.runs.record.run import RunState
+from fairmile.runs.record.values import Value
 from fairmile.runs.results import Projection, RunDetails, RunOutput
 from fairmile.sweeps.status import SweepProgress, WorkspaceStatus, states_text
 from fairmile.workspace import Workspace
@@ -22,6 +23,7 @@ from fairmile.workspace import Workspace
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
 _SHOWN = 20
 _METRICS = 3
+_PARAMETERS = 4
 _REFERENCE = click.argument("reference", metavar="RUN")
 _REFERENCES = click.argument("references", nargs=-1, required=True, metavar="RUN...")
 _FORMATS = "rocrate, mlflow, clearml or openml."
@@ -250,12 +252,26 @@ def _sweep_line(progress: SweepProgress) -> str:
 
 def _print_rows(out: Out, rows: Sequence[RunRow]) -> None:
     cells = []
+    names = _varying(rows)
     for row in rows:
         took = format_duration(row.elapsed_s) if row.elapsed_s is not None else ""
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in list(row.metrics.items())[:_METRICS])
         state = out.colour(str(row.state), _COLOURS.get(row.state, "red"))
-        cells.append([row.id, state, _date(row.created), took, row.system, metrics or row.reason])
-    out.table(["run", "state", "started", "took", "on", "metrics"], cells, shrink=["metrics"])
+        params = [_value_text(row.params.get(name, "")) for name in names]
+        cells.append([row.id, state, _date(row.created), took, row.system, *params, metrics or row.reason])
+    out.table(["run", "state", "started", "took", "on", *names, "metrics"], cells, shrink=[*names, "metrics"])
+
+
+def _varying(rows: Sequence[RunRow]) -> list[str]:
+    """Return the parameters that tell some of the runs apart, at most as many as fit."""
+    names = dict.fromkeys(name for row in rows for name in row.params)
+    return [name for name in names if len({str(row.params.get(name)) for row in rows if name in row.params}) > 1][
+        :_PARAMETERS
+    ]
+
+
+def _value_text(value: Value) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _date(time_s: float) -> str:

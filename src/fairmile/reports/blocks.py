@@ -96,6 +96,7 @@ class Drawing:
     title: str
     data: bytes
     media_type: str
+    file: str
 
 
 @dataclass(frozen=True)

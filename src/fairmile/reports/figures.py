@@ -117,6 +117,9 @@ class Picture:
         """Return the figure as SVG for a page, and the points that a pointer can read in it."""
         return self._rendered("svg", _WIDTH, {})
 
+    def _repr_svg_(self) -> str:
+        return self.svg().decode()
+
     def file(self, form: FigureForm, *, width_mm: float = PAPER_WIDTH_MM) -> bytes:
         """Return the figure as it goes into a paper: of that width, with letters of 7.5 points as outlines or embedded.
 
@@ -207,7 +210,7 @@ def bands(groups: Mapping[str, Sequence[Run]], metric: str, colours: Mapping[str
             axis.fill_between(xs, lows, highs, color=chosen[name], alpha=0.2, linewidth=0)
         _finish(axis, "step", axis_name(metric, unit), legend=not crowded)
         if crowded:
-            figure.legend(loc="outside lower left", ncols=2)
+            legend_below(figure, most=2)
         axis.xaxis.set_major_locator(whole_numbers())
 
     note = "One line for each run."
@@ -283,7 +286,7 @@ def bars(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Pi
         for panel, row in zip(panels, rows, strict=False):
             _draw_bars(panel, row, chosen)
         handles = [_patch(chosen[name], label) for name, label in zip(groups, labels, strict=True)]
-        figure.legend(handles=handles, loc="outside lower left", ncols=beside)
+        legend_below(figure, handles=handles, most=beside)
 
     note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals; of two runs, both."
     height = 2.1 * lines + 0.3 * math.ceil(len(groups) / beside)
@@ -301,10 +304,29 @@ def logarithmic(axes: Axes, side: Literal["x", "y"]) -> None:
 
     axes.set(**{f"{side}scale": "log"})
     axis = axes.xaxis if side == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(numticks=6))
+    across = axes.get_position().width * axes.figure.get_figwidth() if side == "x" else math.inf  # type: ignore[union-attr]
+    axis.set_major_locator(LogLocator(numticks=max(3, int(min(6, across / 0.42)))))
     # Many zeros side by side would touch each other.
     axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value) if value >= 0.01 else _power(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def legend_below(figure: Figure, *, handles: Sequence[Any] = (), most: int = 5) -> None:
+    """Put a legend below a figure, in as many columns as its names have room for, so that none is cut off."""
+    if not handles:
+        named = {
+            label: handle
+            for axis in figure.axes
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        handles = list(named.values())
+    if not handles:
+        return
+    letters = _LEGEND_LETTERS * figure.get_figwidth() / _WIDTH
+    longest = max(len(str(each.get_label())) for each in handles)
+    figure.legend(
+        handles=list(handles), loc="outside lower left", ncols=max(1, min(most, int(letters / (longest + 6))))
+    )
 
 
 def short_number(value: float, digits: int = 3) -> str:
@@ -374,7 +396,7 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
         if _spans_decades(chosen):
             logarithmic(axis, "y")
         handles = [*axis.get_legend_handles_labels()[0], *other.get_legend_handles_labels()[0]]
-        axis.legend(handles=handles, loc="upper right", ncols=min(3, len(handles)))
+        legend_below(figure, handles=handles)
         name = " and ".join(short_label(curve.name) for curve in chosen[:2]) + (" …" if len(chosen) > 2 else "")
         axis.set_ylabel(axis_name(name, units.pop() if len(units) == 1 else ""))
         axis.set_xlabel(xlabel)
@@ -407,7 +429,7 @@ def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None, co
                 panels[0].plot(xs, ys, color=colours[id], label=short_label(id), **_mark(at, xs))
             if epoch is not None:
                 panels[-1].plot(*thinned(epoch.xs, epoch.ys), color=colours[id], **_mark(at, epoch.xs))
-        panels[0].legend(loc="upper right", ncols=2)
+        legend_below(figure, most=2)
         panels[0].set_ylabel(short_label(name))
         panels[-1].set_xlabel("epoch" if timed else "step")
         panels[-1].xaxis.set_major_locator(whole_numbers())

@@ -26,7 +26,7 @@ from fairmile.reports.blocks import (
     Title,
     clean,
 )
-from fairmile.reports.figures import COLOURS, GRID, INK, MUTED, PAPER, SHADES
+from fairmile.reports.figures import COLOURS, GRID, INK, MUTED, PAPER, SHADES, Picture
 
 _VARIABLES = (
     {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
@@ -64,6 +64,16 @@ def inline_svg(svg: bytes, prefix: str, label: str) -> str:
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head) + f' role="img" aria-label="{_text(label)}"'
     coloured = _COLOUR.sub(lambda found: f"var(--{_VARIABLES[found[0].lower()]})", body)
     return head + _ID.sub(lambda found: f"{found[1]}{prefix}-", coloured)
+
+
+def standalone(picture: Picture) -> str:
+    """Return a figure with title and caption as part of a page that is not ours, such as a notebook."""
+    address = f"data:image/svg+xml;base64,{base64.b64encode(picture.svg()).decode()}"
+    title, note = _text(picture.title), _text(picture.note)
+    return (
+        f'<figure><figcaption><b>{title}</b></figcaption><img alt="{title}" src="{address}" style="background:#fff">'
+        f"<figcaption>{note}</figcaption></figure>"
+    )
 
 
 class _Writing:
@@ -109,7 +119,8 @@ class _Writing:
             case Drawing():
                 address = f"data:{block.media_type};base64,{base64.b64encode(block.data).decode()}"
                 title = _text(block.title)
-                return f'<figure><img alt="{title}" src="{address}">\n<figcaption>{title}.</figcaption></figure>'
+                caption = f"<figcaption>{_text(block.file)}</figcaption>"
+                return f'<figure><h3>{title}</h3>\n<img alt="{title}" src="{address}">\n{caption}</figure>'
             case Code():
                 return f"<pre><code>{_text(block.text)}</code></pre>"
             case Fold():

@@ -37,7 +37,7 @@ from fairmile.reports.blocks import (
 from fairmile.reports.differences import hardware_lines, storage_lines
 from fairmile.reports.figures import MEASURED_AS, Picture
 from fairmile.reports.measures import Measure, between, measures, number, percent, title, unit_of
-from fairmile.reports.results import result_blocks, results_of
+from fairmile.reports.results import output_blocks, result_blocks, results_of
 from fairmile.runs.record.layout import OUTPUT
 from fairmile.runs.record.record import GitState
 from fairmile.runs.record.run import Run, RunState
@@ -64,6 +64,7 @@ def one_run(run: Run, supply: Supply) -> Iterator[Block]:
         yield from _output(run)
     yield from result_blocks(run)
     yield from _metrics(run)
+    yield from output_blocks(run)
     yield from _phases(run, log)
     yield from _prediction(run)
     yield from _energy(run, supply)

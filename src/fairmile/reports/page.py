@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -17,7 +18,7 @@ from fairmile.reports import figures, html, markdown
 from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, Note, Row, Text, Title, Tone, table
 from fairmile.reports.comparison import Comparison, compare, group_runs, json_value
 from fairmile.reports.differences import hardware_lines
-from fairmile.reports.figures import Picture
+from fairmile.reports.figures import PAPER_WIDTH_MM, Picture
 from fairmile.reports.inference import Estimate
 from fairmile.reports.leaderboard import Leaderboard, leaderboard
 from fairmile.reports.measures import (
@@ -40,13 +41,15 @@ from fairmile.reports.sweep_page import SweepReport, is_sweep, sweep_blocks, uni
 from fairmile.reports.verdicts import Verdict
 from fairmile.runs.record.run import Run, RunState
 
-Format = Literal["html", "md", "svg", "png"]
+Format = Literal["html", "md", "svg", "png", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _MOST_GROUPS = 6  # more groups than this are ranked, not compared with the first
 _MOST_RUNS = 500
 _TOP = 20
 _MOST_PARAMETERS = 8  # columns of a list of runs
 _MOST_BANDS = 2
+_MOST_IN_NOTEBOOK = 4  # figures
+_NARROWEST_MM, _WIDEST_MM = 60, 400  # of figures
 _HISTOGRAM_FROM = 10
 _TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NOT_COMPARABLE: "warn"}
 
@@ -98,16 +101,28 @@ class Report(Result):
         return f"{self.title}, {len(self.data['runs'])} runs, {len(self.pictures)} figures"
 
     def _repr_html_(self) -> str:
-        figures = ", ".join(each.name for each in self.pictures)
-        return fields_table({"report": self.title, "runs": len(self.data["runs"]), "figures": figures})
+        about = {"report": self.title, "runs": len(self.data["runs"]), "figures": len(self.pictures)}
+        return fields_table(about) + "".join(map(html.standalone, self.pictures[:_MOST_IN_NOTEBOOK]))
 
-    def write(self, path: str | Path, form: Format = "html", *, dry_run: bool = False) -> ReportFiles:
-        """Write the report and return its files: an HTML file, or Markdown and a folder of figures, or the folder."""
+    def write(
+        self, path: str | Path, form: Format = "html", *, width_mm: float = PAPER_WIDTH_MM, dry_run: bool = False
+    ) -> ReportFiles:
+        """Write the report and return its files: an HTML file, or Markdown and a folder of figures, or the folder.
+
+        Figures alone (svg, png, pdf) are as a paper needs them; see `Picture.file`.
+        """
+        if not _NARROWEST_MM <= width_mm <= _WIDEST_MM:
+            raise UsageError(
+                f"a figure cannot be {width_mm:g} mm wide", hint=f"choose {_NARROWEST_MM} to {_WIDEST_MM} mm"
+            )
         path = Path(path)
-        if form in ("svg", "png"):
+        wanted: list[tuple[Path, Callable[[], bytes]]]
+        if form in ("svg", "png", "pdf"):
             if not self.pictures:
                 raise _no_figures()
-            wanted = [(path / f"{each.name}.{form}", each.svg if form == "svg" else each.png) for each in self.pictures]
+            wanted = [
+                (path / f"{each.name}.{form}", partial(each.file, form, width_mm=width_mm)) for each in self.pictures
+            ]
         elif form == "md":
             folder = path.with_name(f"{path.stem}-figures")
             wanted = [(path, lambda: self.markdown(folder.name).encode())]

@@ -1,10 +1,14 @@
-"""What a benchmark's program found out, as the parts of a report: scores beside baselines, and its own figures."""
+"""What a program gave out, as the parts of a report: images, tables, and a benchmark's scores beside baselines."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
+import math
+import struct
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,19 @@ from fairmile.reports.blocks import Block, Cell, Drawing, Heading, Note, Row, Te
 from fairmile.runs.record.run import Run
 
 FILE = "results.json"
-_MEDIA_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+# Kinds of images, each with how a file of it begins; an SVG is text.
+_IMAGES = {
+    ".svg": ("image/svg+xml", b""),
+    ".png": ("image/png", b"\x89PNG\r\n\x1a\n"),
+    ".jpg": ("image/jpeg", b"\xff\xd8\xff"),
+    ".jpeg": ("image/jpeg", b"\xff\xd8\xff"),
+    ".gif": ("image/gif", b"GIF8"),
+}
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _MOST_BYTES = 5_000_000
+_MOST_BYTES_OF_ALL = 20_000_000  # of the images of one page
+_MOST_PIXELS = 50_000_000  # of a PNG: a small file can unpack to any size
+_MOST_IMAGES, _MOST_TABLES, _MOST_ROWS, _MOST_COLUMNS, _MOST_LETTERS = 12, 6, 50, 16, 200
 
 
 def results_of(run: Run) -> Mapping[str, Any] | None:
@@ -30,7 +45,7 @@ def results_of(run: Run) -> Mapping[str, Any] | None:
 
 
 def result_blocks(run: Run) -> Iterator[Block]:
-    """Return the scores of a benchmark and the figures that it drew, where the run is one."""
+    """Return the scores of a benchmark, where the run is one."""
     results = results_of(run)
     if results is None:
         return
@@ -40,10 +55,75 @@ def result_blocks(run: Run) -> Iterator[Block]:
     for note in _items(results, "notes"):
         yield Note(str(note), "dim")
     yield from _published([each for each in _items(results, "published") if isinstance(each, dict)])
-    drawings = [each for name in _items(results, "figures") if (each := _drawing(run, str(name))) is not None]
-    if drawings:
-        yield Heading("Figures of the benchmark")
-        yield from drawings
+
+
+def output_blocks(run: Run) -> Iterator[Block]:
+    """Return the images and tables among the outputs of a run; those of a benchmark in the order that it names."""
+    results = results_of(run) or {}
+    named = [str(name) for name in _items(results, "figures")]
+    names = list(dict.fromkeys([*named, *sorted(run.outputs)]))
+    images = [name for name in names if Path(name).suffix.lower() in _IMAGES]
+    tables = [name for name in names if Path(name).suffix.lower() in _DELIMITERS]
+    blocks: list[Block] = [
+        *_drawings(run, images),
+        *(block for name in tables[:_MOST_TABLES] for block in _table(run, name)),
+    ]
+    left_out = max(0, len(images) - _MOST_IMAGES) + max(0, len(tables) - _MOST_TABLES)
+    if blocks:
+        yield Heading("Images and tables")
+        yield from blocks
+        if left_out:
+            yield Text(f"{left_out} more are listed under Provenance.")
+
+
+def _drawings(run: Run, names: Sequence[str]) -> Iterator[Drawing]:
+    size_bytes = 0
+    for name in names[:_MOST_IMAGES]:
+        drawing = _drawing(run, name)
+        if drawing is not None and size_bytes + len(drawing.data) <= _MOST_BYTES_OF_ALL:
+            size_bytes += len(drawing.data)
+            yield drawing
+
+
+def _table(run: Run, name: str) -> Iterator[Block]:
+    """Return the first rows of a table; nothing where the file holds none."""
+    data = _output(run, name)
+    if data is None:
+        return
+    lines = data.decode("utf-8-sig", "replace").splitlines()
+    rows = _first_rows(lines, _DELIMITERS[Path(name).suffix.lower()])
+    if len(rows) < 2 or not any(rows[0]):
+        return
+    shown = min(len(rows[0]), _MOST_COLUMNS)
+    unique = [f"{each} ({at})" if rows[0].count(each) > 1 else each for at, each in enumerate(rows[0][:shown], 1)]
+    columns = [each[:_MOST_LETTERS] for each in unique]
+    cells = [[_table_cell(row[at] if at < len(row) else "") for at in range(shown)] for row in rows[1:]]
+    numbers = [
+        name for at, name in enumerate(columns) if all(row[at].sort is not None or not row[at].text for row in cells)
+    ]
+    whole = sum(1 for line in lines if line.strip()) - 1
+    left_out = f" The first {len(cells)} of {whole:,} rows are shown." if whole > len(cells) else ""
+    left_out += f" {len(rows[0]) - shown} more columns are not shown." if len(rows[0]) > shown else ""
+    yield Text(f"{name}.{left_out}")
+    yield table(columns, [list(row) for row in cells], numbers=numbers)
+
+
+def _first_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    """Return the heading and the first rows; none where the lines are no table."""
+    if lines and ";" in lines[0] and delimiter not in lines[0]:
+        delimiter = ";"
+    try:
+        return list(islice(csv.reader(lines, delimiter=delimiter), _MOST_ROWS + 1))
+    except csv.Error:
+        return []
+
+
+def _table_cell(text: str) -> Cell:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    return Cell(text[:_MOST_LETTERS], sort=number if math.isfinite(number) else None)
 
 
 def _scores(results: Mapping[str, Any]) -> Iterator[Block]:
@@ -94,10 +174,14 @@ def _value(value: Any) -> Cell:
 
 
 def _drawing(run: Run, name: str) -> Drawing | None:
-    media_type = _MEDIA_TYPES.get(Path(name).suffix)
-    data = _output(run, name) if media_type else None
-    title = Path(name).stem.replace("_", " ").replace("-", " ").capitalize()
-    return Drawing(title, data, media_type) if data is not None and media_type is not None else None
+    """Return an output as an image; None where the file is none, or too large to show."""
+    media_type, start = _IMAGES[Path(name).suffix.lower()]
+    data = _output(run, name)
+    if data is None or not data.startswith(start):
+        return None
+    if media_type == "image/png" and math.prod(struct.unpack(">II", data[16:24].ljust(8, b"\0"))) > _MOST_PIXELS:
+        return None
+    return Drawing(Path(name).stem.replace("_", " ").replace("-", " ").capitalize(), data, media_type, name)
 
 
 def _output(run: Run, name: str) -> bytes | None:

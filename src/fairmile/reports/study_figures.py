@@ -16,6 +16,7 @@ from fairmile.reports.figures import (
     Picture,
     axis_name,
     file_word,
+    legend_below,
     logarithmic,
     more_note,
     short_label,
@@ -82,7 +83,7 @@ def history(steps: Sequence[Step], metric: str, unit: str, better: Better) -> Pi
         axis.set_xlabel("trial")
         axis.set_ylabel(axis_name(metric, known.unit))
         axis.xaxis.set_major_locator(whole_numbers())
-        figure.legend(loc="outside lower left", ncols=4)
+        legend_below(figure)
 
     note = "Each mark is the best value of a trial over its steps; the line is the best of all trials so far."
     note += f" {DIRECTIONS[better].capitalize()}." if better in DIRECTIONS else ""
@@ -123,7 +124,7 @@ def trial_curves(found: TrialCurves, metric: str, unit: str, better: Better) -> 
         axis.set_xlabel("step")
         axis.set_ylabel(axis_name(metric, known.unit))
         axis.xaxis.set_major_locator(whole_numbers())
-        figure.legend(loc="outside lower left", ncols=5)
+        legend_below(figure)
 
     note = "One line for each trial; a cross is where a trial was stopped."
     if len(found.curves) < found.of:
@@ -152,8 +153,7 @@ def slices(sweep: Sweep) -> Picture:
             panel.set_xlabel(short_label(axis.name))
             if at % columns == 0:
                 panel.set_ylabel(axis_name(sweep.metric, known.unit))
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower left", ncols=3)
+        legend_below(figure)
 
     note = "One mark for each trial; the star is the best one." + more_note(len(sweep.axes) - len(shown)) + known.note
     name = f"slices-{file_word(sweep.metric)}"
@@ -190,9 +190,10 @@ def contours(sweep: Sweep, x: str, y: str) -> Picture:
         panel.set_xlabel(short_label(x))
         panel.set_ylabel(short_label(y))
         panel.grid(False)
+        panel.use_sticky_edges = False
         panel.margins(0.04)
         draw_bar(bar, known, sweep.metric)
-        figure.legend(*panel.get_legend_handles_labels(), loc="outside lower left", ncols=3)
+        legend_below(figure)
 
     note = "Colours between the trials are interpolated; the star is the best trial." + known.note
     name = f"contours-{file_word(sweep.metric)}-{file_word(x)}-{file_word(y)}"
@@ -251,7 +252,7 @@ def pareto(found: Front, units: Sequence[str]) -> Picture:
             logarithmic(axis, "x")
         axis.set_xlabel(f"{axis_name(one, xs.unit)}, {DIRECTIONS[better_x]}")
         axis.set_ylabel(f"{axis_name(other, ys.unit)}, {DIRECTIONS[better_y]}")
-        figure.legend(loc="outside lower left", ncols=2)
+        legend_below(figure)
 
     note = "On the front no goal gets better without another getting worse."
     note += " Only the first two of the goals are drawn." if len(found.goals) > 2 else ""
