@@ -26,7 +26,7 @@ _METRICS = 3
 _PARAMETERS = 4
 _REFERENCE = click.argument("reference", metavar="RUN")
 _REFERENCES = click.argument("references", nargs=-1, required=True, metavar="RUN...")
-_FORMATS = "rocrate, mlflow, clearml or openml."
+_FORMATS = "rocrate, mlflow, clearml, openml or tensorboard."
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 
 
@@ -170,11 +170,12 @@ def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 @_DRY_RUN
 @json_output(Changes)
 def export(out: Out, reference: str, format: str, out_path: Path | None, with_inputs: bool, dry_run: bool) -> None:
-    """Export a run as an RO-Crate that can be rerun, or for MLflow, ClearML or OpenML.
+    """Export a run as an RO-Crate that can be rerun, or for MLflow, ClearML, OpenML or TensorBoard.
 
     \b
     Examples:
       fairmile runs export last -o tides.crate.zip
+      fairmile runs export last --to tensorboard -o logs
     """
     runs = Workspace.open().runs
     _show_changes(out, runs.export(reference, format, out_path, with_inputs=with_inputs, dry_run=dry_run))

@@ -251,6 +251,15 @@ def channels_line(channels: Sequence[Channel], watch: str, pid: int) -> str:
     return json.dumps({"channels": [asdict(each) for each in channels], "watch": watch, "p": pid}) + "\n"
 
 
+def metric_lines(values: Iterable[tuple[str, float, float | None, float]], host: str) -> str:
+    """Return values of metrics, each with its name, step and unix time, as a log that has nothing else."""
+    lines: list[Mapping[str, Any]] = [{"writer": {"host": host, "rank": None, "wall_ns": 0, "clock_ns": 0}, "p": 0}]
+    for name, value, step, at_s in values:
+        line: dict[str, Any] = {"log": {name: number_text(value)}, "at": round(at_s * 1e9), "p": 0}
+        lines.append(line if step is None else {**line, "step": step})
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
 def event_files(folder: Path) -> list[Path]:
     """Return the logs that lie in the folder of a run."""
     return sorted(folder.glob(FILES))

@@ -341,7 +341,7 @@ class Runs(Planner):
         self,
         reference: str,
         format: str = "rocrate",
-        target: Path | None = None,
+        target: str | Path | None = None,
         *,
         with_inputs: bool = False,
         dry_run: bool = False,
@@ -351,7 +351,7 @@ class Runs(Planner):
         Without `target` the file is named after the run.
         """
         run = self.collect(reference)
-        target = target or Path(f"{run.id}.crate.zip" if format == "rocrate" else f"{run.id}.{format}")
+        target = Path(target or (f"{run.id}.crate.zip" if format == "rocrate" else f"{run.id}.{format}"))
         if dry_run:
             return Changes("would write", [target])
         if not run.state.is_end:

@@ -173,6 +173,7 @@ EXAMPLES = (
     Example("runs pack last --dry-run", 'fm.runs.pack_runs(["last"], dry_run=True)'),
     Example("runs unpack last --dry-run", 'fm.runs.unpack_runs(["last"], dry_run=True)'),
     Example("runs export last --dry-run", 'fm.runs.export("last", dry_run=True)'),
+    _only_named("runs export last --to tensorboard -o logs", 'fm.runs.export("last", "tensorboard", "logs")'),
     _only_named("runs import tides.crate.zip", 'fm.runs.import_runs("tides.crate.zip")'),
     Example("runs project slow --to 10", 'fm.runs.project(["slow"], to=10)'),
     Example("runs reindex --dry-run", "fm.runs.reindex(dry_run=True)"),

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.words import slug
-from fairmile.meter.lines import FILE, Log, Logged, Writer, number_text
+from fairmile.meter.lines import FILE, Log, Logged, Writer, metric_lines, number_text
 from fairmile.meter.summaries import metric_documents
 from fairmile.runs.record.layout import OUTPUT, WORK
 from fairmile.runs.record.record import (
@@ -120,7 +120,8 @@ class ForeignRun:
         """Write what comes with the run into a new folder."""
         lay_copies({f"{WORK}/{name}": path for name, path in self.files.items()}, folder)
         if self.points:
-            write_atomic(folder / FILE, events_text(self.points, self.host or self.format))
+            values = ((each.name, each.value, each.step, each.at_s) for each in self.points)
+            write_atomic(folder / FILE, metric_lines(values, self.host or self.format))
         if self.printed:
             write_atomic(folder / OUTPUT, self.printed)
 
@@ -237,17 +238,6 @@ def metric_figures(points: Iterable[Point]) -> dict[str, Metric]:
     logged = [Logged(each.name, each.value, each.step, round(each.at_s * 1e9), writer) for each in points]
     figures = metric_documents(Log(metrics=logged))
     return {name: Metric.from_dict({**each, "better": better_of(name)}) for name, each in figures.items()}
-
-
-def events_text(points: Iterable[Point], host: str) -> str:
-    """Return values of metrics as the log of a run has them."""
-    lines: list[Mapping[str, Any]] = [{"writer": {"host": host, "rank": None, "wall_ns": 0, "clock_ns": 0}, "p": 0}]
-    for point in points:
-        line: dict[str, Any] = {"log": {point.name: number_text(point.value)}, "at": round(point.at_s * 1e9), "p": 0}
-        if point.step is not None:
-            line["step"] = point.step
-        lines.append(line)
-    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def typed(text: str) -> str | int | float | bool | None:

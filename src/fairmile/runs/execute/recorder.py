@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,8 @@ from fairmile.runs.execute import capture
 from fairmile.runs.execute.ending import find_cause, find_outputs, find_undeclared, stamp_outputs
 from fairmile.runs.execute.printed import MOST_VALUES, find_metrics
 from fairmile.runs.execute.processes import RUN_VARIABLE, find_processes
+from fairmile.runs.execute.written import SOURCE as EVENT_FILES
+from fairmile.runs.execute.written import take_event_files
 from fairmile.runs.record.crate import card_text
 from fairmile.runs.record.layout import CARD, OUTPUT, PACK, RECORD, read_record, work_folder, write_record
 from fairmile.runs.record.record import (
@@ -121,12 +123,14 @@ def finish(
     cause, advice = find_cause(folder, work_folder(folder, spec), ending.state, out_of_memory=ending.out_of_memory)
     (folder / _ROOM).unlink(missing_ok=True)
     vanished = not (folder / RECORD).exists()
+    first = record.attempts[0].started
+    in_event_files, doubts = take_event_files(folder, work_folder(folder, spec), since_s=first)
     log = _read_log(folder, spec, printed_from)
     reason = "; ".join(filter(None, [ending.reason, cause])) if ending.state == "failed" else ending.reason
     if vanished:
         reason = "; ".join(filter(None, [reason, "its folder was removed while it ran"]))
     outputs, untouched, trouble = find_outputs(work_folder(folder, spec), spec.outputs, record.before)
-    notes = [trouble, *_losses(log)]
+    notes = [trouble, *_losses(log), *doubts]
     if cause and ending.state != "failed":
         notes.append(f"{cause}: what it wrote or printed may be incomplete")
     record.state = RunState(ending.state)
@@ -140,7 +144,7 @@ def finish(
         ended=started + elapsed_s,  # the clock on the wall may have been set meanwhile
         elapsed_s=elapsed_s,
         usage=dict(ending.usage),
-        metrics=_measured_metrics(log, spec),
+        metrics=_measured_metrics(log, spec, in_event_files),
         spans=span_documents(log),
         energy=_energy(log, missing),
         outputs=outputs,
@@ -697,12 +701,12 @@ def _energy(log: Log, missing: Mapping[str, str]) -> EnergyUse:
     )
 
 
-def _measured_metrics(log: Log, spec: RecordedSpec) -> dict[str, Metric]:
+def _measured_metrics(log: Log, spec: RecordedSpec, in_event_files: Collection[str]) -> dict[str, Metric]:
     """Return the metrics of a log with what was declared of them."""
     metrics = {name: Metric.from_dict(each) for name, each in metric_documents(log).items()}
     source = "output" if any(event.name == _READ_OUTPUT for event in log.events) else ""
     for name, metric in metrics.items():
-        metric.source = source
+        metric.source = EVENT_FILES if name in in_event_files else source
         declared = spec.metrics.get(name, DeclaredMetric())
         metric.unit, metric.tolerance = declared.unit, declared.tolerance
         metric.better = declared.better or better_of(name)

@@ -250,7 +250,7 @@ class Metric(Part):
     unit: Stated[str] = ""
     better: Stated[Better] = ""
     tolerance: Stated[float | None] = None
-    source: str = ""  # "output" where it was read from what the program printed
+    source: str = ""  # "output" or "event files" where it was read from what the program printed or wrote
 
     @property
     def best(self) -> float:

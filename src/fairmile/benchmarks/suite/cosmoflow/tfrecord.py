@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fairmile.base.errors import Integrity, SystemFailure
 from fairmile.base.files import write_atomic
+from fairmile.base.tfrecord import field, fields, integer, masked, record, signed, varint
 
 try:
     import google_crc32c as _fast
@@ -60,11 +61,7 @@ def records(file: Path) -> Iterator[bytes]:
 
 def write_records(file: Path, data: list[bytes], *, is_gzip: bool = True) -> None:
     """Write records with their checksums; the same data give the same bytes."""
-    parts = []
-    for each in data:
-        head = struct.pack("<Q", len(each))
-        parts += [head, struct.pack("<I", masked(crc32c(head))), each, struct.pack("<I", masked(crc32c(each)))]
-    content = b"".join(parts)
+    content = b"".join(record(each, crc32c) for each in data)
     write_atomic(file, gzip.compress(content, compresslevel=6, mtime=0) if is_gzip else content, sync=False)
 
 
@@ -72,9 +69,9 @@ def parse_example(data: bytes, file: Path) -> dict[str, Value]:
     """Return the features of an Example by name."""
     found: dict[str, Value] = {}
     try:
-        for _, features in _fields(memoryview(data), only=1):
-            for _, entry in _fields(features, only=1):
-                parts = dict(_fields(entry))
+        for features in _inner(memoryview(data)):
+            for entry in _inner(features):
+                parts: dict[int, Any] = dict(fields(entry))
                 found[bytes(parts[1]).decode()] = _feature(parts[2])
     except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
         raise Integrity(
@@ -86,19 +83,14 @@ def parse_example(data: bytes, file: Path) -> dict[str, Value]:
 def make_example(features: Mapping[str, Value]) -> bytes:
     """Return an Example message, its features in the order of their names."""
     entries = b"".join(
-        _message(1, _message(1, name.encode()) + _message(2, _list(value))) for name, value in sorted(features.items())
+        field(1, field(1, name.encode()) + field(2, _list(value))) for name, value in sorted(features.items())
     )
-    return _message(1, entries)
+    return field(1, entries)
 
 
 def crc32c(data: bytes | memoryview) -> int:
     """Return the CRC-32C of bytes."""
     return int(_fast.value(bytes(data))) if _fast is not None else plain_crc32c(data)
-
-
-def masked(value: int) -> int:
-    """Return a checksum as TFRecord keeps it, rotated and shifted, so that it may itself be part of data."""
-    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def plain_crc32c(data: bytes | memoryview) -> int:
@@ -157,81 +149,37 @@ def _content(file: Path) -> memoryview:
     return memoryview(content)
 
 
-def _fields(message: memoryview, only: int = 0) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each field of a protocol buffer: an integer, or the bytes of what is inside."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        number, wire = key >> 3, key & 7
-        value: Any
-        if wire == 0:
-            value, place = _varint(message, place)
-        elif wire in (1, 2, 5):
-            length = {1: 8, 5: 4}.get(wire, 0)
-            if wire == 2:
-                length, place = _varint(message, place)
-            if place + length > len(message):
-                raise ValueError(f"field {number} is longer than its message")
-            value, place = message[place : place + length], place + length
-        else:
-            raise ValueError(f"field {number} has the unknown wire type {wire}")
-        if not only or number == only:
-            yield number, value
-
-
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
+def _inner(message: memoryview) -> Iterator[Any]:
+    """Yield the values of the first field of a message."""
+    return (value for number, value in fields(message) if number == 1)
 
 
 def _feature(message: memoryview) -> Value:
-    for kind, inner in _fields(message):
+    inner: Any
+    for kind, inner in fields(message):
         if kind == _BYTES:
-            return b"".join(bytes(value) for _, value in _fields(inner, only=1))
+            return b"".join(map(bytes, _inner(inner)))
         if kind == _FLOATS:  # packed, or one by one
-            return np.frombuffer(b"".join(bytes(value) for _, value in _fields(inner, only=1)), "<f4")
+            return np.frombuffer(b"".join(map(bytes, _inner(inner))), "<f4")
         if kind == _INTEGERS:
             return np.array(list(_integers(inner)), np.int64)
     return b""
 
 
 def _integers(message: memoryview) -> Iterator[int]:
-    for _, value in _fields(message, only=1):
+    for value in _inner(message):
         if isinstance(value, int):
-            yield _signed(value)
+            yield signed(value)
         else:
             place = 0
             while place < len(value):
-                number, place = _varint(value, place)
-                yield _signed(number)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _message(number: int, content: bytes) -> bytes:
-    return _number(number << 3 | 2) + _number(len(content)) + content
-
-
-def _number(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+                number, place = varint(value, place)
+                yield signed(number)
 
 
 def _list(value: Value) -> bytes:
     if isinstance(value, bytes):
-        return _message(_BYTES, _message(1, value))
+        return field(_BYTES, field(1, value))
     if value.dtype.kind == "f":
-        return _message(_FLOATS, _message(1, value.astype("<f4").tobytes()))
-    return _message(_INTEGERS, _message(1, b"".join(_number(int(each) % (1 << 64)) for each in value)))
+        return field(_FLOATS, field(1, value.astype("<f4").tobytes()))
+    return field(_INTEGERS, field(1, b"".join(integer(int(each) % (1 << 64)) for each in value)))
