@@ -17,6 +17,7 @@ from trace_files import kineto_events, write_kineto
 from trusted_projects import trusted_project
 
 import fairmile as fm
+import fairmile.completion
 import fairmile.meter.watching
 from fairmile.base.results import Result, Results
 from fairmile.cli.main import run
