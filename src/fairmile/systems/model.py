@@ -47,10 +47,23 @@ def _variables(values: Mapping[str, str]) -> Mapping[str, str]:
     return values
 
 
+def _dialect(name: str) -> str:
+    """Return the name of a scheduler that is known here, or that an installed package brings along."""
+    if name in DIALECTS:
+        return name
+    from importlib.metadata import entry_points  # only a rare file needs it, and it takes long to load
+
+    if name not in entry_points(group="fairmile.schedulers").names:
+        known = f"{', '.join(map(repr, DIALECTS[:-1]))} or {DIALECTS[-1]!r}"
+        raise ValueError(f"expected {known}, found {name!r}")
+    return name
+
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # as `Name`, for what must be known before there is a file
 
-Dialect = Literal["slurm", "lsf", "pbs", "flux", "shell"]
+DIALECTS = ("slurm", "lsf", "pbs", "flux", "shell")
+Dialect = Annotated[str, AfterValidator(_dialect)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 # These become words of a header line or of a command, where nothing quotes them.
 Word = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._:+@-]*)?$")]

@@ -1,0 +1,1 @@
+"""One example of each kind of plug-in for Fairmile."""
