@@ -3,7 +3,11 @@
 set -euo pipefail
 : "${FAIRMILE:=fairmile}" "${PYTHON:=python3}"
 here=$(cd "$(dirname "$0")" && pwd)
+# A program writes its files to the folder it starts in.
+case $FAIRMILE in */*) FAIRMILE=$(cd "$(dirname "$FAIRMILE")" && pwd)/$(basename "$FAIRMILE") ;; esac
+case $PYTHON in */*) PYTHON=$(cd "$(dirname "$PYTHON")" && pwd)/$(basename "$PYTHON") ;; esac
 work=$(mktemp -d)
+mkdir "$work/here" && cd "$work/here"
 trap 'rm -rf "$work"' EXIT
 export FAIRMILE_HOME="$work/home"
 

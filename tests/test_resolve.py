@@ -238,6 +238,13 @@ def test_an_imported_asset_is_run_by_the_resolver_of_its_format(workspace: Works
     assert workspace.resolve("tiny", for_="show").kind == "asset"
 
 
+def test_an_option_that_would_change_nothing_is_refused(workspace: Workspace) -> None:
+    with pytest.raises(UsageError, match="--set applies to a SABATH model, but earthquake is a benchmark"):
+        workspace.resolve("earthquake", for_="run", set="other")
+    with pytest.raises(UsageError, match="--set applies to a SABATH model, but echo 1 is a command"):
+        workspace.runs.plan(["echo", "1"], options={"set": "other"})
+
+
 class Harbour(Resolver):
     """A resolver as another package may bring it."""
 

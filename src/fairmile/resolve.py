@@ -157,6 +157,7 @@ class _Kind:
     title: str
     expected: str = ""  # what a file of this kind is
     suffixes: tuple[str, ...] = ()  # of the files that are worth to load the resolver for; empty: any
+    options: tuple[str, ...] = ()  # those that stand beside the word and are of use to the resolver
 
 
 _RUNNING = ("run", "sweep", "tune")
@@ -171,7 +172,7 @@ _KINDS = {
     "card-file": _Kind(f"{_CATALOG}:CARD_FILE", _DESCRIBED, "path", "card file", "a card"),
     "folder": _Kind(f"{_CATALOG}:FOLDER", _DESCRIBED, "path", "folder", "a folder with card.jsonld"),
     "sabath": _Kind(
-        "fairmile.compat.sabath:MODEL", _RUNNING, "path", "SABATH model", "a model file of SABATH", (".json",)
+        "fairmile.compat.sabath:MODEL", _RUNNING, "path", "SABATH model", "a model file of SABATH", (".json",), ("set",)
     ),
     "run-file": _Kind("fairmile.runs.targets:RUN_FILE", ("run",), "path", "run file", "a YAML file with argv"),
     "program": _Kind("fairmile.runs.targets:PROGRAM", ("run",), "path", "program", "a program"),
@@ -228,8 +229,20 @@ def resolve(
     if len(meanings) > 1:
         raise _ambiguous(word, list(meanings.values()))
     for target in meanings.values():
+        refuse_unused_options(word.options, target.kind, word.text)
         return target
     return _from_elsewhere(word, nouns, for_) or _refuse(word, nouns, kinds, for_)
+
+
+def refuse_unused_options(options: Mapping[str, Any], kind: str, text: str) -> None:
+    """Raise UsageError where an option beside a word would change nothing, since the word is of another kind."""
+    for option, value in options.items():
+        takers = [name for name, each in _KINDS.items() if option in each.options]
+        if value and takers and kind not in takers:
+            raise UsageError(
+                f"--{option} applies to a {_listed(map(_title, takers), 'or')}, but {text} is a {_title(kind)}",
+                hint=f"leave out --{option}",
+            )
 
 
 def read_document(file: Path) -> Located:

@@ -82,3 +82,23 @@ def test_a_damaged_cache_is_none(file: Path, tmp_path: Path) -> None:
     for text in ("{", "[]", '{"/a": [1, 2]}'):
         cache.write_text(text)
         assert digest(cache, file) == sha256_file(file)
+
+
+def test_of_too_many_digests_those_that_were_not_used_for_longest_are_forgotten(
+    tmp_path: Path, file: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest_cache, "_MOST_ENTRIES", 2)
+    cache = tmp_path / "digests.json"
+    files = [file, *(tmp_path / name for name in ("second.bin", "third.bin"))]
+    for each in files[1:]:
+        each.write_bytes(file.read_bytes())
+    digest(cache, files[0])
+    digest(cache, files[1])
+    digests = DigestCache(cache)
+    digests.of(str(files[0]), files[0].stat())  # used again beside a new one
+    digests.of(str(files[2]), files[2].stat())
+    digests.save()
+    reads.clear()
+    for each in (files[0], files[2], files[1]):
+        digest(cache, each)
+    assert reads == ["second.bin"]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fairmile.benchmarks.expected import FromStep
+from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.runs.prediction import Predicted
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
@@ -179,6 +180,18 @@ class TestFit:
         assert "take 12; --anyway runs it regardless" in told.err
         if more == ("--dry-run",):
             assert "fit     does not fit: peak memory 400.0 GiB" in told.out
+
+    @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--dry-run", "--json")])
+    def test_what_lacks_a_declared_need_is_refused_by_a_dry_run_as_by_the_run(
+        self, fairmile: Fairmile, place: Path, more: tuple[str, ...]
+    ) -> None:
+        card = {"@context": CONTEXT_IRI, "@type": "SoftwareSourceCode", "name": "Tide", "version": "1"}
+        card |= {"command": ["echo", "1"], "softwareRequirements": ["pkg:pypi/horovod"]}
+        (place / "tide.json").write_text(json.dumps(card))
+        told = fairmile("run", "tide.json", *more)
+        assert (told.code, run_ids(place)) == (2, [])
+        assert "horovod: missing" in told.out or "tide declares that it needs horovod" in told.err
+        assert fairmile("run", "tide.json", *more, "--anyway").code == 0
 
     def test_anyway_runs_it_and_the_record_keeps_the_verdict(self, fairmile: Fairmile, place: Path) -> None:
         assert fairmile("run", "-p", "gib=400", "--anyway", "--", "echo", "{gib}").code == 0

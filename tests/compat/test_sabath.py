@@ -217,7 +217,7 @@ def test_a_data_set_that_stands_in_the_catalog_without_ids_is_used_where_it_is_o
 
 def test_what_is_no_sabath_model_is_left_to_others(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"other\.json is no card file, no SABATH model and no run file"):
+    with pytest.raises(UsageError, match=r"other\.json is no card file, no SABATH model, no run file"):
         workspace.resolve(str(tmp_path / "other.json"), for_="run")
     assert workspace.resolve("model/cosmoflow", for_="run").kind == "asset"
 

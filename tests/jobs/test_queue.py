@@ -498,6 +498,14 @@ def test_a_machine_that_cannot_be_reached_leaves_the_last_known_status(over_ssh:
     assert end_of(over_ssh, job).state is State.DONE
 
 
+def test_last_is_the_job_that_was_submitted_last(jobs: Jobs) -> None:
+    with pytest.raises(NotFound, match="no jobs yet"):
+        jobs.get("last")
+    for name in ("b", "a"):
+        last = jobs.submit(sh("true", name=name))
+    assert jobs.get("last").id == last.id
+
+
 # How politely a batch system is asked
 
 

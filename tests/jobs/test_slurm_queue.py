@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from slurm_cluster import SlurmCluster, reason_to_skip
 from slurm_jobs import NAME, jobs_on
 
-from fairmile.base.commands import Here, Result
+from fairmile.base.commands import Here, MissingProgram, Result
 from fairmile.base.errors import FairmileError, SystemFailure, Transient, UsageError
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import After, Array, JobSpec, Resources, Signal
@@ -192,6 +193,15 @@ def test_a_minute_of_looking_asks_slurm_twice_however_many_look(polite: Rig) -> 
 
 
 # How jobs end
+
+
+def test_without_a_configuration_of_slurm_nothing_was_submitted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = SimpleNamespace(environ={**rig.cluster.environ, "SLURM_CONF": "/nonexistent/slurm.conf"})
+    with monkeypatch.context() as without:
+        without.setattr(rig.line, "cluster", lost)
+        with pytest.raises(MissingProgram, match=f"{NAME} cannot be used from here: sbatch finds no configuration"):
+            rig.submit("true")
+    assert not rig.jobs.ls()
 
 
 def test_a_job_waits_for_another_and_for_how_it_ended(rig: Rig) -> None:

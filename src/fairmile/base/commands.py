@@ -53,7 +53,7 @@ class Left:
 
 
 class MissingProgram(SystemFailure):
-    """There is no such program on the machine: nothing was run."""
+    """The machine lacks a program, or all that the program needs to start: nothing was done."""
 
 
 class Runner(Protocol):

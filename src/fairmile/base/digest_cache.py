@@ -15,6 +15,7 @@ from fairmile.base.files import write_atomic
 _WORTH_CACHING_BYTES = 64 << 10  # below that, reading a file takes about as long as looking it up
 # A file that changed this short a time ago may change again without a new time stamp.
 _SETTLED_NS = 2_000_000_000
+_MOST_ENTRIES = 50_000  # about 10 MB
 
 
 class Stamp(NamedTuple):
@@ -53,6 +54,7 @@ class DigestCache:
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._known: dict[str, tuple[Stamp, str]] | None = None
+        self._used: dict[str, None] = {}
         self._is_new = False
 
     def of(self, path: str, status: os.stat_result) -> str:
@@ -67,17 +69,22 @@ class DigestCache:
         if stamped is None or not stamped[0].is_same(stamp):
             stamped = self._known[real] = stamp, sha256_file(path)
             self._is_new = True
+        self._used[real] = None
         return stamped[1]
 
     def save(self) -> None:
-        """Keep what was read for later."""
+        """Keep what was read for later; of too many entries those that were not used for longest go."""
         if self._file is None or not self._is_new or self._known is None:
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            # Others may have written meanwhile: what they found is kept as well.
-            entries = {path: [*stamp, digest] for path, (stamp, digest) in (_read(self._file) | self._known).items()}
-            write_atomic(self._file, json.dumps(entries))
+            # Others may have written meanwhile: their entries are kept as well.
+            entries = _read(self._file)
+            for path in self._used:  # the latest go last
+                entries.pop(path, None)
+                entries[path] = self._known[path]
+            latest = list(entries.items())[-_MOST_ENTRIES:]
+            write_atomic(self._file, json.dumps({path: [*stamp, digest] for path, (stamp, digest) in latest}))
         except (DiskFailure, OSError):
             return  # a cache; the digests themselves are known
 

@@ -27,7 +27,7 @@ from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 
 _INTERRUPTED = 130
-_UNFIT = 2
+_REFUSED = 2
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
 
 
@@ -77,8 +77,8 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     if options["dry_run"]:
         out.show(plan, lambda plan: _print_plan(out, plan))
         if out.as_json:  # the plan itself has the verdict
-            return _UNFIT if plan.fit is Fit.DOES_NOT and not options["anyway"] else 0
-        plan.refuse_unfit()
+            return _REFUSED if plan.refusal is not None else 0
+        plan.refuse()
         return 0
     for note in plan.notes:
         out.say(f"note: {note}")

@@ -25,6 +25,7 @@ _STATUS, _STATUS_FIELD = "standing.json", "standing"
 _SUBMITTED = "submitted.json"
 _CANCELLED = "cancelled"
 _KEYS = ".keys"
+_LAST = "last"
 _LONGEST = 200
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 of them, so that a random byte means each as often
 
@@ -123,7 +124,7 @@ class Records:
             return None
 
     def get(self, reference: str) -> Record:
-        """Return the job that an id, or the unique start or end of one, means."""
+        """Return the job that an id, the unique start or end of one, or `last` means."""
         is_name = 0 < len(reference) <= _LONGEST and "/" not in reference
         if not is_name or not os.path.isfile(f"{self.root}/{reference}/{_JOB}"):
             reference = self._complete(reference)
@@ -151,11 +152,16 @@ class Records:
         if not reference:
             raise UsageError("an empty name names no job", hint="`fairmile job ls` lists all")
         names = self.ids()
-        found = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise NotFound(f"{reference!r} may be any of {', '.join(sorted(found)[:5])}", hint="write more of the id")
+        if reference == _LAST:
+            if not names:
+                raise NotFound("no jobs yet", hint="`fairmile job submit -- PROGRAM …` starts one")
+            return max(names, key=lambda name: os.stat(self.root / name / _JOB).st_mtime_ns)
+        matches = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            shown = ", ".join(sorted(matches)[:5])
+            raise NotFound(f"{reference!r} may be any of {shown}", hint="write more of the id")
         near = did_you_mean(reference, names)
         raise NotFound(
             f"no job named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile job ls` lists all"

@@ -105,17 +105,18 @@ def check_needs(needs: Sequence[str], offer: Offer) -> list[Need]:
     return [_checked(need, offer) for need in needs]
 
 
-def refuse_missing(name: str, checked: Sequence[Need], offer: Offer) -> None:
-    """Raise UsageError that names all that is declared and missing."""
+def unmet(name: str, checked: Sequence[Need], offer: Offer) -> UsageError | None:
+    """Return the error that names all that is declared and missing; None where nothing is."""
     missing = [each for each in checked if each.met is False]
-    if missing:
-        declared = ", ".join(each.declared for each in missing)
-        start = f"{offer.place} has "
-        found = ", ".join(dict.fromkeys(each.found.removeprefix(start) for each in missing))
-        raise UsageError(
-            f"{name} declares that it needs {declared}, but {start}{found}",
-            hint="; ".join(filter(None, [offer.hint, "--anyway runs it regardless"])),
-        )
+    if not missing:
+        return None
+    declared = ", ".join(each.declared for each in missing)
+    start = f"{offer.place} has "
+    offered = ", ".join(dict.fromkeys(each.found.removeprefix(start) for each in missing))
+    return UsageError(
+        f"{name} declares that it needs {declared}, but {start}{offered}",
+        hint="; ".join(filter(None, [offer.hint, "--anyway runs it regardless"])),
+    )
 
 
 def needs_record(checked: Sequence[Need], captured: Captured) -> list[dict[str, Any]]:

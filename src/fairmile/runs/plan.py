@@ -47,6 +47,7 @@ class RunPlan(Result):
     container: str = ""  # the image that a program is locked into
     changes: Mapping[str, Any] = field(default_factory=dict)
     unpredicted: str = ""  # why there is no prediction
+    unmet: UsageError | None = None  # names what the target declares to need and the machine lacks
 
     @property
     def fit(self) -> Fit:
@@ -71,10 +72,19 @@ class RunPlan(Result):
         where = f" on {self.spec.system}" if self.spec.system else ""
         return f"{self.spec.name}{where}: {' '.join(self.spec.argv)}"
 
-    def refuse_unfit(self) -> None:
-        """Raise UsageError where the run does not fit: it would wait in a queue only to run out of memory."""
+    @property
+    def refusal(self) -> UsageError | None:
+        """Why the run would be refused: it would wait in a queue only to fail. None for one that may run."""
+        if self.spec.anyway or self.unmet is not None:
+            return None if self.spec.anyway else self.unmet
         fit, why = unfit(self.prediction)
-        if fit is Fit.DOES_NOT and not self.spec.anyway:
-            remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
-            advice = remedies[0] if remedies else "ask for less, or for a device with more memory"
-            raise UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it regardless")
+        if fit is not Fit.DOES_NOT:
+            return None
+        remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
+        advice = remedies[0] if remedies else "ask for less, or for a device with more memory"
+        return UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it regardless")
+
+    def refuse(self) -> None:
+        """Raise UsageError where the run does not fit, or lacks what it needs."""
+        if (refusal := self.refusal) is not None:
+            raise refusal

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairmile.base.errors import Conflict, FairmileError, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.jobs.queue import JobStatus
-from fairmile.resolve import Nouns, resolve
+from fairmile.resolve import Nouns, refuse_unused_options, resolve
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.execute import carrier
 from fairmile.runs.execute.host import WorkspaceRuns
@@ -21,7 +21,7 @@ from fairmile.runs.execute.materials import plan_materials
 from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.recorder import check_no_orphan
 from fairmile.runs.interchange import known_run
-from fairmile.runs.needs import Need, check_needs, offer_for, refuse_missing
+from fairmile.runs.needs import Need, check_needs, offer_for, unmet
 from fairmile.runs.parameters import check_placeholders, check_used, unused_params
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.prediction import PREDICTORS, Fit, predict, unfit
@@ -95,10 +95,11 @@ class Planner(Ledger):
         history = self._host.history(spec.name)
         spec, timing = with_time(spec, history, self._services.jobs)
         prediction, unpredicted = self._predict(spec, history)
+        needs, refusal = self._compare_needs(spec)
         parts = [
             _Part(tuple(self._fetching(runnable)), runnable.notes),
             self._building(spec),
-            _Part(tuple(Step("needs", str(each)) for each in self.check_needs(_anyway(spec)))),
+            _Part(tuple(Step("needs", str(each)) for each in needs)),
             _Part(notes=timing),
             self._submitting(spec),
             _running(spec),
@@ -114,6 +115,7 @@ class Planner(Ledger):
             runnable.materials,
             runnable.is_complete,
             unpredicted=unpredicted,
+            unmet=refusal,
         )
 
     def resolve_spec(
@@ -134,14 +136,19 @@ class Planner(Ledger):
 
         A specification that runs `anyway` gets the result instead.
         """
+        checked, refusal = self._compare_needs(spec)
+        if refusal is not None and not spec.anyway:
+            raise refusal
+        return checked
+
+    def _compare_needs(self, spec: RunSpec) -> tuple[list[Need], UsageError | None]:
+        """Return what is declared beside what there is, and the error for what is missing."""
         if not spec.needs:
-            return []
+            return [], None
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         offer = offer_for(spec, argv, self._services.jobs, self._environ)
         checked = check_needs(spec.needs, offer)
-        if not spec.anyway:
-            refuse_missing(spec.asset or spec.name, checked, offer)
-        return checked
+        return checked, unmet(spec.asset or spec.name, checked, offer)
 
     def _resolve(
         self,
@@ -154,6 +161,7 @@ class Planner(Ledger):
             spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
             return Runnable(spec)
         if not isinstance(what, str):
+            refuse_unused_options(options, "command", " ".join(what))
             return command_target(what, changes)
         target = resolve(what, Nouns(catalog=self._services.catalog), for_="run", options=options)
         return runnable_of(target, self._services.catalog, dataset, changes)
@@ -276,10 +284,6 @@ class Planner(Ledger):
         if "/" not in reference and reference not in (".", "..") and not reference.endswith(PACKED):
             return None
         return path if path.exists() and path.absolute().parent != self.root else None
-
-
-def _anyway(spec: RunSpec) -> RunSpec:
-    return spec.model_copy(update={"anyway": True})
 
 
 def _running(spec: RunSpec) -> _Part:

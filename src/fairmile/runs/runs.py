@@ -99,7 +99,7 @@ class Runs(Planner):
         """
         if count < 1:
             raise UsageError(f"a run cannot be repeated {count} times")
-        plan.refuse_unfit()
+        plan.refuse()
         folder = self.create(plan.spec, RunRecord())
         folder.rmdir()
         group, seed = plan.spec.group or folder.name, plan.spec.seed
@@ -144,7 +144,7 @@ class Runs(Planner):
         self, plan: RunPlan, *, again: bool = True, on_step: Callable[[Step], None] = lambda _: None
     ) -> PreparedRun | Run:
         """Fetch what a run needs, capture what goes in, and make its folder; or return an earlier run with the same."""
-        plan.refuse_unfit()
+        plan.refuse()
         spec = self._spec_of(plan)
         checked = self.check_needs(spec)
         for step in plan.steps:

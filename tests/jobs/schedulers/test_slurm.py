@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from slurm_cluster import SlurmCluster
 
-from fairmile.base.commands import Here, Result
+from fairmile.base.commands import Here, MissingProgram, Result
 from fairmile.base.errors import SystemFailure, Transient, Unsupported, UsageError
 from fairmile.jobs.request import JobFiles
 from fairmile.jobs.schedulers import SCHEDULERS, Question, Scheduler
@@ -207,6 +207,11 @@ class TestSubmission:
         )
         with pytest.raises(Transient):
             slurm.submit("/w/job.sh", FILES).read(said("", complaint + "accounting/QOS policy", 1))
+
+    def test_where_no_slurm_is_set_up_asked_nobody(self) -> None:
+        complaint = "sbatch: fatal: Could not establish a configuration source\n"
+        with pytest.raises(MissingProgram, match="sbatch finds no configuration of Slurm"):
+            slurm.submit("/w/job.sh", FILES).read(said("", complaint, 1))
 
     def test_failing_in_words_that_are_not_known_is_a_failure_of_the_system_with_those_words(self) -> None:
         with pytest.raises(SystemFailure, match="sbatch failed: the moon is full"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import stat
 import struct
 import subprocess
@@ -122,6 +123,27 @@ def test_a_link_is_not_packed_and_nothing_is_removed(folder: Path) -> None:
         pack(folder)
     assert "work" in (caught.value.hint or "")
     assert set(os.listdir(folder)) == before and os.listdir(folder.parent) == [folder.name]
+
+
+def test_what_the_points_of_a_sweep_share_is_packed_with_each(folder: Path) -> None:
+    shared = folder.parent.parent / "sweeps" / "s" / "work"
+    (shared / "package").mkdir(parents=True)
+    (shared / "train.py").write_text("print(1)")
+    (shared / "package" / "model.py").write_text("x = 1")
+    for name in ("train.py", "package"):
+        (folder / "work" / name).symlink_to(shared / name)
+    packed = pack(folder)
+    shutil.rmtree(shared)
+    assert (unpack(packed) / "work" / "train.py").read_text() == "print(1)"
+    assert (folder / "work" / "package" / "model.py").read_text() == "x = 1"
+
+
+def test_a_link_to_another_name_is_not_taken_for_what_is_shared(folder: Path) -> None:
+    secret = folder.parent.parent / "secret"
+    secret.write_text("token")
+    (folder / "work" / "train.py").symlink_to(secret)
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        pack(folder)
 
 
 def test_what_is_no_run_is_not_packed(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fairmile.base.commands import Result
+from fairmile.base.commands import MissingProgram, Result
 from fairmile.base.errors import FairmileError, SystemFailure, Unsupported, UsageError
 from fairmile.jobs.directives import slurm_directives
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question
 from fairmile.jobs.schedulers.answers import no_answer, said
-from fairmile.jobs.schedulers.slurm_words import HELD_REASONS, STATES, TRANSIENT, WRONG, explain
+from fairmile.jobs.schedulers.slurm_words import HELD_REASONS, NOT_SET_UP, STATES, TRANSIENT, WRONG, explain
 from fairmile.jobs.states import Observed, State, Usage
 
 _ID = re.compile(r"(?P<base>\d+)(_(?P<index>\d+))?")  # a part of a heterogeneous job (7+1) is not ours
@@ -280,6 +280,8 @@ def _failure(result: Result, program: str) -> FairmileError:
     small = words.lower()
     if "accounting storage is disabled" in small:
         return Unsupported("this Slurm keeps no accounting", hint="the job's own files tell how it ended")
+    if any(word in small for word in NOT_SET_UP):
+        return MissingProgram(f"{program} finds no configuration of Slurm: {words}")
     if any(word in small for word in TRANSIENT):
         return no_answer("Slurm", result)
     for word, hint in WRONG:

@@ -154,6 +154,9 @@ TRANSIENT = (
     "maxsubmitjob",  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit: there is room when jobs have ended
 )
 
+# Parts of what Slurm's commands say where no Slurm is set up: they asked nobody, so nothing arrived. In lower case.
+NOT_SET_UP = ("could not establish a configuration source", "unable to process configuration file")
+
 # What Slurm has against a job (part of it, in lower case), and what to do. The first that fits counts.
 WRONG: tuple[tuple[str, str], ...] = (
     ("invalid account", "give an account that you may use here: `sacctmgr show associations user=$USER` lists them"),

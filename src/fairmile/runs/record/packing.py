@@ -205,22 +205,24 @@ def _sweep(folder: Path) -> None:
                     path.unlink(missing_ok=True)
 
 
-def _entries(folder: Path, *, work: bool) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield every file, and every folder with a final '/', the record first."""
-    yield RECORD, os.lstat(folder / RECORD)
-    waiting = [""]
+def _entries(folder: Path, *, work: bool) -> Iterator[tuple[str, Path, os.stat_result]]:
+    """Yield every file, and every folder with a final '/', with where it is read, the record first."""
+    yield RECORD, folder / RECORD, os.lstat(folder / RECORD)
+    waiting = [("", folder)]
     while waiting:
-        inside = waiting.pop()
-        with os.scandir(folder / inside) as entries:
+        inside, source = waiting.pop()
+        with os.scandir(source) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
-                name, status = inside + entry.name, entry.stat(follow_symlinks=False)
+                name, path, status = inside + entry.name, source / entry.name, entry.stat(follow_symlinks=False)
+                if stat.S_ISLNK(status.st_mode) and _is_shared(folder, name):
+                    path, status = Path(os.readlink(path)), entry.stat()
                 if name == RECORD or (name == WORK and not work):
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    waiting.append(name + "/")
-                    yield name + "/", status
+                    waiting.append((name + "/", path))
+                    yield name + "/", path, status
                 elif stat.S_ISREG(status.st_mode):
-                    yield name, status
+                    yield name, path, status
                 else:
                     kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "no plain file"
                     raise UsageError(
@@ -229,19 +231,28 @@ def _entries(folder: Path, *, work: bool) -> Iterator[tuple[str, os.stat_result]
                     )
 
 
+def _is_shared(folder: Path, name: str) -> bool:
+    """Tell whether a link stands for what the points of a sweep share: the same name in the sweep's own folder."""
+    target, runs = os.readlink(folder / name), os.path.abspath(folder.parent)
+    is_of_workspace = target.startswith(f"{os.path.dirname(runs)}/") and not target.startswith(f"{runs}/")
+    is_same = name.startswith(f"{WORK}/") and target.endswith(f"/{name}") and os.path.normpath(target) == target
+    return is_of_workspace and is_same and os.path.exists(target)
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
-def _write(target: Path, folder: Path, entries: list[tuple[str, os.stat_result]]) -> dict[str, str]:
+def _write(target: Path, folder: Path, entries: list[tuple[str, Path, os.stat_result]]) -> dict[str, str]:
     """Write the zip file and return the digest of each of its files."""
     digests: dict[str, str] = {}
     with open(target, "xb", opener=_private) as stream:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as packed:
-            for name, status in entries:
-                safe_join(folder, name)
+            for name, path, status in entries:
+                if path.is_relative_to(folder):
+                    safe_join(folder, name)
                 try:
-                    member = zipfile.ZipInfo.from_file(folder / name, name, strict_timestamps=False)
+                    member = zipfile.ZipInfo.from_file(path, name, strict_timestamps=False)
                     member.filename.encode()
                 except UnicodeEncodeError as error:
                     raise UsageError(f"{folder / name!r} has a name that is no UTF-8", hint="rename it") from error
@@ -249,7 +260,7 @@ def _write(target: Path, folder: Path, entries: list[tuple[str, os.stat_result]]
                     packed.writestr(member, b"")
                     continue
                 member.compress_type = zipfile.ZIP_STORED if name == RECORD else zipfile.ZIP_DEFLATED
-                digests[name] = _add(packed, member, folder / name, status)
+                digests[name] = _add(packed, member, path, status)
         stream.flush()
         os.fsync(stream.fileno())
     return digests
