@@ -115,7 +115,7 @@ def test_a_refused_value_names_its_place_and_key(tmp_path: Path) -> None:
     path = write(tmp_path / "c.yaml", "\ncatalog:\n  sync:\n    timeout_s: soon\n")
     with pytest.raises(UsageError) as caught:
         Config.load(OPTIONS, files=[path])
-    assert str(caught.value) == f"{path}:4 catalog.sync.timeout_s: 'soon' is no duration"
+    assert str(caught.value) == f"{path}:4 catalog.sync.timeout_s: 'soon' is not a duration"
     assert caught.value.hint
     with pytest.raises(UsageError, match="FAIRMILE_CATALOG_SYNC_TIMEOUT_S catalog"):
         Config.load(OPTIONS, environ={"FAIRMILE_CATALOG_SYNC_TIMEOUT_S": "x"})

@@ -59,12 +59,12 @@ def test_ni_names_read_back(raw: bytes) -> None:
     ["", "ni:///sha-256;short", "ni:///md5;f4OxZX_x_FO5LcGBSKHWXfwtSx-j1ncoSt3SABJtkGk", HELLO, ni(HELLO)[:-1] + "l"],
 )
 def test_what_is_no_ni_name_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no ni: name"):
+    with pytest.raises(UsageError, match="not an ni: name"):
         from_ni(text)
 
 
 def test_a_ni_name_needs_a_sha256() -> None:
-    with pytest.raises(UsageError, match="no sha256"):
+    with pytest.raises(UsageError, match="not a sha256"):
         ni("abc")
 
 
@@ -186,7 +186,7 @@ def test_a_damaged_manifest_is_refused_with_its_line(line: str, reason: str) -> 
 
 
 def test_a_manifest_that_was_cut_off_is_refused() -> None:
-    with pytest.raises(InvalidDocument, match="cut off"):
+    with pytest.raises(InvalidDocument, match="truncated"):
         parse_manifest(manifest_text([entry("a")])[:-1])
 
 

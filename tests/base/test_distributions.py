@@ -137,9 +137,9 @@ def test_normal_quantiles_are_those_of_the_published_table() -> None:
 
 @pytest.mark.parametrize("p", [0, 1, -0.1, 1.5, math.nan])
 def test_what_is_no_probability_is_refused(p: float) -> None:
-    with pytest.raises(UsageError, match="no probability"):
+    with pytest.raises(UsageError, match="not a probability"):
         t_quantile(p, 3)
-    with pytest.raises(UsageError, match="no probability"):
+    with pytest.raises(UsageError, match="not a probability"):
         normal_quantile(p)
 
 
@@ -193,5 +193,5 @@ def test_two_points_tell_no_error() -> None:
 
 
 def test_points_at_one_place_make_no_line() -> None:
-    with pytest.raises(UsageError, match="two different places"):
+    with pytest.raises(UsageError, match="two different x values"):
         fit_line([3, 3], [1, 2])

@@ -232,7 +232,7 @@ def test_a_lock_is_gone_after_use_with_all_its_traces(tmp_path: Path) -> None:
 def test_a_lock_can_be_used_again_but_not_twice_at_once(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "l")
     for _ in range(2):
-        with lock, pytest.raises(RuntimeError, match="already held"):
+        with lock, pytest.raises(RuntimeError, match="already locked"):
             lock.__enter__()
 
 

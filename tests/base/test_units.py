@@ -112,7 +112,7 @@ def test_durations_as_people_write_them(text: str | float, seconds: float) -> No
     ],
 )
 def test_what_is_no_duration_is_refused(text: str | float) -> None:
-    with pytest.raises(UsageError, match="no duration"):
+    with pytest.raises(UsageError, match="not a duration"):
         parse_duration(text)
 
 

@@ -422,7 +422,7 @@ def test_a_refusal_of_restricted_data_tells_what_to_do(
 ) -> None:
     server.behaviours["data.bin"] = web.wants_a_login
     name = add(entry("data.bin", data, server.url("data.bin")), **RESTRICTED)
-    with pytest.raises(SystemFailure, match="wants a login") as caught:
+    with pytest.raises(SystemFailure, match="requires a login") as caught:
         workspace.assets.fetch(name, access_granted=True)
     assert ".netrc" in (caught.value.hint or "")
     assert "Sign the form. See https://archive.example/form" in (caught.value.hint or "")
@@ -491,7 +491,7 @@ def test_an_address_with_its_digest_is_known_without_a_question(workspace: Works
 def test_a_wrong_digest_of_an_address_is_refused(workspace: Workspace, server: WebServer, add: Add) -> None:
     with pytest.raises(Integrity, match="sha256"):
         workspace.assets.fetch(server.url("data.bin"), sha256="0" * 64)
-    with pytest.raises(UsageError, match="'abc' is no sha256"):
+    with pytest.raises(UsageError, match="'abc' is not a sha256"):
         workspace.assets.fetch(server.url("data.bin"), sha256="abc")
     name = add(entry("data.bin", DATA, server.url("data.bin")))
     for more in ({"sha256": "0" * 64}, {"unpack": True}):

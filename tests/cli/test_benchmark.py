@@ -95,7 +95,7 @@ def test_data_that_fits_nowhere_is_told(fairmile: Fairmile, data: Path) -> None:
 def test_a_folder_that_is_not_there_is_a_mistake_of_the_user(fairmile: Fairmile, place: Path, data: Path) -> None:
     result = fairmile("benchmark", "storage", str(data / "nothing"))
     assert (result.code, records(place)) == (2, [])
-    assert "there is no folder" in result.err
+    assert "no folder" in result.err
 
 
 def test_a_folder_that_fails_midway_ends_with_code_3_and_the_run_is_kept(

@@ -227,7 +227,7 @@ def test_how_to_get_access_is_told(fairmile: Fairmile, server: WebServer, place:
         assert "--access-granted" in result.err.splitlines()[1]
     result = fairmile("fetch", "lake", "--access-granted")
     assert result.code == 3
-    assert "wants a login" in result.err.splitlines()[0]
+    assert "requires a login" in result.err.splitlines()[0]
     assert "Sign the form." in result.err.splitlines()[1]
     assert ".netrc" in result.err.splitlines()[1]
 
@@ -241,7 +241,7 @@ def test_how_to_get_access_is_told(fairmile: Fairmile, server: WebServer, place:
         (["lake", "--sha256", "0" * 64], 2, "--sha256 and --unpack are for addresses"),
         (["lake", "--unpack"], 2, "--sha256 and --unpack are for addresses"),
         (["URL/gone.bin"], 2, "there is nothing at URL/gone.bin"),
-        (["URL/data.bin", "--sha256", "abc"], 2, "'abc' is no sha256"),
+        (["URL/data.bin", "--sha256", "abc"], 2, "'abc' is not a sha256"),
         (["URL/data.bin", "--sha256", "0" * 64], 4, "expected " + "0" * 64),
         (["URL/data.bin", "--unpack"], 3, "data.bin"),
         (["nosuch://x/y"], 2, "no fetcher knows addresses that begin with nosuch:"),

@@ -225,7 +225,7 @@ def test_a_job_is_shown_with_what_it_used(job: Fairmile) -> None:
             "ended with exit code 1",
             ["why: a Python package is missing", "output: ModuleNotFoundError", "hint: `pip install tidelib`"],
         ),
-        ("echo MemoryError >&2; exit 1", "ended with exit code 1", ["why: the memory of the node", "--memory"]),
+        ("echo MemoryError >&2; exit 1", "ended with exit code 1", ["why: the job ran out of memory", "--memory"]),
         ("kill -9 $$", "ended by signal KILL", ["hint: if memory ran out"]),
     ],
     ids=["exit code", "no program", "no package", "no memory", "killed"],
@@ -297,8 +297,8 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
         (["submit", "--nodes", "2", "--", "true"], "nodes: 2 nodes are asked for, laptop runs jobs on itself alone"),
         (["submit", "--array", "many", "--", "true"], "--array: 'many' is no array"),
         (["submit", "--array", "0", "--", "true"], "--array: expected at least 1, found 0"),
-        (["submit", "--time", "soon", "--", "true"], "--time: 'soon' is no duration"),
-        (["submit", "--memory", "lots", "--", "true"], "--memory: 'lots' is no size"),
+        (["submit", "--time", "soon", "--", "true"], "--time: 'soon' is not a duration"),
+        (["submit", "--memory", "lots", "--", "true"], "--memory: 'lots' is not a size"),
         (["submit", "--memory", "0", "--", "true"], "--memory: expected more than 0, found 0.0"),
         (["submit", "--env", "UNIT", "--", "true"], "--env 'UNIT' sets nothing"),
         (["submit", "--env", "A B=1", "--", "true"], "--env: 'A B' is no environment variable that can be set"),
@@ -320,7 +320,7 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
         (["pack", "quote.txt"], "quote.txt:2: a quote is not closed"),
         (["show", "nosuch"], "no job named 'nosuch'"),
         (["wait"], "missing argument 'JOB...'"),
-        (["wait", "tides", "--timeout", "soon"], "'soon' is no duration"),
+        (["wait", "tides", "--timeout", "soon"], "'soon' is not a duration"),
         (["log", "tides", "--task", "1"], "is no array: it has no task 1"),
     ],
 )
@@ -370,6 +370,6 @@ def test_who_stops_waiting_is_told_that_the_job_goes_on(job: Fairmile, monkeypat
 def test_several_mistakes_are_told_at_once(job: Fairmile) -> None:
     done = job("submit", "--time", "soon", "--memory", "lots", "--", "true")
     assert [line for line in done.err.splitlines() if line.startswith("error: ")] == [
-        "error: --time: 'soon' is no duration",
-        "error: --memory: 'lots' is no size",
+        "error: --time: 'soon' is not a duration",
+        "error: --memory: 'lots' is not a size",
     ]

@@ -80,7 +80,7 @@ def test_a_pool_that_cannot_be_reached_is_told(lake: Fairmile, place: Path) -> N
     settings.write_text("pools:\n  far: /not/mounted/pool\n")
     result = lake("store", "du")
     assert result.code == 0
-    assert "pool far: there is no folder /not/mounted" in result.err
+    assert "pool far: no folder /not/mounted" in result.err
 
 
 # verify
@@ -205,12 +205,12 @@ def test_addresses_go_when_they_were_not_used_for_long(fairmile: Fairmile, store
 def test_a_duration_that_is_none_is_refused(fairmile: Fairmile) -> None:
     result = fairmile("store", "gc", "--older-than", "soon")
     assert result.code == 2
-    assert "'soon' is no duration" in result.err
+    assert "'soon' is not a duration" in result.err
 
 
 def test_an_empty_pool_is_passed_over(fairmile: Fairmile) -> None:
     result = fairmile("store", "gc")
-    assert (result.out, result.err) == ("freed 0 B\n", "pool home: skipped: nothing was put there yet\n")
+    assert (result.out, result.err) == ("freed 0 B\n", "pool home: skipped: it is empty\n")
 
 
 # pin
@@ -256,7 +256,7 @@ def test_data_is_carried_away_and_brought_back(lake: Fairmile, store: Store, pla
 def test_a_disk_that_is_not_plugged_in_is_told(lake: Fairmile) -> None:
     result = lake("store", "pull", "lake", "./usb")
     assert result.code == 2
-    assert "there is no folder" in result.err
+    assert "no folder" in result.err
 
 
 # pools
@@ -294,8 +294,8 @@ def test_a_pool_is_added_used_and_removed(lake: Fairmile, place: Path) -> None:
     ("arguments", "says"),
     [
         (["home2", "./home2", "--speed", "quick"], "'quick' is unknown"),
-        (["home2", "./home2", "--capacity", "lots"], "'lots' is no size"),
-        (["home2", "./not/there"], "there is no folder"),
+        (["home2", "./home2", "--capacity", "lots"], "'lots' is not a size"),
+        (["home2", "./not/there"], "no folder"),
         (["home2", "../home/store/inside"], "share the folder"),
         (["a/b", "./ab"], "'a/b' cannot name a pool"),
         (["scratch", "./other"], "a pool named 'scratch' already exists"),

@@ -514,7 +514,7 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["plan", "undefined.yaml"], "undefined.yaml:1: {epoch} is not defined"),
         (["run", "undefined.yaml"], "undefined.yaml:1: {epoch} is not defined"),
         (["generate", "undefined.yaml", "--out", "out"], "undefined.yaml:1: {epoch} is not defined"),
-        (["plan", "twice.yaml"], "twice.yaml:4: the key 'lr' stands twice in one mapping"),
+        (["plan", "twice.yaml"], "twice.yaml:4: the key 'lr' appears twice in one mapping"),
         (["plan", "null.yaml"], "null.yaml:3 axes.lr: has no value (null)"),
         (["plan", "key.yaml"], "key.yaml:2 axs: no such key"),
         (["plan", "kind.yaml"], "kind.yaml:2 axes: expected a mapping"),

@@ -190,5 +190,5 @@ def test_a_file_that_cannot_be_written_is_an_error(fairmile: Fairmile, script: P
     finally:
         script.parent.chmod(0o755)
     assert (done.returncode, done.stdout) == (3, "")
-    assert "you may not write there" in done.stderr
+    assert "no write permission" in done.stderr
     assert script.read_bytes() == OLD

@@ -75,7 +75,7 @@ def test_the_comparison_is_kept_as_a_card(fairmile: Fairmile, place: Path) -> No
         (["--on", "labtop"], "did you mean 'laptop'?"),
         (["--card", "x.jsonld"], "--card needs --on"),
         (["--output", "there.yaml"], "there.yaml exists already"),
-        (["--over", "-oProxyCommand=x"], "is no host name"),
+        (["--over", "-oProxyCommand=x"], "is not a host name"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_looked_at(

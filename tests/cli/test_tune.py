@@ -252,7 +252,7 @@ FILES = {
         (["quad.yaml", "--pruner", "hyperband"], "error: --pruner: hyperband must know the last step of a trial"),
         (["quad.yaml", "--extrapolate", "crystal"], "error: --extrapolate: 'crystal' is no extrapolate"),
         (["quad.yaml", "--sampler", "grid"], "error: --sampler: a grid has no end where x is continuous"),
-        (["quad.yaml", "--within", "soon"], "error: --within: 'soon' is no duration"),
+        (["quad.yaml", "--within", "soon"], "error: --within: 'soon' is not a duration"),
         (["quad.yaml", "--engine", "optuna", "--sampler", "pbt"], "the engine optuna has no pbt"),
         (["quad.yaml", "--on", "nosuch"], "no system named 'nosuch'"),
         (["quad.yaml", "--repeats", "3"], "no such option '--repeats'"),

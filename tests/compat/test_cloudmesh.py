@@ -204,7 +204,7 @@ def test_parameters_of_the_command_line_replace_and_add(tmp_path: Path) -> None:
     [
         ("n: 1\nexperiment:\n  epoch:\n", "{file}:2 experiment: has no parameters"),
         ("n: 1\nexperiment:\n", "{file}:2 experiment: has no parameters"),
-        ("experiment:\n  x: 1\n  x: 2\n", "{file}:3: the key 'x' stands twice in one mapping"),
+        ("experiment:\n  x: 1\n  x: 2\n", "{file}:3: the key 'x' appears twice in one mapping"),
         ("experiment: {x: 1}\na: [1\n", "{file}:3: "),
         ("n: 1\n", "{file}: nothing says which experiments there are"),
         ("n: 1\nexperiment: {}\n", "{file}:2 experiment: has no parameters"),

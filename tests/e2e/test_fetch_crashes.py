@@ -141,7 +141,7 @@ def test_the_kill_of_the_one_that_brings_lets_one_that_waits_go_on(fairmile: Fai
             second = fairmile.start("fetch", server.url("large.bin"))
             with killed_at_the_end(second):
                 assert second.stderr is not None
-                assert "another process is bringing it; waiting" in second.stderr.readline()
+                assert "another process is fetching it; waiting" in second.stderr.readline()
                 before = kept_bytes(fairmile.pool)
                 wait_until(lambda: kept_bytes(fairmile.pool) > before, first)
                 first.kill()
@@ -264,7 +264,7 @@ def test_ctrl_c_ends_the_wait_for_another_process(fairmile: Fairmile) -> None:
     ):
         process = fairmile.start("fetch", server.url("large.bin"), "--sha256", sha256(data))
         assert process.stderr is not None
-        assert "another process is at it; waiting" in process.stderr.readline()
+        assert "another process is fetching it; waiting" in process.stderr.readline()
         interrupted(process)
 
 

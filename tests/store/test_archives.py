@@ -195,7 +195,7 @@ def test_the_first_bytes_tell_the_format_and_then_the_name(name: str, head: byte
 def test_a_file_that_only_uses_zip_inside_is_no_archive(name: str) -> None:
     data = zip_of(("member", b"content"))
     assert archive_format(name, data) is None
-    with pytest.raises(Unsupported, match="is no archive of a known kind"):
+    with pytest.raises(Unsupported, match="is not an archive of a known kind"):
         unpack(io.BytesIO(data), name, MemorySink())
 
 
@@ -228,8 +228,8 @@ def test_zstandard_without_its_library_says_how_to_install_it(monkeypatch: pytes
     ("name", "reason"),
     [
         ("/etc/passwd", "absolute path"),
-        ("../out", r"climbs out with '\.\.'"),
-        ("a/../../out", r"climbs out with '\.\.'"),
+        ("../out", r"leaves its folder with '\.\.'"),
+        ("a/../../out", r"leaves its folder with '\.\.'"),
         ("a\\b", "backslash"),
         ("n" * 256, "more than 255 bytes"),
         ("ü" * 128, "more than 255 bytes"),
@@ -361,7 +361,7 @@ def test_of_members_with_one_name_the_last_is_kept_and_it_is_said() -> None:
         "same": (0o644, b"old"),
         "was": (0o644, b"file"),
     }
-    assert notes == ["it.tar: 2 names stand more than once, such as 'a'; the last member of each was kept"]
+    assert notes == ["it.tar: 2 names occur more than once, such as 'a'; the last member of each was kept"]
 
 
 # Limits
@@ -483,7 +483,7 @@ def test_an_archive_cut_off_anywhere_is_refused(name: str) -> None:
 def test_a_tar_cut_off_anywhere_is_refused() -> None:
     end = len(SMALL_TAR.rstrip(b"\0"))
     for length in range(end):
-        with pytest.raises(Integrity, match=r"^it\.tar: .*(cut off|ends in the midst of|without its end mark)"):
+        with pytest.raises(Integrity, match=r"^it\.tar: .*(cut off|ends in the middle of|without its end mark)"):
             unpack(io.BytesIO(SMALL_TAR[:length]), "it.tar", MemorySink())
 
 

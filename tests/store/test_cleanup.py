@@ -213,7 +213,7 @@ def test_a_name_that_cannot_be_read_stops_the_clean_up(store: Store) -> None:
     fill(store, "lake", FILES)
     fill(store, "sea", {"x": b"x"})
     store.pool_refs(store.pools["home"]).path("card", "lake").write_text("{")
-    with pytest.raises(Integrity, match="cannot be read, so nobody can tell what it refers to"):
+    with pytest.raises(Integrity, match="cannot be read, so its references are unknown"):
         gc(store, keep_all)
     assert sha256_hex(LARGE) in store
 
@@ -223,7 +223,7 @@ def test_a_tree_that_cannot_be_read_stops_the_clean_up(store: Store) -> None:
     path = store.pools["home"].folder / "trees" / ref.root[:2] / ref.root[2:]
     path.chmod(0o600)
     path.write_text("no manifest\n")
-    with pytest.raises(Integrity, match="nobody can tell what a tree refers to"):
+    with pytest.raises(Integrity, match="the references of a tree are unknown"):
         gc(store, keep_all)
     assert sha256_hex(LARGE) in store
 
@@ -465,8 +465,8 @@ def test_a_pool_that_is_not_there_is_passed_over(tmp_path: Path) -> None:
     fill(store, "lake", FILES)
     home, new, far = store.gc(keep_none, grace_s=0.0).pools
     assert home.objects == 2
-    assert new.passed_over == "nothing was put there yet"
-    assert "there is no folder" in far.passed_over
+    assert new.passed_over == "it is empty"
+    assert "no folder" in far.passed_over
 
 
 def test_a_pool_that_may_not_be_written_is_passed_over_and_its_names_still_count(

@@ -289,7 +289,7 @@ def test_other_content_is_a_conflict_that_changes_nothing_unless_it_may_be_repla
     materialize(entries[2:], objects, target)
     change(target / "c")
     before = sorted(str(path) for path in target.rglob("*")), (target / "c").lstat().st_ino
-    with pytest.raises(Conflict, match=f"{target}/c is there with other content") as caught:
+    with pytest.raises(Conflict, match=f"{target}/c exists with other content") as caught:
         materialize(iter(entries), objects, target)
     assert caught.value.hint is not None
     assert (sorted(str(path) for path in target.rglob("*")), (target / "c").lstat().st_ino) == before
@@ -303,7 +303,7 @@ def test_a_link_with_another_aim_is_a_conflict_and_may_be_replaced(objects: Obje
     entries = stored(objects, {"a": b"one", "link": (b"a", LINK)})
     target.mkdir(parents=True)
     (target / "link").symlink_to("elsewhere")
-    with pytest.raises(Conflict, match="link is there with other content"):
+    with pytest.raises(Conflict, match="link exists with other content"):
         materialize(entries, objects, target)
     materialize(entries, objects, target, replace=True)
     assert os.readlink(target / "link") == "a"
@@ -319,7 +319,7 @@ def test_a_folder_is_never_replaced_and_neither_is_a_file_where_a_folder_is_need
         materialize(entries, objects, target, replace=replace)
     (target / "a").rmdir()
     (target / "b").write_text("mine")
-    with pytest.raises(Conflict, match=f"{target}/b is a file or link where a folder is needed"):
+    with pytest.raises(Conflict, match=f"{target}/b is a file or link, not a folder"):
         materialize(entries, objects, target, replace=replace)
     assert (target / "b").read_text() == "mine"
 
@@ -368,14 +368,14 @@ def test_a_link_in_the_target_is_not_followed(objects: Objects, target: Path, tm
     outside.mkdir()
     target.mkdir(parents=True)
     (target / "a").symlink_to(outside)
-    with pytest.raises(Conflict, match="a file or link where a folder is needed"):
+    with pytest.raises(Conflict, match="a file or link, not a folder"):
         materialize(stored(objects, {"a/b": b"one"}), objects, target, replace=replace)
     assert os.listdir(outside) == []
 
 
 def test_a_link_of_the_tree_is_not_followed_either(objects: Objects, target: Path) -> None:
     entries = stored(objects, {"a": (b"b", LINK), "a/x": b"one", "b/y": b"two"})
-    with pytest.raises(Conflict, match="a file or link where a folder is needed"):
+    with pytest.raises(Conflict, match="a file or link, not a folder"):
         materialize(entries, objects, target)
 
 

@@ -135,9 +135,9 @@ def test_asking_creates_nothing(objects: Objects) -> None:
 @pytest.mark.parametrize("name", ["", "abc", "../../" + "a" * 58, "A" * 64, "g" * 64, "a" * 63 + "\n"])
 def test_what_is_no_sha256_is_refused_before_it_becomes_a_path(objects: Objects, name: str) -> None:
     for ask in (objects.path, objects.size, objects.open, lambda sha256: objects.remove([sha256])):
-        with pytest.raises(UsageError, match="is no sha256"):
+        with pytest.raises(UsageError, match="is not a sha256"):
             ask(name)
-    with pytest.raises(UsageError, match="is no sha256"), objects.batch() as batch:
+    with pytest.raises(UsageError, match="is not a sha256"), objects.batch() as batch:
         batch.add(b"data", name)
 
 
@@ -413,7 +413,7 @@ def test_what_is_no_file_is_not_adopted(objects: Objects, tmp_path: Path) -> Non
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "folder").mkdir()
     for name in ("link", "folder", "none"):
-        with pytest.raises(NotFound, match=f"{tmp_path}/{name} is no file that could become the object"):
+        with pytest.raises(NotFound, match=f"{tmp_path}/{name} is not a file that could become the object"):
             objects.adopt(tmp_path / name, "0" * 64)
 
 
@@ -601,7 +601,7 @@ def test_a_folder_or_link_in_the_place_of_an_object_is_damage(objects: Objects) 
         path.parent.mkdir(parents=True)
         make(path)
     assert list(objects.verify()) == [
-        Damage(start + "c" * 62, objects.root / "objects" / start / ("c" * 62), "it is no file")
+        Damage(start + "c" * 62, objects.root / "objects" / start / ("c" * 62), "it is not a file")
         for start in ("aa", "bb")
     ]
 
@@ -817,7 +817,7 @@ def in_small_mount(folder: Path, options: str, script: str) -> str:
 def test_a_full_disk_is_a_clear_failure_that_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     *failures, left = in_small_mount(tmp_path, "size=1500k", MOUNTED).splitlines()
     room = f"({tmp_path} has 0 B of 1.5 MiB free)"
-    full = f"True No space left on device {room} | the disk is full: free some space or choose another folder"
+    full = f"True No space left on device {room} | the disk is full: free some space, or choose another folder"
     assert failures == [full] * 4
     assert left == "21 [] []"
 
@@ -868,7 +868,7 @@ def test_a_pool_that_may_not_be_written_can_be_read_and_says_so_in_one_sentence(
     assert len(lines) == 5
     for line in lines:
         assert line.startswith(f"True cannot write {objects.root}/")
-        assert line.endswith(": Permission denied | you may not write there: ask its owner or choose another folder")
+        assert line.endswith(": Permission denied | no write permission: ask the owner, or choose another folder")
     assert (tmp_path / "file").exists()
     assert len(list(objects.items())) == 21
 

@@ -136,8 +136,8 @@ def test_a_pack_has_room_up_to_its_limits_and_always_for_one_object(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data[:-1], "cut off or is no pack"),
-        (lambda data: b"", "cut off or is no pack"),
+        (lambda data: data[:-1], "cut off or is not a pack"),
+        (lambda data: b"", "cut off or is not a pack"),
         (lambda data: data[:-16] + b"\xff" * 8 + data[-8:], "too short for the"),
     ],
 )

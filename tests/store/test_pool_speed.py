@@ -32,7 +32,7 @@ MB = 1_000_000
 
 class NoPrograms:
     def run(self, argv: Sequence[str], **_: Any) -> Result:
-        raise SystemFailure(f"there is no program {argv[0]!r} on this machine")
+        raise SystemFailure(f"no program {argv[0]!r} on this machine")
 
 
 def pools_of(pool: Pool) -> Pools:
@@ -137,7 +137,7 @@ def test_the_ranking_warns_of_a_ram_disk(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(pools_module, "mount_of", lambda folder: Mount("/dev/shm", "tmpfs", "tmpfs"))
     (only,) = pools_of(Pool("ram", tmp_path)).ranked()
     assert only.storage == "RAM disk"
-    assert "takes memory away from the run and is empty after a restart" in only.why
+    assert "uses the memory of the machine and is empty after a restart" in only.why
 
 
 def test_a_file_is_written_and_read_past_the_memory_where_that_is_possible(tmp_path: Path) -> None:

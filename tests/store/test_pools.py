@@ -26,7 +26,7 @@ class Says:
 
     def run(self, argv: Sequence[str], **_: Any) -> Result:
         if not self.text:
-            raise SystemFailure(f"there is no program {argv[0]!r} on this machine")
+            raise SystemFailure(f"no program {argv[0]!r} on this machine")
         return Result(tuple(argv), 0, self.text, "", 0.0)
 
 
@@ -127,7 +127,7 @@ def test_a_pool_whose_variable_is_not_set_is_there_and_cannot_be_used(tmp_path: 
             {"x": {"folder": "/x", "capcity": 1}},
             r"/c\.yaml:3 pools\.x\.capcity: no such key; did you mean 'capacity'\?",
         ),
-        ({"x": {"folder": "/x", "capacity": "much"}}, r"/c\.yaml:3 pools\.x\.capacity: 'much' is no size"),
+        ({"x": {"folder": "/x", "capacity": "much"}}, r"/c\.yaml:3 pools\.x\.capacity: 'much' is not a size"),
         ({"x": {"folder": "/x", "purge": 30}}, r"pools\.x\.purge: 30 has no unit"),
         ({"x": {"folder": "/x", "purge": "12 h"}}, r"pools\.x\.purge: '12 h' is less than a day"),
         ({"x": {"folder": "/x", "speed": "fats"}}, r"pools\.x\.speed: 'fats' is unknown; did you mean 'fast'\?"),
@@ -150,7 +150,7 @@ def test_a_name_with_a_dot_or_from_nowhere_is_refused() -> None:
     with pytest.raises(InvalidDocument, match=r"'x\.folder' cannot name a pool") as caught:
         parse_pools({"x.folder": "/x", "y": "somewhere"}, Path("/h"), {"y": "environment FAIRMILE_POOLS"})
     second = caught.value.problems[1]
-    assert str(second) == "environment FAIRMILE_POOLS pools.y.folder: the folder 'somewhere' has no beginning"
+    assert str(second) == "environment FAIRMILE_POOLS pools.y.folder: the folder 'somewhere' is relative"
 
 
 def test_pools_are_found_by_name_in_their_order() -> None:
@@ -341,8 +341,8 @@ def test_pools_passed_over_are_named_with_their_numbers(three: Pools) -> None:
     choice = three.choose(4 * GIB)
     assert choice.pool.name == "archive"
     assert choice.notes == (
-        "passed over pool 'scratch', which has 3.0 GiB free (capacity)",
-        "passed over pool 'home', which has 2.0 GiB free (capacity)",
+        "skipped pool 'scratch', which has 3.0 GiB free (capacity)",
+        "skipped pool 'home', which has 2.0 GiB free (capacity)",
     )
 
 
@@ -373,7 +373,7 @@ def test_a_wanted_pool_that_is_too_small_is_refused_with_those_that_would_do(thr
     with pytest.raises(DiskFailure) as caught:
         three.choose(4 * GIB, wanted="home", what="x")
     assert str(caught.value) == (
-        "x needs 4.0 GiB; pool 'home' has 2.0 GiB free (capacity); pool 'archive' would do with 90.0 GiB free"
+        "x needs 4.0 GiB; pool 'home' has 2.0 GiB free (capacity); pool 'archive' has enough space with 90.0 GiB free"
     )
     assert caught.value.hint is not None
     assert "--pool archive" in caught.value.hint and "`pools.home.capacity`" in caught.value.hint
@@ -385,7 +385,7 @@ def test_a_pool_that_cannot_take_so_many_files_is_passed_over(tmp_path: Path, di
     assert pools.choose(1, files=50).pool.name == "a"
     choice = pools.choose(1, files=51)
     assert choice.pool.name == "b"
-    assert choice.notes == ("passed over pool 'a', which takes 50 more files and 51 are needed",)
+    assert choice.notes == ("skipped pool 'a', which takes 50 more files and 51 are needed",)
 
 
 def test_a_missing_pool_is_passed_over_with_its_reason(tmp_path: Path) -> None:
@@ -393,12 +393,10 @@ def test_a_missing_pool_is_passed_over_with_its_reason(tmp_path: Path) -> None:
     pools = pools_of(gone, Pool("home", tmp_path / "new" / "home"))
     choice = pools.choose(1)
     assert choice.pool.name == "home"
-    assert choice.notes == (
-        f"passed over pool 'gone', which cannot be used: there is no folder {tmp_path}/not-mounted",
-    )
+    assert choice.notes == (f"skipped pool 'gone', which cannot be used: no folder {tmp_path}/not-mounted",)
     with pytest.raises(DiskFailure, match="cannot be used"):
         pools.reserve(gone, 1, "x")
-    with pytest.raises(SystemFailure, match="there is no folder"):
+    with pytest.raises(SystemFailure, match="no folder"):
         pools.space(gone)
     assert list(tmp_path.iterdir()) == []
 
@@ -406,7 +404,7 @@ def test_a_missing_pool_is_passed_over_with_its_reason(tmp_path: Path) -> None:
 def test_a_pool_whose_folder_is_a_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     pools = pools_of(Pool("p", tmp_path / "file"))
-    assert pools.trouble(pools["p"]) == f"{tmp_path}/file is no folder"
+    assert pools.trouble(pools["p"]) == f"{tmp_path}/file is not a folder"
 
 
 def test_a_read_only_pool_is_passed_over_and_its_room_can_still_be_seen(tmp_path: Path, disk: Disks) -> None:
@@ -432,7 +430,7 @@ print(choice.pool.name, *choice.notes)
     folder(tmp_path / "locked").chmod(0o500)
     with python(script, str(tmp_path), before=unprivileged) as process:
         said = process.communicate()[0]
-    assert said == (f"home passed over pool 'locked', which cannot be used: you may not write in {tmp_path}/locked\n")
+    assert said == (f"home skipped pool 'locked', which cannot be used: no write permission in {tmp_path}/locked\n")
 
 
 def test_measured_speed_outranks_the_declared_one(three: Pools) -> None:
@@ -466,7 +464,7 @@ def test_the_ranking_explains_itself(three: Pools, tmp_path: Path) -> None:
     assert ranked[1].why.startswith("declared normal, not measured; 2.0 GiB free (capacity); ")
     assert ranked[2].why.endswith("; purged after 30 days")
     assert "archive" in ranked[3].why
-    assert ranked[4].trouble.startswith("cannot be used: there is no folder") and ranked[4].space is None
+    assert ranked[4].trouble.startswith("cannot be used: no folder") and ranked[4].space is None
     assert ranked[4].why == "declared fast, not measured"
 
 

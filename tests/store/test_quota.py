@@ -86,7 +86,7 @@ class Says:
     def run(self, argv: Sequence[str], **_: Any) -> Result:
         self.asked.append(list(argv))
         if argv[0] not in self.answers:
-            raise SystemFailure(f"there is no program {argv[0]!r} on this machine")
+            raise SystemFailure(f"no program {argv[0]!r} on this machine")
         return Result(tuple(argv), self.exit_code, self.answers[argv[0]], "", 0.0)
 
 

@@ -106,7 +106,7 @@ def test_a_file_under_another_name_is_told(refs: Refs) -> None:
     path.rename(path.with_name("other.json"))
     assert refs.get("card", REF.name) is None
     [(_, why)] = refs.damaged()
-    assert "does not belong into this file" in why
+    assert "does not belong in this file" in why
 
 
 def test_half_written_files_are_no_names(refs: Refs) -> None:
@@ -129,7 +129,7 @@ def test_a_use_is_noted_by_the_file_servers_clock(refs: Refs) -> None:
     [new] = refs.all()
     assert (old.used, old.created) == (1000, REF.created)
     assert new.used == path.stat().st_mtime > 1000
-    assert new == old, "when it was used is no part of what a name stands for"
+    assert new == old, "when it was used is not a part of what a name stands for"
 
 
 def test_a_use_that_cannot_be_noted_is_no_error(refs: Refs) -> None:

@@ -141,7 +141,7 @@ def test_a_tree_that_is_not_there_is_said_at_once(trees: Trees) -> None:
 
 
 def test_a_root_that_is_no_sha256_is_refused(trees: Trees) -> None:
-    with pytest.raises(UsageError, match="is no sha256"):
+    with pytest.raises(UsageError, match="is not a sha256"):
         trees.entries("../../etc/passwd")
 
 
@@ -277,7 +277,7 @@ def test_a_full_disk_leaves_no_half_tree(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
-    assert done.stdout == "the disk is full: free some space or choose another folder [] []\n"
+    assert done.stdout == "the disk is full: free some space, or choose another folder [] []\n"
 
 
 def test_a_pool_that_may_not_be_written_says_so(trees: Trees, unprivileged: list[str]) -> None:
@@ -291,4 +291,4 @@ def test_a_pool_that_may_not_be_written_says_so(trees: Trees, unprivileged: list
     )  # fmt: skip
     for folder in [trees.root, *(path for path in trees.root.rglob("*") if path.is_dir())]:
         folder.chmod(0o755)
-    assert done.stdout == f"you may not write there: ask its owner or choose another folder ['{root}'] []\n"
+    assert done.stdout == f"no write permission: ask the owner, or choose another folder ['{root}'] []\n"

@@ -43,7 +43,7 @@ def test_a_framework_has_one_set_or_several() -> None:
 def test_a_limit_is_written_as_people_write_it() -> None:
     found = system(partitions={"day": {"max_time": "1-00:00:00"}, "hour": {"max_time": "1:00:00"}})
     assert [each.max_time for each in found.partitions.values()] == [86400, 3600]
-    assert "is no duration" in refused(partitions={"day": {"max_time": "soon"}})
+    assert "is not a duration" in refused(partitions={"day": {"max_time": "soon"}})
 
 
 def test_names_must_lead_to_a_partition() -> None:

@@ -161,7 +161,7 @@ def test_a_file_without_fault_has_no_problems(write: Write) -> None:
         ("cores: 64", "cores: many", "7 partitions.gpu.cores: expected a whole number, found 'many'"),
         ("cores: 64", "cores: 0", "7 partitions.gpu.cores: expected at least 1, found 0"),
         ("cores: 64", "cores: true", "7 partitions.gpu.cores: expected a whole number, found True"),
-        ("cores: 64", "max_time: soon", "7 partitions.gpu.max_time: 'soon' is no duration"),
+        ("cores: 64", "max_time: soon", "7 partitions.gpu.max_time: 'soon' is not a duration"),
         ("cores: 64", "memory_gib: big", "7 partitions.gpu.memory_gib: expected a number, found 'big'"),
         ("verified: 2026-11-01", "verified: lately", "9 verified: expected a date such as 2026-11-15, found 'lately'"),
         ("  gpu:\n", "  g pu:\n", "6 partitions.g pu: 'g pu' is no name"),

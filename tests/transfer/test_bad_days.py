@@ -76,7 +76,7 @@ def test_the_right_bytes_arrive_in_spite_of(workspace: Workspace, data: bytes, b
         (web.announces(90_000), Integrity, "sha256|announces"),
         (web.redirects_in_a_loop, SystemFailure, "redirects without end"),
         (web.answers_with_a_page, Integrity, "web page|announces|sha256"),
-        (web.wants_a_login, SystemFailure, "wants a login"),
+        (web.wants_a_login, SystemFailure, "requires a login"),
         (web.is_busy("503 Service Unavailable", 1000, "0"), Transient, "503"),
         (web.is_busy("429 Too Many Requests", 1000, "9000"), SystemFailure, "asks to wait 9000 s"),
     ],
@@ -119,7 +119,7 @@ def test_a_connection_that_falls_silent_is_overtaken(workspace: Workspace) -> No
 def test_a_source_that_is_silent_for_ever_is_given_up(workspace: Workspace, data: bytes) -> None:
     with (
         web_server({"data.bin": data}, web.stalls(0)) as server,
-        pytest.raises(Transient, match="nothing for too long"),
+        pytest.raises(Transient, match="stopped responding"),
     ):
         fetch(workspace, server, data)
 

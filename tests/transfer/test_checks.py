@@ -42,7 +42,7 @@ def test_without_anything_expected_the_sha256_is_told() -> None:
 def test_a_wrong_byte_is_caught_by_any_digest(name: str) -> None:
     digester = Digester([checksums(DATA)[name]])
     digester.update(b"b" + DATA[1:])
-    with pytest.raises(Integrity, match=rf"http://h/x: the {name} of what came is [0-9a-f]+, expected") as caught:
+    with pytest.raises(Integrity, match=rf"http://h/x: received {name} [0-9a-f]+, expected") as caught:
         digester.check("http://me:hunter2@h/x")
     assert checksums(DATA)[name].hex in str(caught.value)
     assert "hunter2" not in str(caught.value)

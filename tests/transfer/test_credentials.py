@@ -59,7 +59,7 @@ def test_without_a_netrc_there_is_no_login(home: Path) -> None:
 )
 def test_a_netrc_that_cannot_be_understood_is_told_without_its_secrets(home: Path, text: str) -> None:
     path = netrc(home / ".netrc", text)
-    with pytest.raises(UsageError, match=f"{path}:[0-9]+ cannot be understood") as caught:
+    with pytest.raises(UsageError, match=f"{path}:[0-9]+ cannot be parsed") as caught:
         Credentials({"HOME": str(home)}).login("h")
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
     assert "machine HOST" in (caught.value.hint or "")
@@ -67,7 +67,7 @@ def test_a_netrc_that_cannot_be_understood_is_told_without_its_secrets(home: Pat
 
 def test_a_netrc_that_is_no_text_or_no_file_is_told(home: Path) -> None:
     (home / ".netrc").write_bytes(b"machine h login \xff\xfe password \xff\n")
-    with pytest.raises(UsageError, match=r"\.netrc cannot be understood"):
+    with pytest.raises(UsageError, match=r"\.netrc cannot be parsed"):
         Credentials({"HOME": str(home)}).login("h")
     with pytest.raises(UsageError, match="cannot read"):
         Credentials({"NETRC": str(home)}).login("h")
@@ -201,6 +201,6 @@ def test_a_login_is_taken_out_of_an_address(address: str, bare: str, login: Logi
 
 
 def test_what_is_no_address_has_no_login() -> None:
-    with pytest.raises(UsageError, match="is no address") as caught:
+    with pytest.raises(UsageError, match="is not an address") as caught:
         without_login("https://me:hunter2@[::1/")
     assert "hunter2" not in str(caught.value)

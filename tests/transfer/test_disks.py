@@ -150,12 +150,12 @@ def test_a_pool_that_is_too_small_is_refused_before_a_byte_moves(fairmile: Fairm
     data = noise(9 * MIB)
     with web_server({"large.bin": data}, paced()) as server:
         done = fairmile.run("fetch", server.url("large.bin"), "--pool", "small")
-        refused(done, "needs 9.0 MiB", "8.0 MiB", "pool 'home' would do", "--pool home")
+        refused(done, "needs 9.0 MiB", "8.0 MiB", "pool 'home' has enough space", "--pool home")
         assert server.sent_bytes == 0
         assert not list((folder / "pool").rglob("*")) or not list((folder / "pool").glob("incoming/*"))
         fetched = fairmile.fetch(server.url("large.bin"))
         assert fetched["pool"] == "home"
-        assert any("passed over pool 'small'" in note for note in fetched["notes"])
+        assert any("skipped pool 'small'" in note for note in fetched["notes"])
     fairmile.assert_clean()
 
 
@@ -222,7 +222,7 @@ def test_the_second_fetch_goes_elsewhere_while_the_first_holds_the_room(fairmile
             second = fairmile.fetch(server.url("b.bin"))
             assert ended(first).returncode == 0
         assert second["pool"] == "home"
-        assert any("passed over pool 'small'" in note for note in second["notes"])
+        assert any("skipped pool 'small'" in note for note in second["notes"])
     fairmile.assert_clean(folder / "pool", fairmile.pool)
 
 
@@ -242,7 +242,7 @@ def test_a_read_only_pool_is_read_from_and_not_written_to(fairmile: Fairmile, di
         refused(fairmile.run("fetch", server.url("new.bin"), "--pool", "fixed"), "read-only file system")
         fetched = fairmile.fetch(server.url("new.bin"))
         assert fetched["pool"] == "home"
-        assert any("passed over pool 'fixed'" in note and "read-only" in note for note in fetched["notes"])
+        assert any("skipped pool 'fixed'" in note and "read-only" in note for note in fetched["notes"])
         disk("rw")
     fairmile.assert_clean(folder / "pool", fairmile.pool)
 
@@ -281,11 +281,11 @@ def test_a_pool_that_we_may_not_write_is_refused_or_passed_over(tmp_path: Path, 
     fairmile.set(pools={"theirs": {"folder": str(pool), "speed": "fast"}})
     data = noise(100_000)
     with web_server({"data.bin": data}, paced()) as server:
-        refused(fairmile.run("fetch", server.url("data.bin"), "--pool", "theirs"), f"you may not write in {pool}")
+        refused(fairmile.run("fetch", server.url("data.bin"), "--pool", "theirs"), f"no write permission in {pool}")
         assert server.sent_bytes == 0
         fetched = fairmile.fetch(server.url("data.bin"))
     assert fetched["pool"] == "home"
-    assert any("passed over pool 'theirs'" in note for note in fetched["notes"])
+    assert any("skipped pool 'theirs'" in note for note in fetched["notes"])
     fairmile.assert_clean()
 
 
@@ -309,7 +309,7 @@ def test_a_folder_of_the_pool_that_we_may_not_write_is_named_and_no_byte_comes_t
     closed.mkdir(parents=True)
     closed.chmod(0o555)
     with web_server({"data.bin": data}, paced()) as server:
-        refused(fairmile.run("fetch", server.url("data.bin")), str(closed), "you may not write there")
+        refused(fairmile.run("fetch", server.url("data.bin")), str(closed), "no write permission")
         closed.chmod(0o755)
         fairmile.fetch(server.url("data.bin"), "--to", fairmile.place / "to")
         assert server.sent_bytes == len(data)
@@ -322,7 +322,7 @@ def test_a_folder_to_lay_into_that_we_may_not_write_is_named(tmp_path: Path, unp
     (tmp_path / "theirs").mkdir(mode=0o555)
     with web_server({"data.bin": noise(1000)}, paced()) as server:
         done = fairmile.run("fetch", server.url("data.bin"), "--to", tmp_path / "theirs")
-        refused(done, str(tmp_path / "theirs"), "you may not write there")
+        refused(done, str(tmp_path / "theirs"), "no write permission")
     fairmile.assert_clean()
 
 
@@ -420,7 +420,7 @@ def test_a_machine_with_a_wrong_clock_fetches_waits_and_cleans_up_as_others_do(t
             second = right.start("fetch", server.url("large.bin"))
             with killed_at_the_end(second):
                 assert second.stderr is not None
-                assert "another process is bringing it; waiting" in second.stderr.readline()
+                assert "another process is fetching it; waiting" in second.stderr.readline()
                 assert wrong.run("store", "gc").returncode == 0
                 assert ended(first).returncode == ended(second).returncode == 0
         before = server.sent_bytes

@@ -168,8 +168,8 @@ def test_the_source_that_lied_is_named_and_no_other(bench: Bench) -> None:
     sources = {name: Source(data, trouble=meeting.guest()) for name, data in contents.items()}
     found = bench.one(item(BIG, "one", "liar", "two"), **sources)
     assert bench.content(found) == {"data.bin": BIG}
-    assert [note for note in found.notes if "had sent wrong bytes" in note] == [
-        "made-up://liar/data.bin had sent wrong bytes"
+    assert [note for note in found.notes if "sent corrupt data" in note] == [
+        "made-up://liar/data.bin sent corrupt data"
     ]
     assert bench.watcher.notes == list(found.notes)
     assert bench.watcher.moved_bytes == len(BIG), "what was wrong does not count as progress"
@@ -209,7 +209,7 @@ def test_a_source_that_changed_midway_is_left_out_and_no_other(bench: Bench, add
     wanted = replace(item(BIG), sources=(Remote(changed, "d"), Remote("made-up://steady/d", "d")))
     found = bench.one(wanted, changing=changing, steady=steady)
     assert bench.content(found) == {"data.bin": BIG}
-    assert f"{changed} changed while it was read; going on without it" in found.notes
+    assert f"{changed} changed while it was read; continuing without it" in found.notes
     assert len(steady.asked) > 1
 
 
@@ -498,7 +498,7 @@ def test_the_file_of_a_folder_is_checked_by_any_digest(bench: Bench, algorithm: 
 
 
 def test_a_folder_without_a_file_is_an_error(bench: Bench) -> None:
-    with pytest.raises(SystemFailure, match="brought no file"):
+    with pytest.raises(SystemFailure, match="delivered no file"):
         bench.one(folder_item("place"), place=Folders({}))
 
 

@@ -82,7 +82,7 @@ def test_content_known_under_another_name_does_not_move(
 def test_a_login_comes_from_netrc_and_is_told_nowhere(
     workspace: Workspace, server: nginx.Nginx, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemFailure, match="wants a login") as caught:
+    with pytest.raises(SystemFailure, match="requires a login") as caught:
         workspace.assets.fetch(server.url("private/data.bin"))
     assert ".netrc" in (caught.value.hint or "")
     netrc = Path(environ["HOME"]) / ".netrc"

@@ -267,7 +267,7 @@ def test_a_plain_path_is_taken(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", ".", "..", "a/../b", "a/.", "a\\b", "a\0"])
 def test_a_path_that_could_lead_elsewhere_is_refused(path: str) -> None:
-    with pytest.raises(UsageError, match=r"here: .* is no plain path"):
+    with pytest.raises(UsageError, match=r"here: .* is not a plain path"):
         check_path(path, "here")
 
 

@@ -125,7 +125,7 @@ def test_what_came_before_a_failure_does_not_come_again(make: Make, store: Store
     wanted, sources = items()
     wanted = [replace(each, checksums=()) for each in wanted]  # nothing is known by its content
     fail_at(path, sources, NotFound("nothing there"))
-    with pytest.raises(SystemFailure, match=rf"1 of 4 files could not be brought: {path}: nothing there") as caught:
+    with pytest.raises(SystemFailure, match=rf"1 of 4 files could not be fetched: {path}: nothing there") as caught:
         bring(make(**sources), wanted)
     assert "fetch again" in (caught.value.hint or "")
     before = {name: source.sent for name, source in sources.items()}
@@ -187,7 +187,7 @@ def test_a_wrong_byte_counts_more_than_a_missing_answer(make: Make) -> None:
     wanted, sources = items()
     fail_at("a", sources, NotFound("nothing there"))
     sources["onec"].data = DATA[::-1]
-    with pytest.raises(Integrity, match=r"2 of 4 files could not be brought: c: .*sha256.* \(and 1 more\)"):
+    with pytest.raises(Integrity, match=r"2 of 4 files could not be fetched: c: .*sha256.* \(and 1 more\)"):
         bring(make(**sources), wanted)
 
 

@@ -213,9 +213,9 @@ def test_trailers_without_end_are_given_up() -> None:
         (b"HTTP/1.1 \xb200 OK\r\n\r\n", "does not answer in HTTP"),
         (b"HTTP/1.1 -200 OK\r\n\r\n", "does not answer in HTTP"),
         (b"HTTP/1.1 " + b"2" * 5000 + b" OK\r\n\r\n", "does not answer in HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "length 'many', which is no number"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "which is no number"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "which is no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "length 'many', which is not a number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "which is not a number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "which is not a number"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000, "headers without end"),
     ],
     ids=lambda value: value[:24].decode("latin-1") if isinstance(value, bytes) else "",
@@ -250,7 +250,7 @@ def test_chunks_that_end_early_are_an_error(rest: bytes) -> None:
 def test_a_server_that_says_nothing_is_given_up() -> None:
     with (
         connected(lambda peer: peer.wait(), timeout_s=0.1) as connection,
-        pytest.raises(Transient, match="sent nothing for too long"),
+        pytest.raises(Transient, match="stopped responding"),
     ):
         connection.send(GET)
         connection.read_head("GET")
@@ -265,7 +265,7 @@ def test_a_body_that_stalls_is_given_up() -> None:
     with connected(talk, timeout_s=0.1) as connection:
         connection.send(GET)
         connection.read_head("GET")
-        with pytest.raises(Transient, match="sent nothing for too long"):
+        with pytest.raises(Transient, match="stopped responding"):
             read(connection)
 
 

@@ -183,7 +183,9 @@ class Ssh:
         grace_s: float = 5.0,
     ) -> None:
         if not host or host.startswith("-") or any(c.isspace() or not c.isprintable() for c in host):
-            raise UsageError(f"{host!r} is no host name", hint="give HOST, USER@HOST or an alias of the ssh settings")
+            raise UsageError(
+                f"{host!r} is not a host name", hint="give HOST, USER@HOST or an alias of the ssh settings"
+            )
         self.host = host
         self.options = tuple(options)
         self.config = config
@@ -228,10 +230,10 @@ class Ssh:
             raise
         result = Result(command, ended.exit_code, ended.stdout, ended.stderr, ended.duration_s)
         if process.notes.get("missing") == "folder":
-            raise SystemFailure(f"cannot run {command[0]!r} in {cwd} on {self.host}: there is no such folder")
+            raise SystemFailure(f"cannot run {command[0]!r} in {cwd} on {self.host}: no such folder")
         if process.notes.get("missing") == "program":
             raise MissingProgram(
-                f"there is no program {command[0]!r} on {self.host}", hint="install it there, or load its module first"
+                f"no program {command[0]!r} on {self.host}", hint="install it there, or load its module first"
             )
         if result.exit_code == 255 and "exit" not in process.notes:
             said = _tail(result.stderr) or "ssh gave no reason"
@@ -266,19 +268,19 @@ class Ssh:
 def _checked(argv: Sequence[str], env: Mapping[str, str] | None) -> tuple[str, ...]:
     command = tuple(argv)
     if not command or not command[0]:
-        raise UsageError("there is no program to run: the command is empty")
+        raise UsageError("no program to run: the command is empty")
     if command[0].startswith("-"):
-        raise UsageError(f"{command[0]!r} is an option and no program")
+        raise UsageError(f"{command[0]!r} is an option, not a program")
     for text in (*command, *(env or {}).values()):
         if "\0" in text:
             raise UsageError(f"a NUL character cannot be part of a command: {text[:60]!r}")
         try:
             os.fsencode(text)
         except UnicodeEncodeError as error:
-            raise UsageError(f"half a surrogate pair cannot be part of a command: {text[:60]!r}") from error
+            raise UsageError(f"an unpaired surrogate cannot be part of a command: {text[:60]!r}") from error
     for name in env or {}:
         if not _VARIABLE.fullmatch(name):
-            raise UsageError(f"{name!r} is no name for an environment variable")
+            raise UsageError(f"{name!r} is not a name for an environment variable")
     return command
 
 
@@ -442,9 +444,9 @@ class _Process:
             self._kill()
             said = _tail(self._err.text())
             raise SystemFailure(
-                f"{_short(shown or self.argv)!r}{where} did not finish within {timeout_s:g} s and was ended"
-                + (f"; it last said: {said}" if said else ""),
-                hint="allow it more time, or find out what it waits for",
+                f"{_short(shown or self.argv)!r}{where} did not finish within {timeout_s:g} s and was stopped"
+                + (f"; its last output: {said}" if said else ""),
+                hint="allow more time, or check what it waits for",
             ) from None
         for stream in (self._out, self._notes or self._err):
             stream.close()
@@ -544,10 +546,10 @@ def _popen(
         )
     except OSError as error:
         if cwd is not None and not os.path.isdir(cwd):
-            raise SystemFailure(f"cannot run {argv[0]!r} in {cwd}: there is no such folder") from error
+            raise SystemFailure(f"cannot run {argv[0]!r} in {cwd}: no such folder") from error
         if isinstance(error, FileNotFoundError):
             raise MissingProgram(
-                f"there is no program {argv[0]!r} on this machine", hint="install it, or load its module first"
+                f"no program {argv[0]!r} on this machine", hint="install it, or load its module first"
             ) from error
         raise SystemFailure(f"cannot run {argv[0]!r}: {error.strerror}") from error
 

@@ -51,7 +51,7 @@ def sha256_file(path: str | os.PathLike[str], *, on_bytes: Callable[[int], None]
 def ni(sha256_hex: str) -> str:
     """Return the RFC 6920 name of a sha256 given in hex."""
     if not _SHA256.fullmatch(sha256_hex.lower()):
-        raise UsageError(f"{sha256_hex!r} is no sha256", hint="a sha256 has 64 hex digits")
+        raise UsageError(f"{sha256_hex!r} is not a sha256", hint="a sha256 has 64 hex digits")
     return "ni:///sha-256;" + base64.urlsafe_b64encode(bytes.fromhex(sha256_hex)).decode().rstrip("=")
 
 
@@ -60,12 +60,12 @@ def from_ni(text: str) -> str:
     match = _NI.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"{text!r} is no ni: name of a sha256", hint="it looks like ni:///sha-256;… with 43 characters"
+            f"{text!r} is not an ni: name of a sha256", hint="it looks like ni:///sha-256;… with 43 characters"
         )
     raw = base64.urlsafe_b64decode(match[1] + "=")
     if ni(raw.hex()).rpartition(";")[2] != match[1]:
         # 43 characters hold 258 bits; the last two must be zero or two names would mean one digest.
-        raise UsageError(f"{text!r} is no ni: name of a sha256: its last character is out of range")
+        raise UsageError(f"{text!r} is not an ni: name of a sha256: its last character is out of range")
     return raw.hex()
 
 
@@ -192,7 +192,7 @@ def parse_manifest(text: str) -> list[ManifestEntry]:
     """Return the entries of a manifest, or raise InvalidDocument that names the line."""
     lines = text.split("\n")
     if lines.pop():
-        raise _bad_manifest(len(lines) + 1, "the line does not end in a line feed; the manifest was cut off")
+        raise _bad_manifest(len(lines) + 1, "the last line has no line feed: the manifest is truncated")
     return [_parse_line(line, number) for number, line in enumerate(lines, 1)]
 
 
@@ -204,11 +204,11 @@ def _parse_line(line: str, number: int) -> ManifestEntry:
         )
     path, size, digest, mode = fields
     if not _SIZE.fullmatch(size):
-        raise _bad_manifest(number, f"the size {size!r} is no whole number")
+        raise _bad_manifest(number, f"the size {size!r} is not a whole number")
     if not _SHA256.fullmatch(digest):
-        raise _bad_manifest(number, f"{digest!r} is no sha256 of 64 lower-case hex digits")
+        raise _bad_manifest(number, f"{digest!r} is not a sha256 of 64 lower-case hex digits")
     if not _MODE.fullmatch(mode):
-        raise _bad_manifest(number, f"the mode {mode!r} is no octal number")
+        raise _bad_manifest(number, f"the mode {mode!r} is not an octal number")
     try:
         return ManifestEntry(_unescape(path), int(size), digest, int(mode, 8))
     except ValueError as error:

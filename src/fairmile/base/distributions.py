@@ -44,7 +44,7 @@ def t_cdf(t: float, degrees: float) -> float:
     """
     _check_degrees(degrees)
     if math.isnan(t):
-        raise UsageError("nothing can be said about a t that is NaN")
+        raise UsageError("t is NaN")
     return 1 - _upper_tail(t, degrees) if t > 0 else _upper_tail(-t, degrees)
 
 
@@ -86,7 +86,7 @@ def fit_line(xs: Sequence[float], ys: Sequence[float], weights: Sequence[float] 
     """Return the line with the least sum of weighted squares; a weight is the inverse of a point's variance."""
     given = [1.0] * len(xs) if weights is None else weights
     if len(set(xs)) < 2:
-        raise UsageError("a line needs points at two different places")
+        raise UsageError("a line needs points with two different x values")
     weight = math.fsum(given)
     mean_x = math.fsum(w * x for w, x in zip(given, xs, strict=True)) / weight
     mean_y = math.fsum(w * y for w, y in zip(given, ys, strict=True)) / weight
@@ -177,7 +177,7 @@ def _nonzero(number: float) -> float:
 
 def _check_probability(p: float) -> None:
     if not 0 < p < 1:
-        raise UsageError(f"{p} is no probability between 0 and 1")
+        raise UsageError(f"{p} is not a probability between 0 and 1")
 
 
 def _check_degrees(degrees: float) -> None:

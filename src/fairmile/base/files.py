@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _HINTS = {
-    errno.ENOSPC: "the disk is full: free some space or choose another folder",
-    errno.EDQUOT: "your quota is used up: free some space or choose another folder",
+    errno.ENOSPC: "the disk is full: free some space, or choose another folder",
+    errno.EDQUOT: "the quota is exceeded: free some space, or choose another folder",
     errno.EROFS: "the file system is read-only: choose another folder",
-    errno.EACCES: "you may not write there: ask its owner or choose another folder",
-    errno.EPERM: "you may not write there: ask its owner or choose another folder",
+    errno.EACCES: "no write permission: ask the owner, or choose another folder",
+    errno.EPERM: "no write permission: ask the owner, or choose another folder",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ENOTDIR: "a part of the path is a file where a folder is needed",
-    errno.EEXIST: "a part of the path is a file where a folder is needed",
-    errno.EISDIR: "a folder has that name: choose another one",
+    errno.ENOTDIR: "part of the path is a file, not a folder",
+    errno.EEXIST: "part of the path is a file, not a folder",
+    errno.EISDIR: "a folder has that name: choose another name",
 }
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EBADF})
@@ -52,7 +52,7 @@ def write_atomic(
         try:
             data = data.encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"{target}: the text holds half a surrogate pair, which UTF-8 cannot express") from error
+            raise UsageError(f"{target}: the text has an unpaired surrogate, which UTF-8 cannot encode") from error
     if not exclusive and _is_device(target):
         _write_through(target, data)
         return
@@ -85,7 +85,7 @@ def write_atomic(
 def safe_join(root: Path, relative: str) -> Path:
     """Return `root / relative`, or raise UsageError when that would leave `root`, also by a symbolic link."""
     if not relative:
-        raise UsageError("an empty text is no path")
+        raise UsageError("an empty text is not a path")
     if "\0" in relative:
         raise UsageError(f"the path {relative!r} holds a NUL character")
     if "\\" in relative:
@@ -93,7 +93,7 @@ def safe_join(root: Path, relative: str) -> Path:
     if relative.startswith("/"):
         raise UsageError(f"the path {relative!r} is absolute", hint="give it relative to its folder")
     if ".." in relative.split("/"):
-        raise UsageError(f"the path {relative!r} climbs out with '..'", hint="give it relative to its folder")
+        raise UsageError(f"the path {relative!r} leaves its folder with '..'", hint="give it relative to its folder")
     joined = root / relative
     try:
         if "/" not in relative and not _is_link(joined):
@@ -171,7 +171,7 @@ class Lock:
 
     def __enter__(self) -> Self:
         if self._me is not None:
-            raise RuntimeError(f"{self.path} is already held through this object")
+            raise RuntimeError(f"{self.path} is already locked by this object")
         me = Holder.me()
         mine = f"{self.path}.{me.token}"
         try:
@@ -213,7 +213,7 @@ class Lock:
         if self.lost and kind is None:
             raise SystemFailure(
                 f"the lock {self.path} was taken over by another process while it was held",
-                hint=f"this process stood still for more than {self.lease_s:g} s; check the result and try again",
+                hint=f"this process was suspended for more than {self.lease_s:g} s; check the result and try again",
             )
 
     def _wait_for_turn(self, mine: str, me: Holder) -> None:

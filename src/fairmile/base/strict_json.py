@@ -54,7 +54,7 @@ def load_json(text: str, *, file: str = "") -> Any:
         if _SURROGATE_ESCAPE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise _refusal(text, file, "a text holds half a surrogate pair, which is no character") from error
+        raise _refusal(text, file, "a text has an unpaired surrogate, which is not a character") from error
     return value
 
 
@@ -145,13 +145,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _Refused(f"the key {key!r} stands twice in one object")
+                raise _Refused(f"the key {key!r} appears twice in one object")
             seen.add(key)
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise _Refused(f"{name} is no JSON number")
+    raise _Refused(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:

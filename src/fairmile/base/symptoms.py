@@ -16,24 +16,24 @@ class Symptom(NamedTuple):
 
 GPU_MEMORY = Symptom(
     r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|HIP out of memory|hipErrorOutOfMemory",
-    "the memory of the GPU was too small",
+    "the GPU ran out of memory",
     "use a smaller batch, lower precision or activation checkpointing, or more GPUs",
 )
 MEMORY = Symptom(
     r"oom[-_ ]kill|Out of memory: Killed|exceeded (?:job |step )?memory limit|MemoryError|std::bad_alloc",
-    "the memory of the node, or of its share, was too small",
-    "ask for more with --memory, or have each process hold less",
+    "the job ran out of memory",
+    "request more with --memory, or reduce what each process holds",
 )
 TIME = Symptom(
     r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \S+ exceeded",
-    "the time limit ended it",
-    "ask for more with --time, or save checkpoints: --signal USR1@120 warns the program before the end",
+    "it reached its time limit",
+    "request more with --time, or save checkpoints: --signal USR1@120 warns the program before the end",
 )
 DISK = Symptom(
-    r"No space left on device|\bENOSPC\b", "a disk was full", "free some room, or write to another file system"
+    r"No space left on device|\bENOSPC\b", "a disk was full", "free some space, or write to another file system"
 )
 QUOTA = Symptom(
-    r"Disk quota exceeded|\bEDQUOT\b", "the quota was used up", "remove files, or write to a file system with room"
+    r"Disk quota exceeded|\bEDQUOT\b", "the quota was exceeded", "remove files, or write to another file system"
 )
 
 

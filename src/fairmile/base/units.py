@@ -39,7 +39,7 @@ def parse_size(text: str | int) -> int:
     match = _SIZE.fullmatch(shown.strip()) if len(shown) <= _LONGEST_TEXT else None
     if match is None or (match[5] and not match[4]):
         raise UsageError(
-            f"{shown[:_LONGEST_TEXT]!r} is no size", hint="write a number and a unit, such as '12 GB' or '1.5 TiB'"
+            f"{shown[:_LONGEST_TEXT]!r} is not a size", hint="write a number and a unit, such as '12 GB' or '1.5 TiB'"
         )
     from decimal import Context, Decimal  # few commands read a size
 
@@ -71,7 +71,7 @@ def parse_duration(text: str | float) -> float:
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         if not 0 <= text < float("inf"):
-            raise UsageError(f"{text!r} is no duration: it must be finite and not negative")
+            raise UsageError(f"{text!r} is not a duration: it must be finite and not negative")
         return float(text)
     shown = str(text)
     plain = shown.strip()
@@ -83,7 +83,7 @@ def parse_duration(text: str | float) -> float:
             seconds = _unit_seconds(plain)
         if seconds is not None:
             return seconds
-    raise UsageError(f"{shown[:_LONGEST_TEXT]!r} is no duration", hint="write '90', '1:30:00', '2d3h' or '500ms'")
+    raise UsageError(f"{shown[:_LONGEST_TEXT]!r} is not a duration", hint="write '90', '1:30:00', '2d3h' or '500ms'")
 
 
 def _clock_seconds(text: str) -> float | None:

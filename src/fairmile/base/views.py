@@ -36,7 +36,7 @@ class View:
         """Return what a program does not see of a folder, in words."""
         return [
             f"the program does not see all of {source / each}, which has more than {_MOST_SHOWN:,} entries: "
-            "move files into a folder of their own, which is linked as one"
+            "move them into a subfolder, which is linked as a whole"
             for each in self.hidden
         ]
 

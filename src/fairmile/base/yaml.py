@@ -42,11 +42,11 @@ _SCALAR_TAGS: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 _PLAIN_WORDS = (
-    ("found character '\\t'", "a tab stands where only spaces may indent"),
-    ("mapping values are not allowed here", "a ':' stands where no key can be; check the indent, or quote the text"),
+    ("found character '\\t'", "a tab is used to indent; use spaces"),
+    ("mapping values are not allowed here", "unexpected ':'; check the indent, or quote the text"),
     ("found unexpected end of stream", "a quoted text is not closed"),
     ("could not find expected ':'", "a key lacks its ':'"),
-    ("expected <block end>", "the indent does not fit the lines above"),
+    ("expected <block end>", "the indent does not match the lines above"),
     ("found duplicate anchor", "an anchor is defined twice"),
 )
 
@@ -235,7 +235,7 @@ class _Builder:
         import copy
 
         if any(part.anchor == name for part in self._stack):
-            self._fail(f"the alias *{name} stands inside what it repeats", line)
+            self._fail(f"the alias *{name} contains itself", line)
         known = self._anchors.get(name)
         if known is None:
             self._fail(f"the alias *{name} has no anchor &{name} above it", line)
@@ -283,7 +283,7 @@ class _Builder:
             self._fail("a key must be a single word or text", line)
         top.merges = plain and key == "<<"
         if key in top.value or (top.merges and top.merged):
-            self._fail(f"the key {key!r} stands twice in one mapping", line)
+            self._fail(f"the key {key!r} appears twice in one mapping", line)
         top.key, top.key_line, top.has_key = key, line, True
 
     def _merge(self, top: _Open, value: Any, line: int) -> None:
@@ -301,7 +301,7 @@ class _Builder:
             try:
                 text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
             except UnicodeDecodeError:
-                self._fail("a text holds half a surrogate pair, which is no character", line)
+                self._fail("a text has an unpaired surrogate, which is not a character", line)
         if tag in (None, "!", _TAG + "str"):
             return text
         name = str(tag).removeprefix(_TAG)

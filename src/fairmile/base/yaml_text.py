@@ -115,7 +115,7 @@ def _quoted(text: str) -> str:
         elif character.isprintable():
             out.append(character)
         elif 0xD800 <= code <= 0xDFFF:
-            raise UsageError(f"the text {text[:40]!r} holds half a surrogate pair, which YAML cannot express")
+            raise UsageError(f"the text {text[:40]!r} has an unpaired surrogate, which YAML cannot express")
         else:
             out.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
     return '"' + "".join(out) + '"'

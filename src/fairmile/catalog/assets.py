@@ -324,7 +324,7 @@ class Assets:
         if sha256 is not None:
             parsed = parse_checksum(sha256, "sha256")
             if parsed is None:
-                raise UsageError(f"{sha256!r} is no sha256", hint="expected 64 hex digits")
+                raise UsageError(f"{sha256!r} is not a sha256", hint="expected 64 hex digits")
             checksums = (parsed,)
         file = Wanted("", (address,), checksums=checksums, unpack=unpack)  # its source tells what it is called
         return _Target("url", shown_address(address), limit, address=file)

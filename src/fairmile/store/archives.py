@@ -98,7 +98,7 @@ def archive_format(name: str, head: bytes) -> str | None:
     """Return the format of an archive by its first bytes, else by its name; None when it is none to unpack.
 
     The formats are tar, tar.gz, tar.bz2, tar.xz, tar.zst, zip, 7z, and gz, bz2, xz, zst for one compressed file.
-    A file whose name says that it only uses such a format inside (.npz, .docx, .whl, .pt) is no archive.
+    A file whose name says that it only uses such a format inside (.npz, .docx, .whl, .pt) is not an archive.
     """
     if _extension(name) in _WHOLE_FILES:
         return None
@@ -136,7 +136,7 @@ def unpack(
     source = Source(_Watched(stream, check), name)
     format = archive_format(name, source.peek(HEAD_BYTES))
     if format is None:
-        raise Unsupported(f"{name} is no archive of a known kind", hint=f"known: {', '.join(_SUFFIXES)}")
+        raise Unsupported(f"{name} is not an archive of a known kind", hint=f"known: {', '.join(_SUFFIXES)}")
     unpacking = _Unpacking(name, sink, limits, check)
     for member in _members(stream, source, format, unpacking):
         entry = unpacking.take(member)
@@ -147,7 +147,7 @@ def unpack(
     count, repeated = unpacking.entries.repeated() if on_note is not None else (0, "")
     if count and on_note is not None:
         on_note(
-            f"{name}: {count:,} {'name stands' if count == 1 else 'names stand'} more than once, such as "
+            f"{name}: {count:,} {'name occurs' if count == 1 else 'names occur'} more than once, such as "
             f"{shown(repeated)}; the last member of each was kept"
         )
     return unpacking.entries
@@ -373,7 +373,7 @@ def _checked_path(archive: str, member: Member) -> str:
         raise refused(archive, name, "has an absolute path")
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise refused(archive, name, "climbs out with '..'")
+        raise refused(archive, name, "leaves its folder with '..'")
     path = "/".join(parts)
     try:
         length = len(os.fsencode(path))

@@ -143,7 +143,7 @@ def gc(
 
 
 def _trouble(shelves: Shelves, pool: Pool) -> str:
-    return shelves.pools.trouble(pool) or ("" if pool.folder.is_dir() else "nothing was put there yet")
+    return shelves.pools.trouble(pool) or ("" if pool.folder.is_dir() else "it is empty")
 
 
 def _sorted_refs(
@@ -155,12 +155,12 @@ def _sorted_refs(
         names = shelves.pool_refs(pool)
         for path, why in names.damaged():
             raise Integrity(
-                f"{path} cannot be read, so nobody can tell what it refers to: {why}",
-                hint="`fairmile store verify` puts it aside; look at it before you clean up",
+                f"{path} cannot be read, so its references are unknown: {why}",
+                hint="`fairmile store verify` moves it aside; check it before you clean up",
             )
         for path in names.unreadable():
             raise SystemFailure(
-                f"{path} may not be read by you, so nobody can tell what it refers to",
+                f"{path} cannot be read by you, so its references are unknown",
                 hint=f"ask its owner to run `chmod a+r {path}`; nothing was removed",
             )
         held += [(pool, ref) for ref in names.all()]
@@ -211,8 +211,8 @@ def _marks(shelves: Shelves, roots: Iterable[str], sweeps: Iterable[_Sweep]) -> 
         except NotFound:  # purged; what is left of it can be brought again
             continue
         except Integrity as error:
-            hint = "`fairmile store verify` puts it aside; then clean up"
-            raise Integrity(f"nobody can tell what a tree refers to: {error}", hint=hint) from error
+            hint = "`fairmile store verify` moves it aside; then clean up"
+            raise Integrity(f"the references of a tree are unknown: {error}", hint=hint) from error
     for sweep in sweeps:
         yield from sweep.noted()
 

@@ -101,7 +101,9 @@ class Exchange:
             if match[2].startswith("//"):
                 raise UsageError(f"{place} is an address", hint="write user@host:/folder for a folder reached by ssh")
             if match[2].startswith("~"):
-                raise UsageError(f"{place}: '~' is not known there", hint="write the whole path, or one below the home")
+                raise UsageError(
+                    f"{place}: '~' is not expanded there", hint="write the whole path, or one below the home"
+                )
             self._remote = RemotePool(ssh(match[1]), match[2].rstrip("/") or "/", runner)
 
     def push(self, name: str, *, dry_run: bool = False) -> Exchanged:
@@ -119,7 +121,7 @@ class Exchange:
         if self._remote is not None:
             return self._pull_remote(self._remote, name, pool, dry_run)
         if not self._folder.is_dir():
-            raise NotFound(f"there is no folder {self._folder}", hint="mount it, or check its name")
+            raise NotFound(f"no folder {self._folder}", hint="mount it, or check its name")
         other = self._opened(self._folder)
         ref = self._resolve(other, name)
         gone = next(other.missing(ref), None)
@@ -169,8 +171,8 @@ class Exchange:
                 free = None if dry_run else remote.prepare()
                 if free is not None and need > free:
                     raise SystemFailure(
-                        f"{ref} needs {format_size(need)} more in {remote}, where {format_size(free)} are free",
-                        hint="make room there, or choose another folder",
+                        f"{ref} needs {format_size(need)} more in {remote}, which has {format_size(free)} free",
+                        hint="free some space there, or choose another folder",
                     )
                 if not dry_run:
                     self._send(remote, ref, lacking)
@@ -247,8 +249,8 @@ class Exchange:
             if path is not None:
                 path.unlink()
             raise Integrity(
-                f"the object {digest} did not arrive from {self._place} as it is named",
-                hint="try again; if that does not help, verify the store over there",
+                f"the object {digest} arrived damaged from {self._place}",
+                hint="try again; if that does not help, verify the store there",
             )
         size = path.stat().st_size
         objects.adopt(path, digest)
@@ -363,8 +365,8 @@ def _sums(stage: Path, links: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _damaged(digest: str) -> Integrity:
-    return Integrity(f"the object {digest} is damaged where it comes from", hint="`fairmile store verify` over there")
+    return Integrity(f"the object {digest} is damaged at its source", hint="run `fairmile store verify` there")
 
 
 def _damaged_tree(ref: Ref) -> Integrity:
-    return Integrity(f"the tree of {ref} is damaged where it comes from", hint="`fairmile store verify` over there")
+    return Integrity(f"the tree of {ref} is damaged at its source", hint="run `fairmile store verify` there")

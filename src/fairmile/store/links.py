@@ -176,7 +176,7 @@ class _Work:
         if self._has_content(entry, file, status):
             return True
         if not self._replace:
-            raise Conflict(f"{file} is there with other content", hint="move it away, or ask to replace it")
+            raise Conflict(f"{file} exists with other content", hint="move it away, or pass --overwrite")
         return False
 
     def _has_content(self, entry: ManifestEntry, file: str, status: os.stat_result) -> bool:
@@ -345,4 +345,4 @@ def _lstat(path: str) -> os.stat_result | None:
 
 
 def _in_the_way(path: str) -> Conflict:
-    return Conflict(f"{path} is a file or link where a folder is needed", hint="move it away")
+    return Conflict(f"{path} is a file or link, not a folder", hint="move it away")

@@ -119,7 +119,7 @@ class Objects:
         """
         target = self._path(sha256)
         if not file.is_file() or file.is_symlink():
-            raise NotFound(f"{file} is no file that could become the object {sha256}")
+            raise NotFound(f"{file} is not a file that could become the object {sha256}")
         with writing(target):
             seal(os.fspath(file))
             make_folder(self.root, os.path.dirname(target))
@@ -558,7 +558,7 @@ def read_failure(path: str, error: OSError) -> SystemFailure:
 def fanned_path(folder: str, sha256: str) -> str:
     """Return where a file lies in a folder under its digest."""
     if not _IS_SHA256(sha256):
-        raise UsageError(f"{sha256!r} is no sha256", hint="a sha256 has 64 hex digits in lower case")
+        raise UsageError(f"{sha256!r} is not a sha256", hint="a sha256 has 64 hex digits in lower case")
     return f"{folder}/{sha256[:2]}/{sha256[2:]}"
 
 
@@ -581,7 +581,7 @@ def fanned_out(folder: str, starts: Iterable[str] = FANOUT) -> Iterator[tuple[st
 def _verify_file(sha256: str, path: str, on_bytes: Callable[[int], None] | None) -> Damage | None:
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            return Damage(sha256, Path(path), "it is no file")
+            return Damage(sha256, Path(path), "it is not a file")
         _mend_mode(path)
         found = sha256_file(path, on_bytes=on_bytes)
     except FileNotFoundError:  # removed meanwhile

@@ -54,7 +54,7 @@ class Pack:
             self.size_bytes = os.fstat(fd).st_size
             footer = os.pread(fd, _FOOTER.size, max(self.size_bytes - _FOOTER.size, 0))
             if len(footer) != _FOOTER.size or footer[8:] != _MARK:
-                raise Integrity(f"the pack {path} is cut off or is no pack: it does not end in its mark")
+                raise Integrity(f"the pack {path} is cut off or is not a pack: it does not end in its mark")
             self.count = _FOOTER.unpack(footer)[0]
             self.data_bytes = self.size_bytes - _FOOTER.size - self.count * (4 + _RECORD.size)
             if self.data_bytes < 0:

@@ -275,7 +275,7 @@ class Pools:
                 return f"{there} is on a read-only file system"
         except OSError as error:
             return f"{there}: {error.strerror}"
-        return "" if os.access(there, os.W_OK | os.X_OK) else f"you may not write in {there}"
+        return "" if os.access(there, os.W_OK | os.X_OK) else f"no write permission in {there}"
 
     def space(self, pool: Pool, *, max_age_s: float | None = None) -> Space:
         """Return the room in a pool; SystemFailure when its folder cannot be reached.
@@ -312,7 +312,7 @@ class Pools:
         for pool in [self[wanted]] if wanted is not None else self.by_rank():
             space, refusal = self._verdict(pool, need_bytes, files)
             if space is not None and not refusal:
-                passed = (f"passed over pool {name!r}, which {why}" for name, why in refusals.items())
+                passed = (f"skipped pool {name!r}, which {why}" for name, why in refusals.items())
                 return Choice(pool, space, tuple(passed))
             refusals[pool.name] = refusal
         refused = ", ".join(f"pool {name!r} {why}" for name, why in refusals.items())
@@ -322,7 +322,9 @@ class Pools:
         others = [pool for pool in self.by_rank() if pool.name != wanted]
         verdicts = [(pool, *self._verdict(pool, need_bytes, files)) for pool in others]
         fits = [(pool, space) for pool, space, refusal in verdicts if space is not None and not refusal]
-        tell = [f"pool {pool.name!r} would do with {format_size(space.free_bytes)} free" for pool, space in fits]
+        tell = [
+            f"pool {pool.name!r} has enough space with {format_size(space.free_bytes)} free" for pool, space in fits
+        ]
         raise DiskFailure("; ".join([needs, *tell]), hint=_hint(self[wanted], [pool.name for pool, _ in fits]))
 
     def reserve(self, pool: Pool, size_bytes: int, what: str) -> Reservation:
@@ -406,7 +408,7 @@ class Pools:
             quotas = self._quotas.of(there)
         except OSError as error:
             raise SystemFailure(
-                f"cannot ask how much room pool {pool.name!r} has: {there}: {error.strerror}",
+                f"cannot determine the free space of pool {pool.name!r} has: {there}: {error.strerror}",
                 hint=f"check that the file system is mounted, or change `pools.{pool.name}.folder`",
             ) from error
         block = status.f_frsize or status.f_bsize
@@ -535,7 +537,7 @@ class _Reader:
         if not folder.is_absolute() and file.startswith("/"):
             folder = Path(file).parent / folder
         if not folder.is_absolute():
-            raise UsageError(f"the folder {str(given)!r} has no beginning", hint="write the whole path, from / or ~")
+            raise UsageError(f"the folder {str(given)!r} is relative", hint="write the whole path, from / or ~")
         return Path(os.path.normpath(folder))
 
     def _wrong(self, message: str, key: object = None, hint: str = "") -> None:
@@ -588,8 +590,8 @@ def _missing(pool: Pool) -> str:
         return f"its folder {folder} needs a variable that is not set"
     # No more than one level is made, or a disk that is not mounted would fill the one below it.
     if there not in (folder, folder.parent) and pool.name != HOME:
-        return f"there is no folder {folder.parent}"
-    return "" if there.is_dir() else f"{there} is no folder"
+        return f"no folder {folder.parent}"
+    return "" if there.is_dir() else f"{there} is not a folder"
 
 
 def _existing(folder: Path) -> Path:
@@ -634,7 +636,7 @@ def _hint(pool: Pool | None, fits: Sequence[str] = ()) -> str:
     if pool is not None and pool.capacity_bytes is not None:
         larger = f"raise `pools.{pool.name}.capacity` in the settings"
     chosen = f"choose another one with `--pool {fits[0]}`" if fits else "choose another one with `--pool NAME`"
-    return f"{chosen}, make room with `fairmile store gc`, or {larger}"
+    return f"{chosen}, free space with `fairmile store gc`, or {larger}"
 
 
 def _speed_reason(pool: Pool, speed: Speed | None) -> str:
@@ -650,9 +652,9 @@ def _speed_reason(pool: Pool, speed: Speed | None) -> str:
 def _cautions(pool: Pool, storage: str) -> list[str]:
     found = []
     if storage == speeds.RAM_DISK:
-        found.append("takes memory away from the run and is empty after a restart")
+        found.append("uses the memory of the machine and is empty after a restart")
     if pool.purge_days is not None:
         found.append(f"purged after {pool.purge_days} days")
     if pool.purpose == "archive":
-        found.append("an archive: taken only when no other pool has room")
+        found.append("an archive: used only if no other pool has space")
     return found

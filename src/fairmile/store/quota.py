@@ -26,7 +26,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Quota:
-    """What one user or group has and may have on a file system; a limit of None is no limit."""
+    """What one user or group has and may have on a file system; None is unlimited."""
 
     kind: Literal["user", "group"]
     id: int

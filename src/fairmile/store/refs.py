@@ -137,7 +137,7 @@ class Refs:
         write_atomic(path, text, mode=0o664 if shared else 0o644)
 
     def get(self, kind: Kind, name: str) -> Ref | None:
-        """Return what a name stands for; None when it is not here, or its file cannot be understood."""
+        """Return what a name stands for; None when it is not here, or its file cannot be parsed."""
         ref = self._read(self.path(kind, name))
         return ref if isinstance(ref, Ref) and ref.name == name else None
 
@@ -148,7 +148,7 @@ class Refs:
                 yield ref
 
     def damaged(self) -> Iterator[tuple[Path, str]]:
-        """Yield every file that cannot be understood, and why; one that may not be read is not damaged."""
+        """Yield every file that cannot be parsed, and why; one that cannot be read is not damaged."""
         for path in self._files(None):
             if isinstance(why := self._read(path), str):
                 yield path, why
@@ -172,7 +172,7 @@ class Refs:
             return False
         except OSError as error:
             raise SystemFailure(
-                f"cannot remove {path}: {error.strerror}", hint="its owner, or the pool's, can"
+                f"cannot remove {path}: {error.strerror}", hint="ask its owner, or the owner of the pool, to remove it"
             ) from error
         return True
 
@@ -190,7 +190,7 @@ class Refs:
             yield from (self.folder / each / name for name in names if name.endswith(".json"))
 
     def _read(self, path: Path) -> Ref | str | None:
-        """Return the name in a file, why it cannot be understood, or None when it is gone."""
+        """Return the name in a file, why it cannot be parsed, or None when it is gone."""
         try:
             with open(path, encoding="utf-8") as stream:
                 ref = Ref.from_json(stream.read(), file=str(path))
@@ -201,5 +201,5 @@ class Refs:
         except (UsageError, UnicodeDecodeError) as error:
             return str(error)
         if self.path(ref.kind, ref.name) != path:
-            return f"{path}: the name {ref.name!r} does not belong into this file"
+            return f"{path}: the name {ref.name!r} does not belong in this file"
         return Ref(**{**vars(ref), "used": used})

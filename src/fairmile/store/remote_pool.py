@@ -138,10 +138,10 @@ class RemotePool:
         if result.exit_code == 4:
             raise Integrity(
                 f"what arrived in {self} is not what was sent: {' '.join(result.stdout.split())[:200]}",
-                hint="nothing of it was published; try again",
+                hint="nothing was published; try again",
             )
         if result.exit_code == 5:
-            raise Unsupported(f"there is no program 'sha256sum' on {self.ssh.host}", hint="install coreutils there")
+            raise Unsupported(f"no program 'sha256sum' on {self.ssh.host}", hint="install coreutils there")
         if result.exit_code:
             reason = (result.stderr.strip().splitlines() or ["no reason was given"])[-1]
             raise SystemFailure(f"cannot use {self}: {reason}", hint="check that you may write in that folder")
@@ -157,5 +157,5 @@ class RemotePool:
         kind = Transient if result.exit_code in _LOST_CONNECTION else SystemFailure
         raise kind(
             f"rsync with {self} ended with exit code {result.exit_code}: {reason}",
-            hint="rsync must be there on both sides; try again: what came is kept",
+            hint="rsync must be installed on both sides; try again: files that arrived are kept",
         )

@@ -362,7 +362,7 @@ class Taken:
 
 
 def _files_below(folder: Path) -> Iterator[int]:
-    """Yield what each file takes on the disk; folders that vanish or may not be read are left out."""
+    """Yield what each file takes on the disk; folders that vanish or cannot be read are left out."""
     todo = [os.fspath(folder)]
     while todo:
         with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:

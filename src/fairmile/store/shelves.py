@@ -90,9 +90,7 @@ class Shelves:
                 continue
             except (SystemFailure, Integrity) as error:  # another pool may do better
                 failure = failure or error
-        raise failure or NotFound(
-            f"no pool holds the object {sha256}", hint="fetch again: what is missing will be brought"
-        )
+        raise failure or NotFound(f"no pool holds the object {sha256}", hint="fetch it again")
 
     # Trees
 
@@ -103,7 +101,7 @@ class Shelves:
     def _trees_with(self, root: str) -> Trees:
         pool = self._tree_pool(root)
         if pool is None:
-            raise NotFound(f"no pool holds the tree {root}", hint="fetch again: what is missing will be brought")
+            raise NotFound(f"no pool holds the tree {root}", hint="fetch it again")
         return self.trees(pool)
 
     def _tree_pool(self, root: str) -> Pool | None:

@@ -207,7 +207,7 @@ def _go_to(path: str, stack: list[_Folder]) -> None:
 
 def _damaged(path: str) -> Integrity:
     return Integrity(
-        f"the tree {path} is damaged: its files are not those that its name stands for",
+        f"the tree {path} is damaged: its files do not match its digest",
         hint="fetch it again, or run `fairmile store repair`, which writes it anew",
     )
 
@@ -223,7 +223,7 @@ def read_manifest(stream: Iterable[bytes], name: str) -> Iterator[ManifestEntry]
             line = lines_before + (problem.line or 0)
             raise Integrity(f"{name}:{line}: {problem.message}", hint="fetch the tree again") from error
         except UnicodeDecodeError as error:
-            raise Integrity(f"{name} is no UTF-8 text", hint="fetch the tree again") from error
+            raise Integrity(f"{name} is not UTF-8 text", hint="fetch the tree again") from error
         lines_before += len(lines)
 
 
@@ -239,7 +239,7 @@ def _in_order(entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:
 def _check(entry: ManifestEntry) -> None:
     """Refuse what could be written but not be read again."""
     if not _IS_SHA256(entry.sha256):
-        raise UsageError(f"{entry.path}: {entry.sha256!r} is no sha256", hint="it has 64 hex digits in lower case")
+        raise UsageError(f"{entry.path}: {entry.sha256!r} is not a sha256", hint="it has 64 hex digits in lower case")
     if entry.mode not in _MODES or not 0 <= entry.size_bytes < 10**19:
         raise UsageError(
             f"{entry.path}: mode {entry.mode:o} and size {entry.size_bytes} are not those of a file",

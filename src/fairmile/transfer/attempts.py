@@ -33,7 +33,7 @@ class Attempts:
         self._is_second_try = False
         # Ranges of a spoiled attempt: start, stop, source, and the sha256 of what it brought.
         self._suspects: list[tuple[int, int, str, str]] = []
-        self.error: FairmileError = SystemFailure(f"{item.path}: no source is left")
+        self.error: FairmileError = SystemFailure(f"{item.path}: no source left")
         self._has_error = False
 
     def next(self) -> list[Remote] | None:
@@ -56,7 +56,7 @@ class Attempts:
         if len(self._now) > 1 and isinstance(error, Changed):
             rest = [offer.remote for offer in offers if not error.message.startswith(f"{offer.shown} ")]
             self._groups = [rest, *self._groups]
-            self._say(f"{error}; going on without it")
+            self._say(f"{error}; continuing without it")
         elif len(self._now) > 1:
             self._suspects = _digests(large, offers, part)
             self._groups += [[remote] for remote in self._now]
@@ -87,16 +87,16 @@ class Attempts:
         for offer in offers if len(offers) > 1 else ():
             trouble = offer.fault or (offer.last_error if not offer.moved_bytes else None)
             if trouble is not None:
-                self._say(f"{trouble}; the others went on")
+                self._say(f"{trouble}; continuing with the others")
             elif large.segments.silent[offer.number]:
-                self._say(f"{offer.shown} fell silent; the others went on")
+                self._say(f"{offer.shown} stopped responding; continuing with the others")
 
     def compare(self, part: Part) -> None:
         """Name the sources whose bytes differed from those of a part that turned out right."""
         suspects, self._suspects = self._suspects, []
         wrong = {source for start, stop, source, digest in suspects if _digest(part, start, stop) != digest}
         for source in sorted(wrong):
-            self._say(f"{source} had sent wrong bytes")
+            self._say(f"{source} sent corrupt data")
 
     def _remember(self, error: FairmileError) -> None:
         if not self._has_error:

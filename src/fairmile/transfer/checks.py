@@ -40,8 +40,8 @@ class Digester:
             found = self.sha256 if wanted.algorithm == "sha256" else self._others[wanted.algorithm].hexdigest()
             if found != wanted.hex:
                 raise Integrity(
-                    f"{shown_address(what)}: the {wanted.algorithm} of what came is {found}, expected {wanted.hex}",
-                    hint="the source holds another file than the card describes, or damages it on the way",
+                    f"{shown_address(what)}: received {wanted.algorithm} {found}, expected {wanted.hex}",
+                    hint="the source has a different file than the card describes, or the data is damaged in transit",
                 )
         return self.sha256
 

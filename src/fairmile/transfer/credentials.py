@@ -69,7 +69,7 @@ class Credentials:
             # Its own message may quote a part of a password.
             line = f":{error.lineno}" if isinstance(error, netrc.NetrcParseError) else ""
             raise UsageError(
-                f"{path}{line} cannot be understood", hint="expected `machine HOST login USER password PASSWORD`"
+                f"{path}{line} cannot be parsed", hint="expected `machine HOST login USER password PASSWORD`"
             ) from None
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
@@ -104,7 +104,7 @@ def without_login(address: str) -> tuple[str, Login | None]:
     try:
         parts = urlsplit(address)
     except ValueError as error:
-        raise UsageError(f"{shown_address(address)!r} is no address") from error
+        raise UsageError(f"{shown_address(address)!r} is not an address") from error
     if "@" not in parts.netloc:
         return address, None
     bare = parts.netloc.rpartition("@")[2]

@@ -179,14 +179,14 @@ class Engine:
                 except FairmileError as error:
                     first = first or error
                     notes.append(str(error))
-        raise first or SystemFailure(f"{item.path}: no source is left")
+        raise first or SystemFailure(f"{item.path}: no source left")
 
     @contextmanager
     def _assembly(self, item: Item) -> Iterator[Path]:
         """Hold the folder where an item is assembled; one process at a time, the others wait for it."""
         lock = self._objects.incoming / f"{item.key}.lock"
         if lock.exists():
-            self._watcher.note(f"{item.path}: another process is at it; waiting")
+            self._watcher.note(f"{item.path}: another process is fetching it; waiting")
         with ExitStack() as stack:
             while True:
                 try:
@@ -371,7 +371,7 @@ class Engine:
                     raise
                 entries.put(replace(entry, sha256=sha256, size_bytes=size))
         if not len(entries):
-            raise SystemFailure(f"{shown_address(remote.address)} brought no file")
+            raise SystemFailure(f"{shown_address(remote.address)} delivered no file")
         total = entries.total_bytes()
         brought = Brought(item, "", total, entries, moved, tuple(notes), remote.address, remote.validator)
         if len(entries) == 1 and item.path and not item.into:
@@ -399,8 +399,8 @@ class _Bounded:
         self._left -= size_bytes
         if self._left < 0:
             raise DiskFailure(
-                f"{self._archive} unpacks to more than the {format_size(self._room)} that are free in the pool",
-                hint="choose another one with `--pool NAME`, or make room with `fairmile store gc`",
+                f"{self._archive} unpacks to more than the {format_size(self._room)} free in the pool",
+                hint="choose another one with `--pool NAME`, or free space with `fairmile store gc`",
             )
 
 

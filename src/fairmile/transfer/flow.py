@@ -35,13 +35,13 @@ def beyond_size(where: str, size_bytes: int) -> Integrity:
     """Return the error for a body that goes on after its last byte."""
     return Integrity(
         f"{where} sends more than the {size_bytes:,} bytes expected",
-        hint="the source holds another file than the one described",
+        hint="the source has a different file than the one described",
     )
 
 
 def beyond_bound(where: str, most_bytes: int, reason: str) -> SystemFailure:
     """Return the error for a body of unknown size that is larger than may be stored."""
     return SystemFailure(
-        f"{where} does not say how much it sends, and sent more than {format_size(most_bytes)}, {reason}",
+        f"{where} did not state a size, and sent more than {format_size(most_bytes)}, {reason}",
         hint="state the size in the card, or raise the setting `transfer.unsized`",
     )

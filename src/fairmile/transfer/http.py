@@ -291,7 +291,7 @@ class Client:
             old, new = urlsplit(url), urlsplit(target)
             if new.scheme not in ("http", "https"):
                 raise SystemFailure(
-                    f"{shown_address(url)} redirects to {shown_address(target)}, which is no web address"
+                    f"{shown_address(url)} redirects to {shown_address(target)}, which is not a web address"
                 )
             if old.scheme == "https" and new.scheme == "http":
                 raise SystemFailure(
@@ -360,10 +360,10 @@ class Client:
             # What stands where a port should may be the beginning of a password with a / in it.
             shown = re.sub(r"(://[^:]*):.*", r"\1:…", shown_address(base))
             raise UsageError(
-                f"{shown!r} is no web address", hint="expected https://HOST:PORT/PATH; a / in a password is %2F"
+                f"{shown!r} is not a web address", hint="expected https://HOST:PORT/PATH; a / in a password is %2F"
             ) from error
         if parts.scheme not in ("http", "https") or not host:
-            raise UsageError(f"{shown_address(base)!r} is no web address", hint="expected https://HOST/PATH")
+            raise UsageError(f"{shown_address(base)!r} is not a web address", hint="expected https://HOST/PATH")
         endpoint = self._endpoint(parts.scheme, host, port or (443 if parts.scheme == "https" else 80))
         name = f"[{host}]" if ":" in host else host
         headers = {"Host": f"{name}:{port}" if port else name, "User-Agent": "fairmile"}
@@ -420,7 +420,7 @@ class Client:
             tls = ssl.create_default_context(cafile=file, capath=folder)
         except OSError as error:
             raise UsageError(
-                f"SSL_CERT_FILE: {file} holds no certificates: {error.strerror}", hint="mend the variable or unset it"
+                f"SSL_CERT_FILE: {file} holds no certificates: {error.strerror}", hint="fix or unset the variable"
             ) from error
         tls.set_alpn_protocols(["http/1.1"])
         return tls
@@ -505,17 +505,17 @@ def _expect_success(url: str, head: Head) -> None:
         raise Busy(f"{where} answers {status} {head.reason}".rstrip(), hint="try again later", after_s=after)
     if status == 407:
         raise SystemFailure(
-            f"the proxy on the way to {where} wants a login: it answers 407 {head.reason}".rstrip(),
+            f"the proxy on the way to {where} requires a login: it answers 407 {head.reason}".rstrip(),
             hint="give it in the variable http_proxy: http://USER:PASSWORD@HOST:PORT",
         )
     if status in (401, 403):
         host = urlsplit(url).hostname
         raise SystemFailure(
-            f"{where} wants a login: it answers {status} {head.reason}".rstrip(),
+            f"{where} requires a login: it answers {status} {head.reason}".rstrip(),
             hint=f"put `machine {host} login … password …` into ~/.netrc; `fairmile show` tells how to get access",
         )
     if status in (404, 410):
-        raise NotFound(f"there is nothing at {where}: it answers {status} {head.reason}".rstrip())
+        raise NotFound(f"{where} does not exist: the server answers {status} {head.reason}".rstrip())
     raise SystemFailure(f"{where} answers {status} {head.reason}".rstrip())
 
 

@@ -115,7 +115,7 @@ def check_path(path: str, where: str) -> str:
     """Return a path that is safe below any folder, or raise UsageError that names where it stands."""
     parts = path.split("/")
     if not path or any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
-        raise UsageError(f"{where}: {path!r} is no plain path", hint="expected names separated by '/', without '..'")
+        raise UsageError(f"{where}: {path!r} is not a plain path", hint="expected names separated by '/', without '..'")
     if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):
         raise SystemFailure(f"{where}: a name in {path[:60]!r}… is longer than 255 bytes", hint="choose a shorter one")
     return path

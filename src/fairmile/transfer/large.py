@@ -150,7 +150,7 @@ class LargeFile:
 
     def _no_source_left(self) -> FairmileError:
         faults = [offer.fault for offer in self.offers if offer.fault is not None]
-        return faults[0] if faults else SystemFailure(f"{self.path}: no source is left")
+        return faults[0] if faults else SystemFailure(f"{self.path}: no source left")
 
     # The connections
 
@@ -227,24 +227,24 @@ class LargeFile:
         if body.validator and offer.validator and body.validator != offer.validator:
             raise Changed(
                 f"{offer.shown} changed while it was read",
-                hint="fetch it again; if it goes on, ask its owner for a version that stays",
+                hint="fetch it again; if it happens again, ask its owner for a fixed version",
             )
         offer.validator = offer.validator or body.validator
         if body.total_bytes is not None and body.total_bytes != self.part.size_bytes:
             raise Integrity(
                 f"{offer.shown} announces {body.total_bytes:,} bytes, expected {self.part.size_bytes:,}"
                 + self._page_note(body),
-                hint="the source holds another file than the one described",
+                hint="the source has a different file than the one described",
             )
         if not body.is_whole:
             offer.has_ranges = True
             return
         offer.has_ranges = False
         if any(each.has_ranges and each.fault is None for each in self.offers if each is not offer):
-            raise SystemFailure(f"{offer.shown} cannot send a part of the file, which others can")
+            raise SystemFailure(f"{offer.shown} does not support ranges, which other sources do")
         # All that stands before its place would come for nothing.
         if (wants_part and body.start != segment.pos) or not self._is_only(offer):
-            raise Transient(f"{offer.shown} cannot send a part of the file: one connection has to do")
+            raise Transient(f"{offer.shown} does not support ranges: using one connection")
         self.segments.extend(segment)
 
     def _page_note(self, body: Body) -> str:

@@ -53,7 +53,7 @@ def read_pointer(data: bytes, path: str) -> Pointer | None:
 
 
 class Action(NamedTuple):
-    """Where an object can be had now."""
+    """Where an object is available now."""
 
     url: str
     headers: Mapping[str, str]
@@ -118,7 +118,7 @@ class LfsServer:
 
     def _action(self, pointer: Pointer, path: str, item: Mapping[str, Any] | None) -> Action:
         where = shown_address(self.url)
-        error = item.get("error") if item is not None else {"code": 404, "message": "it does not mention it"}
+        error = item.get("error") if item is not None else {"code": 404, "message": "no entry for it"}
         if isinstance(error, Mapping):
             text = f"{where} has no content for {path} (sha256 {pointer.sha256}): {error.get('message', 'no reason')}"
             if error.get("code") in (404, 410):
@@ -129,7 +129,7 @@ class LfsServer:
         url = action.get("href") if isinstance(action, Mapping) else None
         headers = action.get("header") or {} if isinstance(action, Mapping) else None
         if not isinstance(url, str) or not isinstance(headers, Mapping):
-            raise SystemFailure(f"{where} does not say where the content of {path} can be had")
+            raise SystemFailure(f"{where} does not say where the content of {path} is available")
         return Action(url, {str(name): str(value) for name, value in headers.items()})
 
     def _bring_one(
@@ -174,11 +174,11 @@ class LfsServer:
             is_longer = part.size_bytes > size
             part.restart()
             if resumed:
-                raise Transient(f"what an earlier attempt left of {path} is damaged")
+                raise Transient(f"the partial file of {path} is damaged")
             raise Integrity(
-                f"{where} does not send the content of {path}: "
+                f"{where} sent other content for {path}: "
                 + (f"more than its {size:,} bytes" if is_longer else f"its sha256 is not {pointer.sha256}"),
-                hint="the LFS server holds other bytes than the repository was made with; ask its owner",
+                hint="the LFS server has other data than the repository; ask its owner",
             )
 
 

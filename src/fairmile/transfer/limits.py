@@ -38,11 +38,9 @@ def parse_limit(text: str) -> list[Rule]:
         match = _RULE.fullmatch(part.strip())
         rate = match["rate"].strip() if match else ""
         if match is None or not rate:
-            raise UsageError(f"{text!r} is no limit", hint="write `20 MB/s` or `20 MB/s 08:00-18:00, 200 MB/s`")
+            raise UsageError(f"{text!r} is not a limit", hint="write `20 MB/s` or `20 MB/s 08:00-18:00, 200 MB/s`")
         if match["from"] and _minute(match["from"]) == _minute(match["to"]):
-            raise UsageError(
-                f"{part.strip()!r} never holds: it ends when it begins", hint="write 00:00-24:00 for always"
-            )
+            raise UsageError(f"{part.strip()!r} is empty: it ends when it begins", hint="write 00:00-24:00 for always")
         bytes_per_s = None if rate.lower() in ("none", "unlimited") else _rate(rate)
         rules.append(
             Rule(bytes_per_s, _minute(match["from"]), _minute(match["to"])) if match["from"] else Rule(bytes_per_s)
@@ -53,7 +51,7 @@ def parse_limit(text: str) -> list[Rule]:
 def _rate(text: str) -> float:
     size, slash, per = text.rpartition("/")
     if not slash or per.strip().lower() not in ("s", "sec", "second"):
-        raise UsageError(f"{text!r} is no rate", hint="write it as in `20 MB/s`")
+        raise UsageError(f"{text!r} is not a rate", hint="write it as in `20 MB/s`")
     rate = parse_size(size.strip())
     if rate <= 0:
         raise UsageError(f"the rate {text!r} would never end", hint="give a rate above zero, or `none`")
@@ -63,7 +61,7 @@ def _rate(text: str) -> float:
 def _minute(text: str) -> int:
     hour, _, minute = text.partition(":")
     if int(hour) > 24 or int(minute) > 59 or int(hour) * 60 + int(minute) > _DAY_MINUTES:
-        raise UsageError(f"{text!r} is no time of the day", hint="write 00:00 to 24:00")
+        raise UsageError(f"{text!r} is not a time of the day", hint="write 00:00 to 24:00")
     return int(hour) * 60 + int(minute)
 
 

@@ -62,13 +62,13 @@ class SftpLocation(NamedTuple):
         user = unquote(match["user"] or "") if match else ""
         if scheme.lower() not in schemes or match is None or (user and not _USER.fullmatch(user)):
             raise UsageError(
-                f"{shown_address(address)!r} is no address that ssh can use",
+                f"{shown_address(address)!r} is not an address that ssh can use",
                 hint=f"it looks like {schemes[0]}://user@host/folder/file",
             )
         if match["password"]:
             raise UsageError(
-                f"{shown_address(address)!r} holds a password, which does not belong into an address",
-                hint="give ssh a key (ssh-copy-id brings it there); a password of rsync goes into ~/.netrc",
+                f"{shown_address(address)!r} holds a password, which does not belong in an address",
+                hint="give ssh a key (ssh-copy-id installs it); a password of rsync goes into ~/.netrc",
             )
         try:
             path = unquote_to_bytes(slash + text)
@@ -246,7 +246,7 @@ class Session:
     def broken_rules(self, what: str) -> SystemFailure:
         return SystemFailure(
             f"{self.server.host} does not speak sftp as it should: it {what}",
-            hint="login scripts over there must print nothing when no terminal is there",
+            hint="login scripts there must print nothing without a terminal",
         )
 
     # Questions
@@ -283,9 +283,9 @@ class Session:
     def refused(self, content: bytes, path: bytes) -> FairmileError:
         where, code = shown_address(self.server.address(path)), struct.unpack_from(">I", content)[0]
         if code == _NO_SUCH_FILE:
-            return NotFound(f"there is no {where}")
+            return NotFound(f"no {where}")
         if code == _PERMISSION_DENIED:
-            return SystemFailure(f"{where} may not be read", hint="ask its owner for the permission to read it")
+            return SystemFailure(f"{where} cannot be read", hint="ask its owner for the permission to read it")
         reason = _printable(b"".join(_strings(content[4:])[:1])) or f"error {code}"
         kind = Transient if code in (_NO_CONNECTION, _CONNECTION_LOST) else SystemFailure
         return kind(f"{where} cannot be read: {reason}")
@@ -421,7 +421,7 @@ class SftpBody:
             self._ask_ahead()
         status = session.attributes(session.checked(_ATTRS, self._answer(number), place.path), 0)[0]
         if not stat.S_ISREG(status.mode):
-            raise NotFound(f"{shown_address(place.address(place.path))} is no file")
+            raise NotFound(f"{shown_address(place.address(place.path))} is not a file")
         self.total_bytes: int | None = status.size
         self.validator = status.validator
         if size_bytes is None:

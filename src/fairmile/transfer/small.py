@@ -187,7 +187,7 @@ class SmallFiles:
                 break
             if attempt + 1 < self._settings.retries:
                 self._stop.wait(min(waits, default=0.0))
-        raise next(iter(faults.values()), SystemFailure(f"{item.path}: no source is left"))
+        raise next(iter(faults.values()), SystemFailure(f"{item.path}: no source left"))
 
     def _receive(
         self, item: Item, remote: Remote, batch: Batch, buffer: memoryview, notes: list[str], *, alone: bool
@@ -247,7 +247,7 @@ class SmallFiles:
         return most, "the limit for a file of unknown size"
 
     def _are_all_slow(self, remotes: Sequence[Remote], slow: Collection[str]) -> bool:
-        """Tell whether no source is left to hope for: each was slow for this file, or for several others."""
+        """Tell whether no source left to hope for: each was slow for this file, or for several others."""
         return all(
             remote.address in slow or self._slow_servers[_server(remote)] >= _KNOWN_SLOW_FILES for remote in remotes
         )

@@ -80,7 +80,7 @@ class Transfer:
         path = objects.incoming / f"{_attempt(plan)}.lock"
         is_busy = path.exists()
         if is_busy:
-            self._watcher.note(f"{plan.what}: another process is bringing it; waiting")
+            self._watcher.note(f"{plan.what}: another process is fetching it; waiting")
         with Lock(path, timeout_s=_PATIENCE_S):
             yield is_busy
             self._record(plan).remove()
@@ -263,11 +263,11 @@ def _collect(outcome: Outcome, brought: Sequence[Brought]) -> None:
 
 
 def _failed(failures: Sequence[Failure], total: int) -> FairmileError:
-    """Return the error that tells what could not be brought: a wrong byte before a missing answer."""
+    """Return the error that tells what could not be fetched: a wrong byte before a missing answer."""
     worst = next((each for each in failures if isinstance(each.error, Integrity)), failures[0])
     if total == 1:
         return worst.error
     kind = type(worst.error) if type(worst.error) in (Integrity,) else SystemFailure
     rest = f" (and {len(failures) - 1:,} more)" if len(failures) > 1 else ""
-    message = f"{len(failures):,} of {total:,} files could not be brought: {worst.item.path}: {worst.error}{rest}"
-    return kind(message, hint=worst.error.hint or "the others are kept; fetch again to bring the rest")
+    message = f"{len(failures):,} of {total:,} files could not be fetched: {worst.item.path}: {worst.error}{rest}"
+    return kind(message, hint=worst.error.hint or "the others are stored; fetch again for the rest")

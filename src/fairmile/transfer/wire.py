@@ -142,7 +142,7 @@ class Connection:
             length = number(text)
             if length is None:
                 self.close()
-                raise Transient(f"{self.endpoint} announces the length {text[:60]!r}, which is no number")
+                raise Transient(f"{self.endpoint} announces the length {text[:60]!r}, which is not a number")
             self._left, self._chunked = length, False
         else:
             self._left, self._chunked = None, False
@@ -312,4 +312,4 @@ def _why(error: OSError) -> str:
 
 
 def _stalled(error: OSError) -> str:
-    return "sent nothing for too long" if isinstance(error, TimeoutError) else f"broke off: {_why(error)}"
+    return "stopped responding" if isinstance(error, TimeoutError) else f"broke off: {_why(error)}"

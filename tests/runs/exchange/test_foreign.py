@@ -85,7 +85,7 @@ def test_values_that_no_record_can_hold_become_text() -> None:
 def test_a_file_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     foreign = ForeignRun("test", "key", "name", 1.0, files={"../../evil": tmp_path / "x"})
-    with pytest.raises(UsageError, match="climbs out"):
+    with pytest.raises(UsageError, match="leaves its folder"):
         foreign.lay(tmp_path / "run")
     assert not (tmp_path / "evil").exists()
 

@@ -264,7 +264,7 @@ class TestBadDays:
         assert {row.id for row in runs.rows()} == {before.id, run.id}
         assert runs.get(run.id).state is RunState.FAILED
         assert run.result.reason.startswith(f"exit code 1; a disk was full: {small_disk} has 0 B of 16.0 MiB free")
-        assert run.result.hint == "free some room, or write to another file system"
+        assert run.result.hint == "free some space, or write to another file system"
 
     def test_a_full_disk_that_a_program_did_not_mention_is_named(self, small_disk: Path, runs: Runs) -> None:
         fill = "cat /dev/zero > ballast 2>/dev/null; exit 4"
@@ -282,8 +282,8 @@ class TestBadDays:
     @pytest.mark.parametrize(
         ("printed", "told"),
         [
-            ("OSError: [Errno 122] Disk quota exceeded: 'a.pt'", "the quota was used up: OSError: [Errno 122]"),
-            ("torch.OutOfMemoryError: CUDA out of memory.", "the memory of the GPU was too small"),
+            ("OSError: [Errno 122] Disk quota exceeded: 'a.pt'", "the quota was exceeded: OSError: [Errno 122]"),
+            ("torch.OutOfMemoryError: CUDA out of memory.", "the GPU ran out of memory"),
         ],
     )
     def test_what_else_ran_out_is_told_by_the_output(self, runs: Runs, printed: str, told: str) -> None:

@@ -117,7 +117,7 @@ def test_a_file_beyond_8_gib_is_listed(tmp_path: Path) -> None:
         file.truncate(512 + size + 1024)
         assert listed_size(file, "it.tar") == ListedSize(1, size)
         file.truncate(512 + size - 1)
-        with pytest.raises(Integrity, match="ends in the midst of the member 'large'"):
+        with pytest.raises(Integrity, match="ends in the middle of the member 'large'"):
             listed_size(file, "it.tar")
 
 
@@ -174,7 +174,7 @@ def test_a_damaged_pax_header_is_refused(record: bytes) -> None:
 
 def test_a_long_name_without_a_member_means_that_the_archive_is_cut_off() -> None:
     data = tar_of(tar_member("n" * 200, b"x"))
-    with pytest.raises(Integrity, match="ends in the midst of a member's header"):
+    with pytest.raises(Integrity, match="ends in the middle of a member's header"):
         unpacked(data[:1024] + bytes(1024))
 
 

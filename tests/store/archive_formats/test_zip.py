@@ -142,7 +142,7 @@ def test_a_size_that_lies_names_the_member(size: int, reason: str) -> None:
 
 
 def test_a_member_that_lies_beyond_the_end_is_refused() -> None:
-    with pytest.raises(Integrity, match=r"the member 'a/one\.txt' should lie at byte 16,777,216"):
+    with pytest.raises(Integrity, match=r"the member 'a/one\.txt' should be at byte 16,777,216"):
         unpacked(patched(SMALL, b"PK\1\2", 42, struct.pack("<L", 1 << 24)))
     with pytest.raises(Integrity, match=r"the member 'a/one\.txt' is cut off"):
         unpacked(patched(SMALL, b"PK\1\2", 20, struct.pack("<L", 1 << 24)))

@@ -106,7 +106,7 @@ def test_none_is_a_word_for_no_pruner():
         ({"trials": True}, "'trials' must be a whole number", None),
         ({"seed": -1}, "'seed' must be at least 0", None),
         ({"reduction": 1}, "'reduction' must be at least 2", None),
-        ({"time": "soon"}, "'soon' is no duration", "1:30:00"),
+        ({"time": "soon"}, "'soon' is not a duration", "1:30:00"),
         ({"time": 0}, "longer than nothing", None),
         ({"node_hours": 0}, "above 0", None),
         ({"node_hours": float("inf")}, "above 0", None),

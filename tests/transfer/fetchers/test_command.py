@@ -314,7 +314,7 @@ def test_a_program_that_ends_well_without_data_is_an_error(folder: Path) -> None
 
 
 def test_a_missing_program_is_named(folder: Path) -> None:
-    with pytest.raises(SystemFailure, match="there is no program 'no-such-tool'"):
+    with pytest.raises(SystemFailure, match="not a program 'no-such-tool'"):
         fetcher("mytool", {"command": ["no-such-tool", "{url}", "{file}"]}).bring("my:x", folder, ignore)
 
 
@@ -434,7 +434,7 @@ def test_a_key_in_a_query_never_becomes_an_argument_either(folder: Path) -> None
 
 def test_no_path_brings_a_second_line_into_the_standard_input(folder: Path) -> None:
     mine = fetcher("mytool", {"command": ["mytool", "{file}"], "input": "get {path}\n"})
-    with pytest.raises(UsageError, match="no path should have"):
+    with pytest.raises(UsageError, match="not a path should have"):
         mine.bring("mytool+my://host/a%0Adelete", folder, lambda count: None)
 
 

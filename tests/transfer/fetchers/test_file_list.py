@@ -149,9 +149,9 @@ def test_a_name_that_is_too_long_is_cut_and_stays_itself() -> None:
         ("%2e%2e", "ends in a folder"),
         ("https:///x", "names no host"),
         ("mailto:someone", "names no host"),
-        ("https://[broken/x", "is no address"),
+        ("https://[broken/x", "is not an address"),
         ("file:///etc/passwd", "a file of this machine"),
-        ("list+https://a.net/list.txt", "is no address of a file"),
+        ("list+https://a.net/list.txt", "is not an address of a file"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(line: str, message: str) -> None:
@@ -232,13 +232,13 @@ def test_a_list_and_its_files_come_over_http(web: Replay, fetcher: FileList) -> 
 
 def test_a_login_page_is_no_list(web: Replay, fetcher: FileList) -> None:
     web.replies["/all.txt"] = Reply(b"<!DOCTYPE html>\n<html><body>Please log in</body></html>\n")
-    with pytest.raises(InvalidDocument, match="'<!DOCTYPE html>' is no address"):
+    with pytest.raises(InvalidDocument, match="'<!DOCTYPE html>' is not an address"):
         fetcher.find(f"list+{web.url}/all.txt")
 
 
 def test_bytes_are_no_list(web: Replay, fetcher: FileList) -> None:
     web.replies["/all.txt"] = Reply(b"\x89HDF\r\n\x1a\n\xff\xfe")
-    with pytest.raises(Integrity, match=r"all\.txt is no text"):
+    with pytest.raises(Integrity, match=r"all\.txt is not text"):
         fetcher.find(f"list+{web.url}/all.txt")
 
 
@@ -250,5 +250,5 @@ def test_an_unknown_fragment_is_refused(fetcher: FileList) -> None:
 def test_an_address_of_many_files_cannot_stand_in_a_list(web: Replay, fetcher: FileList) -> None:
     web.replies["/all.txt"] = Reply(b"git+https://a.net/x.git\n")
     [remote] = fetcher.find(f"list+{web.url}/all.txt")
-    with pytest.raises(Unsupported, match="cannot stand in a list"):
+    with pytest.raises(Unsupported, match="is not allowed in a list"):
         fetcher.open(remote, 0, None)

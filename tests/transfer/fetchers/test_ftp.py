@@ -410,7 +410,7 @@ def test_a_server_that_says_more_than_it_was_asked_is_not_misunderstood(make: Ma
 def test_a_server_that_says_nothing_is_given_up(make: Make) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(Transient, match="said nothing for too long"),
+        pytest.raises(Transient, match="stopped responding"),
     ):
         make(stall_s=0.2).find(f"ftp://127.0.0.1:{silent.getsockname()[1]}/x")
 
@@ -427,7 +427,7 @@ def test_a_listed_name_that_leaves_the_folder_is_refused(make: Make, name: str) 
     listing = f"type=file;size=1;modify=20240101000000; {name}\r\n".encode()
     with closing(Scripted({"CWD": "250 ok", "MLSD": "150 here"}, listing)) as server:
         fetcher = make()
-        with pytest.raises(SystemFailure, match="no plain name"):
+        with pytest.raises(SystemFailure, match="not a plain name"):
             fetcher.find(f"ftp://127.0.0.1:{server.port}/folder/")
         fetcher.close()
 

@@ -177,7 +177,7 @@ def test_links_are_left_out_so_that_no_listing_goes_in_circles(
 
 def test_an_empty_folder_has_nothing(fetcher: Globus, tmp_path: Path) -> None:
     (tmp_path / "there" / "void").mkdir()
-    with pytest.raises(NotFound, match="there is no file below"):
+    with pytest.raises(NotFound, match="not a file below"):
         fetcher.find(f"globus://{THERE}/void")
 
 
@@ -336,7 +336,7 @@ def test_files_that_went_elsewhere_are_noticed(
 def test_without_a_login_the_error_gives_the_steps(environ: dict[str, str], folder: Path) -> None:
     fetcher = make(environ)
     for attempt in (fetcher.find, lambda address: fetcher.bring(address, folder, ignore)):
-        with pytest.raises(SystemFailure, match="needs a login") as caught:
+        with pytest.raises(SystemFailure, match="requires a login") as caught:
             attempt(f"globus://{THERE}/x")
         assert "globus login" in (caught.value.hint or "")
 
@@ -345,7 +345,7 @@ def test_a_login_of_another_profile_does_not_count(
     environ: dict[str, str], service: GlobusService, publish: Callable[[Mapping[str, bytes]], str]
 ) -> None:
     cli_login(environ, {"transfer.api.globus.org": token(service.token)}, "production/work")
-    with pytest.raises(SystemFailure, match="needs a login"):
+    with pytest.raises(SystemFailure, match="requires a login"):
         make(environ).find(publish({"a": b"a"}))
     assert make({**environ, "GLOBUS_PROFILE": "work"}).find(publish({"a": b"a"}))
 
@@ -360,7 +360,7 @@ def test_an_expired_token_is_renewed_with_the_clis_own_client(
 
 def test_an_expired_token_that_cannot_be_renewed_needs_a_login(environ: dict[str, str]) -> None:
     cli_login(environ, {"transfer.api.globus.org": token("old", expires_in_s=-100)})
-    with pytest.raises(SystemFailure, match="needs a login"):
+    with pytest.raises(SystemFailure, match="requires a login"):
         make(environ).find(f"globus://{THERE}/x")
 
 

@@ -156,7 +156,7 @@ def test_one_file_is_found_under_its_own_name(gauges: Replay, fetcher: HuggingFa
 
 
 def test_a_path_that_is_not_there_is_said(gauges: Replay, fetcher: HuggingFace) -> None:
-    with pytest.raises(NotFound, match="no file in hf://datasets/harbour/gauges/LICENSE"):
+    with pytest.raises(NotFound, match="not a file in hf://datasets/harbour/gauges/LICENSE"):
         fetcher.find("hf://datasets/harbour/gauges/LICENSE")
 
 
@@ -238,7 +238,7 @@ def test_a_gated_repository_is_read_by_who_accepted_its_conditions(gauges: Repla
         (Reply(b"", 401, {"X-Error-Code": "RepoNotFound"}), NotFound, "does not exist, or it is private"),
         (Reply(b"", 401, {"X-Error-Code": "GatedRepo"}), SystemFailure, "is gated"),
         (Reply(b"", 404, {"X-Error-Code": "RevisionNotFound"}), NotFound, "no revision 'main'"),
-        (Reply(b"", 404), NotFound, "nothing at hf://datasets/harbour/gauges"),
+        (Reply(b"", 404), NotFound, "hf://datasets/harbour/gauges does not exist"),
         (Reply(b"", 451), SystemFailure, "451"),
         (Reply(b"<html>log in</html>"), Integrity, "JSON"),
         (Reply({"sha": "../../etc"}), Integrity, "which commit"),

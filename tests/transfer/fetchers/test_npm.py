@@ -294,6 +294,6 @@ def test_a_secret_counts_for_its_own_host_and_path(settings: dict[str, str], url
 
 
 def test_a_registry_that_is_no_web_address_is_refused_without_its_password() -> None:
-    with pytest.raises(UsageError, match="is no registry") as caught:
+    with pytest.raises(UsageError, match="is not a registry") as caught:
         registry_of({"registry": "ftp://me:pass@h.invalid"}, "")
     assert "pass" not in str(caught.value)

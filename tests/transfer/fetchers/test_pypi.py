@@ -244,7 +244,7 @@ def test_a_file_for_one_platform_must_be_named() -> None:
     ("wanted", "kind", "words"),
     [
         (Wanted("t", "3"), NotFound, "no version 3"),
-        (Wanted("t", "latest"), UsageError, "'latest' is no version"),
+        (Wanted("t", "latest"), UsageError, "'latest' is not a version"),
         (Wanted("t", "1", "t-1.tar.xz"), NotFound, "no file 't-1.tar.xz'; did you mean 't-1.tar.gz'"),
     ],
 )

@@ -399,7 +399,7 @@ def test_data_that_need_a_login_say_how_to_give_it(fetcher: Build, public: Accou
 def test_cold_storage_is_named_on_opening(fetcher: Build, public: Account) -> None:
     nobody = fetcher(public.endpoint)
     (found,) = nobody.find("s3://open/frozen")
-    with pytest.raises(SystemFailure, match="s3://open/frozen lies in cold storage") as caught:
+    with pytest.raises(SystemFailure, match="s3://open/frozen is in cold storage") as caught:
         nobody.open(found, 0, None)
     assert "restore-object" in str(caught.value.hint)
 
@@ -501,7 +501,7 @@ def test_another_service_is_asked_by_path(endpoint: str, url: str) -> None:
     "endpoint", ["store.example", "ftp://store.example", "https://u:p@store.example", "http://h:x"]
 )
 def test_an_endpoint_that_is_none_is_refused_without_its_password(endpoint: str) -> None:
-    with pytest.raises(UsageError, match="is no S3 endpoint") as caught:
+    with pytest.raises(UsageError, match="is not an S3 endpoint") as caught:
         s3.other_place(endpoint, "b", "")
     assert ":p@" not in str(caught.value)
 
@@ -622,7 +622,7 @@ def test_only_a_checksum_of_all_bytes_counts(
     [
         (403, "RequestTimeTooSkewed", SystemFailure, "clock"),
         (400, "ExpiredToken", SystemFailure, "refuses the credentials"),
-        (404, "NoSuchKey", NotFound, "nothing at s3://b/k"),
+        (404, "NoSuchKey", NotFound, "s3://b/k does not exist"),
         (405, "MethodNotAllowed", SystemFailure, "405 MethodNotAllowed"),
     ],
 )

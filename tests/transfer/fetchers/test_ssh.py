@@ -317,7 +317,7 @@ def test_what_may_not_be_read_is_said_with_a_way_out(
     service.chmod(0o755)
     for config in another_server(sshd, tmp_path, f"Subsystem sftp {service}\n"):
         fetcher = make(config)
-        with pytest.raises(SystemFailure, match="may not be read") as caught:
+        with pytest.raises(SystemFailure, match="cannot be read") as caught:
             fetcher.open(fetcher.find(f"ssh://there{tmp_path}/shut")[0], 0, None)
         assert "ask its owner" in str(caught.value.hint)
         fetcher.close()

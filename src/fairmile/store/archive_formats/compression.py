@@ -170,7 +170,7 @@ class Expanded:
         if not data and decoder.needs_input:
             data = self._packed.read(PIECE_BYTES)
             if not data:
-                raise self._damage("the compressed data are cut off")
+                raise self._damage("the compressed data is truncated")
         try:
             out = decoder.decompress(data, size)
         except self._codec.errors as error:
@@ -179,7 +179,7 @@ class Expanded:
                     str(self._damage(f"decompressing needs more than {WINDOW_BYTES >> 20} MiB of memory: {error}")),
                     hint="unpack it by hand with the program that packed it, and add the folder",
                 ) from error
-            raise self._damage(f"the compressed data are damaged: {error}") from error
+            raise self._damage(f"the compressed data is damaged: {error}") from error
         if decoder.eof:
             self._pending, self._decoder = decoder.unused_data, None
             self._ended = not self._frames

@@ -50,7 +50,7 @@ def shown(name: str) -> str:
 def damaged(archive: str, what: str, member: str | None = None) -> Integrity:
     """Return the error for an archive, or a member of it, that is cut off or contradicts itself."""
     where = f"{archive}: " if member is None else f"{archive}: the member {shown(member)} "
-    return Integrity(where + what, hint="fetch it again; if that does not help, it is damaged where it comes from")
+    return Integrity(where + what, hint="fetch it again; if that does not help, the source is damaged")
 
 
 def refused(archive: str, member: str, what: str) -> UsageError:
@@ -136,7 +136,7 @@ class Source:
         return damaged(self.archive, f"{what} (byte {self.at:,}{self._part})")
 
     def cut_off(self, what: str) -> Integrity:
-        return self.damaged(f"the archive ends in the midst of {what}")
+        return self.damaged(f"the archive ends in the middle of {what}")
 
     def _pull(self, size: int) -> bytes:
         return guarded(self.archive, self._stream.read, size)
@@ -155,8 +155,7 @@ class RandomAccess:
         if not 0 <= offset <= self.size_bytes - size:
             raise damaged(
                 self.archive,
-                f"{what} should lie at byte {offset:,} and have {size:,} bytes, but the archive has "
-                f"{self.size_bytes:,}",
+                f"{what} should be at byte {offset:,} and have {size:,} bytes, but the archive has {self.size_bytes:,}",
             )
         guarded(self.archive, self._file.seek, offset)
         parts = []

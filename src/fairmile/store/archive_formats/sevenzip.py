@@ -266,7 +266,7 @@ def _index(file: RandomAccess) -> tuple[list[_Folder], list[_File]]:
         if len(folders) != 1 or not folders[0].packed_bytes:
             raise text.wrong("is packed in several streams, or in none")
         data = _unpacked_header(file, folders[0])
-    raise damaged(file.archive, "the header of the 7z archive is packed more often than makes sense")
+    raise damaged(file.archive, "the header of the 7z archive is packed too many times")
 
 
 def _unpacked_header(file: RandomAccess, folder: _Folder) -> bytes:

@@ -238,7 +238,7 @@ def _stored_map(source: Source, spans: array[int]) -> None:
             elif len(spans) < expected:
                 _append(source, spans, number)
         if len(text) > BLOCK:
-            raise source.damaged("the map of a sparse file is no list of numbers")
+            raise source.damaged("the map of a sparse file is not a list of numbers")
 
 
 def _read_pax(source: Source, header: _Header, before: _Before) -> None:

@@ -123,7 +123,7 @@ class Fetchers:
         """Return the fetcher that serves an address."""
         scheme = scheme_of(address)
         if not scheme:
-            raise UsageError(f"{shown_address(address)!r} is no address", hint="expected SCHEME://HOST/PATH")
+            raise UsageError(f"{shown_address(address)!r} is not an address", hint="expected SCHEME://HOST/PATH")
         if _REPOSITORY.fullmatch(address):
             return self.named("git")
         name = SCHEMES.get(scheme)

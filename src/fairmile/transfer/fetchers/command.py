@@ -146,14 +146,14 @@ def parse_command(name: str, settings: Any) -> Command:
         )
     field = f"transfer.fetchers.{name}"
     if not _NAME.fullmatch(name):
-        raise InvalidDocument([Problem(f"{name!r} is no name for a program", field="transfer.fetchers")])
+        raise InvalidDocument([Problem(f"{name!r} is not a name for a program", field="transfer.fetchers")])
     if not isinstance(settings, Mapping):
         raise InvalidDocument(
             [Problem("expected keys with values", field=field, hint="command: [mytool, get, '{url}', '{file}']")]
         )
     problems = [
         Problem(
-            f"there is no such key; {did_you_mean(str(key), _KEYS) or 'known: ' + ', '.join(_KEYS)}",
+            f"no such key; {did_you_mean(str(key), _KEYS) or 'known: ' + ', '.join(_KEYS)}",
             field=f"{field}.{key}",
         )
         for key in settings
@@ -177,7 +177,7 @@ def parse_command(name: str, settings: Any) -> Command:
     is_target = set(_TARGET) if output == "file" else {"folder"}
     if not problems and not _fields([*settings["command"], text]) & is_target:
         wanted = "{file}" if output == "file" else "{folder}"
-        problems.append(Problem(f"no word holds {wanted}, so nothing would be written", field=f"{field}.command"))
+        problems.append(Problem(f"no word contains {wanted}, so nothing would be written", field=f"{field}.command"))
     if "find" in settings:
         problems += _template_problems(settings["find"], f"{field}.find", _SOURCE)
     if problems:
@@ -208,7 +208,7 @@ def _template_problems(words: Any, field: str, allowed: Sequence[str], also: str
     for number, word in enumerate(words):
         problems += _placeholder_problems(word, f"{field}[{number}]", allowed)
     if not words[0] or words[0].startswith("-") or "{" in words[0]:
-        problems.append(Problem(f"{words[0]!r} is no program", field=f"{field}[0]"))
+        problems.append(Problem(f"{words[0]!r} is not a program", field=f"{field}[0]"))
     if not problems and not _fields([*words, also]) & set(_SOURCE):
         problems.append(Problem("no word holds {url}, so the address would not be passed on", field=field))
     return problems
@@ -290,7 +290,7 @@ class CommandFetcher:
         schemes = self._command.schemes
         if not colon or not _SCHEME.fullmatch(scheme.lower()) or (schemes and scheme.lower() not in schemes):
             raise UsageError(
-                f"{shown!r} is no address for {self._command.name}",
+                f"{shown!r} is not an address for {self._command.name}",
                 hint=f"it takes {', '.join(f'{each}://…' for each in schemes or ('scheme',))}",
             )
         if not all(letter.isprintable() and not letter.isspace() for letter in address):
@@ -328,7 +328,7 @@ class CommandFetcher:
             listing = None
         if not isinstance(listing, list) or not all(isinstance(each, Mapping) for each in listing):
             raise SystemFailure(
-                f"{self._command.name} lists {shown_address(address)} in a form that is not understood",
+                f"{self._command.name} lists {shown_address(address)} in an unknown format",
                 hint=f"transfer.fetchers.{self._command.name}.find must print JSON as `rclone lsjson` does",
             )
         entries = [{str(key).lower(): value for key, value in each.items()} for each in listing]

@@ -119,7 +119,7 @@ def _local_path(address: str) -> Path:
         if not address.startswith("/"):
             raise UsageError(f"file:{rest} holds no absolute path", hint="write file:///folder/name")
     if not address or "\0" in address:
-        raise UsageError(f"{address!r} is no path of a file")
+        raise UsageError(f"{address!r} is not a path of a file")
     return Path(address).absolute()
 
 
@@ -156,7 +156,7 @@ def _below(folder: Path) -> Iterator[Remote]:
                 if text.startswith(b"/") or (real != top and not real.startswith(top.rstrip("/") + "/")):
                     raise UsageError(
                         f"the symbolic link {path} leads out of {folder}, to {os.fsdecode(text)}",
-                        hint="replace it by what it leads to, or fetch that on its own",
+                        hint="replace it with its target, or fetch the target separately",
                     )
                 yield Remote(path.as_uri(), name, len(text), mode=_LINK_MODE)
             else:
@@ -172,7 +172,7 @@ def _regular(path: Path, status: os.stat_result) -> os.stat_result:
     if stat.S_ISREG(status.st_mode):
         return status
     if stat.S_ISDIR(status.st_mode):
-        raise NotFound(f"{path} is a folder and no file")
+        raise NotFound(f"{path} is a folder, not a file")
     raise UsageError(f"{path} is neither a file nor a folder", hint="name a file whose size does not change")
 
 
@@ -190,7 +190,7 @@ def _link_text(path: Path) -> bytes:
 def _failure(path: Path, error: OSError) -> FairmileError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return NotFound(f"there is no file or folder {path}")
+        return NotFound(f"no file or folder {path}")
     if error.errno in _MAY_PASS:
         return Transient(f"cannot read {path}: {reason}")
     hint = "ask its owner for the permission to read it" if error.errno in (errno.EACCES, errno.EPERM) else None

@@ -60,15 +60,15 @@ class FileList:
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise Integrity(f"{shown_address(address)} is no text and so no list of addresses") from error
+            raise Integrity(f"{shown_address(address)} is not text, so it is not a list of addresses") from error
 
     def _ranged(self, address: str) -> RangeFetcher:
         # A list in a list would have no end if it named itself.
         found = None if scheme_of(address).startswith("list+") else self._fetchers.ranged(address)
         if found is None:
             raise Unsupported(
-                f"{shown_address(address)} cannot stand in a list: it may mean many files",
-                hint="a list names single files; fetch that address by itself",
+                f"{shown_address(address)} is not allowed in a list: it may stand for many files",
+                hint="a list names single files; fetch that address separately",
             )
         return found
 
@@ -103,15 +103,15 @@ def _address(line: str, base: str) -> str:
     """Return the address a line means; ValueError says why it means none."""
     shown = shown_address(line if len(line) <= 80 else line[:77] + "...")
     if _NOT_IN_AN_ADDRESS.search(line):
-        raise ValueError(f"{shown!r} is no address: it holds a space, a quote or an angle bracket")
+        raise ValueError(f"{shown!r} is not an address: it holds a space, a quote or an angle bracket")
     try:
         address = line if scheme_of(line) else urljoin(base, line)
         parts = urlsplit(address)
     except ValueError as error:
-        raise ValueError(f"{shown!r} is no address: {error}") from error
+        raise ValueError(f"{shown!r} is not an address: {error}") from error
     scheme = scheme_of(address)
     if not scheme or scheme.startswith("list+"):
-        raise ValueError(f"{shown!r} is no address of a file")
+        raise ValueError(f"{shown!r} is not an address of a file")
     if scheme == "file" and scheme_of(base) != "file":
         raise ValueError(f"{shown!r} is a file of this machine, which a list from elsewhere cannot name")
     if scheme != "file" and not parts.netloc:

@@ -92,7 +92,7 @@ class Ftp:
             host = None
         if scheme.lower() not in ("ftp", "ftps") or not host or not host.isprintable() or " " in host:
             raise UsageError(
-                f"{shown_address(address)!r} is no FTP address", hint="it looks like ftp://host/folder/file"
+                f"{shown_address(address)!r} is not an FTP address", hint="it looks like ftp://host/folder/file"
             )
         if any(byte in b"\0\r\n" for byte in raw + user.encode(errors="replace") + unquote_to_bytes(password or "")):
             raise UsageError(f"{shown_address(address)!r} holds a line break or NUL, which FTP cannot express")
@@ -220,14 +220,14 @@ class _Connection:
     def _below(self, top: bytes, prefix: bytes, deepest: int) -> Iterator[Remote]:
         if not deepest:
             raise SystemFailure(
-                f"{shown_address(self.server.address(top + prefix))} lies more than {_DEEPEST} folders deep",
-                hint="a link on the server may lead in circles; name the folder below it",
+                f"{shown_address(self.server.address(top + prefix))} is more than {_DEEPEST} folders deep",
+                hint="a link on the server may form a loop; name the folder below it",
             )
         for name, facts in self._listed(top + prefix):
             if b"/" in name or name in (b"", b".", b".."):
                 raise SystemFailure(
                     f"{shown_address(self.server.address(top + prefix))} lists a file named {_name(name)!r}, "
-                    "which is no plain name"
+                    "which is not a plain name"
                 )
             path = prefix + name
             kind = facts.get("type", "").lower()
@@ -371,7 +371,7 @@ def _failure(where: str, error: Exception) -> FairmileError:
                 f"{where}: the server refuses the login: {said}", hint="store user and password for it in ~/.netrc"
             )
         if _code(error) == "550":
-            return NotFound(f"{where} cannot be had: {said}")
+            return NotFound(f"{where} is not available: {said}")
         return SystemFailure(f"{where}: the server refuses: {said}")
     if isinstance(error, ssl.SSLCertVerificationError):
         return SystemFailure(
@@ -379,8 +379,8 @@ def _failure(where: str, error: Exception) -> FairmileError:
             hint="SSL_CERT_FILE may name a file with the certificates you trust",
         )
     if isinstance(error, TimeoutError):
-        return Transient(f"{where}: the server said nothing for too long")
-    return Transient(f"{where}: the connection failed: {said or 'the server hung up'}")
+        return Transient(f"{where}: the server stopped responding")
+    return Transient(f"{where}: the connection failed: {said or 'the server closed the connection'}")
 
 
 def _code(error: Exception) -> str:

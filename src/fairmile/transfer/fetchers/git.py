@@ -43,7 +43,9 @@ _PASSED_ON = (
 _SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=15 -o ConnectTimeout=15"
 _ASK_S = 60.0
 _LFS_STEPS = "check that `git lfs ls-files` works in a clone of it, or set lfs.url in its .lfsconfig"
-_LOGIN_STEPS = "it is missing or wants a login: put one into ~/.netrc, or set up an ssh key or git's credential helper"
+_LOGIN_STEPS = (
+    "it does not exist or requires a login: add one to ~/.netrc, or set up an ssh key or git's credential helper"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class GitAddress:
         parts = urlsplit(text)
         if parts.scheme not in _SCHEMES or not parts.path.strip("/") or (parts.scheme == "file") == bool(parts.netloc):
             raise UsageError(
-                f"{shown!r} is no address of a git repository",
+                f"{shown!r} is not an address of a git repository",
                 hint="expected git+https://HOST/REPOSITORY[@REVISION][#PATH], or ssh or file instead of https",
             )
         if (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-"):
@@ -83,7 +85,7 @@ class GitAddress:
         if revision.startswith("-") or (at and not revision) or re.search(r"[\s:^~?*\[\\\x00-\x1f]|\.\.|@\{", revision):
             raise UsageError(f"{shown!r}: {revision!r} names no revision", hint="give a branch, a tag or a full commit")
         if path and (set(path.split("/")) & {"", ".", "..", ".git"} or "\0" in path):
-            raise UsageError(f"{shown!r}: {path!r} is no path within a repository")
+            raise UsageError(f"{shown!r}: {path!r} is not a path within a repository")
         location, login = urlunsplit(parts), None
         if parts.scheme in ("http", "https"):
             location, login = without_login(location)
@@ -191,7 +193,7 @@ class _Checkout:
         found = next((refs[name] for name in names if name in refs), None)
         if found is None:
             what = f"branch or tag {wanted!r}" if wanted else "commit yet"
-            raise NotFound(f"there is no {what}", hint="name a branch, a tag or a full commit")
+            raise NotFound(f"no {what}", hint="name a branch, a tag or a full commit")
         return found
 
     def check_out(self) -> None:
@@ -320,14 +322,14 @@ class _LocalLfs:
             source = next((each / inside for each in self._places if (each / inside).is_file()), None)
             if source is None:
                 raise NotFound(
-                    f"there is no content for {path} (sha256 {name}) in {self._places[0].parent}",
+                    f"no content for {path} (sha256 {name}) in {self._places[0].parent}",
                     hint="run `git lfs fetch --all` in that repository",
                 )
             part = place / f"{name}.part"
             try:
                 shutil.copyfile(source, part)
                 if sha256_file(part) != name:
-                    raise Integrity(f"{source} is damaged: its sha256 is another", hint="run `git lfs fsck` there")
+                    raise Integrity(f"{source} is damaged: its sha256 does not match", hint="run `git lfs fsck` there")
                 os.replace(part, place / name)
             except OSError as error:
                 raise write_failure(str(part), error) from error

@@ -158,7 +158,7 @@ class Globus:
             collection = LocalGlobusConnectPersonal(config_dir=str(home)).endpoint_id or ""
         if not collection:
             raise Unsupported(
-                f"{place} can come only by a transfer to a Globus collection on this machine, and none is known",
+                f"{place} needs a transfer to a Globus collection on this machine, and none is known",
                 hint="set transfer.globus_collection (and transfer.globus_root), or set up Globus Connect Personal",
             )
         return Destination(str(collection), root)
@@ -204,7 +204,7 @@ class Globus:
             if status == "INACTIVE":
                 raise SystemFailure(
                     f"Globus task {task_id} waits for you{_reason(task)}",
-                    hint=f"`globus task show {task_id}` says for what; then fetch again, which goes on with it",
+                    hint=f"`globus task show {task_id}` says for what; then fetch again, which resumes it",
                 )
             self._sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
@@ -217,7 +217,7 @@ class Globus:
         login = _Login(self._context)
         authorizer = login.authorizer(_TRANSFER, _TRANSFER_SCOPE)
         if authorizer is None:
-            raise SystemFailure(f"{place} needs a login at Globus, and there is none", hint=_LOGIN_STEPS)
+            raise SystemFailure(f"{place} requires a login at Globus", hint=_LOGIN_STEPS)
         try:
             with TransferClient(authorizer=authorizer, app_name="fairmile", **login.service("transfer")) as client:
                 yield _Service(client, login)
@@ -269,7 +269,7 @@ class _Service:
                 elif entry["type"] == "file":
                     found.append(_File(base + name, name, int(entry["size"]), str(entry["last_modified"])))
         if not found:
-            raise NotFound(f"there is no file below {place}")
+            raise NotFound(f"no file below {place}")
         return sorted(found, key=lambda each: os.fsencode(each.name))
 
     def _entries(self, collection: str, path: str) -> Iterator[Mapping[str, Any]]:

@@ -68,7 +68,7 @@ class HuggingFace:
         pinned = place._replace(revision=commit)
         found = [self._remote(pinned, entry) for entry in self._entries(pinned) if entry.get("type") == "file"]
         if not found:
-            raise NotFound(f"there is no file in {place}", hint=f"look at {self._hub}/{place.page}/tree/{commit}")
+            raise NotFound(f"no file in {place}", hint=f"look at {self._hub}/{place.page}/tree/{commit}")
         if is_gated:  # the hub lists a gated repository to everyone and refuses its files
             head, _ = self.client.ask("HEAD", found[0].address, found[0].headers)
             if head.status in (401, 403):
@@ -106,14 +106,14 @@ class HuggingFace:
         for _ in range(_MOST_PAGES):
             entries, head = self._json(place, url)
             if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-                raise Integrity(f"the hub does not answer with a list of the files of {place}")
+                raise Integrity(f"the hub did not return the list of files of {place}")
             yield from entries
             following = next_page(head.headers.get("link", ""), url)
             if following is None:
                 return
             # A token must not follow a link to another host.
             if urlsplit(following)[:2] != urlsplit(url)[:2]:
-                raise Integrity(f"the list of the files of {place} goes on at the foreign {shown_address(following)}")
+                raise Integrity(f"the list of the files of {place} continues at the foreign {shown_address(following)}")
             url = following
         raise SystemFailure(f"the list of the files of {place} does not end")
 
@@ -129,7 +129,7 @@ class HuggingFace:
                 raise Integrity(f"the hub states no sha256 for {path} of {place}")
             checksums = (Checksum("sha256", digest),)
         elif isinstance(entry.get("oid"), str):
-            # Git's name of a small file is no digest of its bytes alone, but the hub serves it as its ETag.
+            # Git's name of a small file is not a digest of its bytes alone, but the hub serves it as its ETag.
             validator = f'"{entry["oid"]}"'
         shown = PurePosixPath(path).name if path == place.path else path
         if place.path:
@@ -153,7 +153,7 @@ class HuggingFace:
         if code == "RevisionNotFound":
             return NotFound(f"{place.repository} has no revision {place.revision!r}")
         if head.status == 404 and code in ("", "EntryNotFound"):
-            return NotFound(f"there is nothing at {place}: the hub answers 404")
+            return NotFound(f"{place} does not exist: the hub answers 404")
         if head.status in (401, 403, 404):  # the hub does not tell a stranger whether a private repository exists
             return self._locked(place, is_gated=False)
         return SystemFailure(f"the hub answers {head.status} {head.reason} for {place}")
@@ -173,7 +173,7 @@ class HuggingFace:
                 hint=f"accept its conditions at {page} and wait for its authors where they decide themselves",
             )
         return SystemFailure(
-            f"{place} is gated: its files are given to known users only",
+            f"{place} is gated: only registered users get its files",
             hint=f"1. log in and accept its conditions at {page}; 2. {log_in}",
         )
 

@@ -47,7 +47,7 @@ class Npm:
             document = self.client.get_json(url, {"Accept": _ACCEPT, **authorization(settings, url)})
         except NotFound as error:
             raise NotFound(
-                f"there is no npm package {wanted.name!r} at {shown_address(registry)}",
+                f"no npm package {wanted.name!r} at {shown_address(registry)}",
                 hint="check its name; a private package needs a token in ~/.npmrc",
             ) from error
         tarball, checksums = choose(wanted, document, registry)
@@ -129,7 +129,7 @@ def registry_of(settings: Mapping[str, str], scope: str) -> str:
     given = (scope and settings.get(f"@{scope.lower()}:registry")) or settings.get("registry") or _REGISTRY
     bare = without_login(given)[0]
     if urlsplit(bare).scheme not in ("http", "https"):
-        raise UsageError(f"{shown_address(given)!r} is no registry", hint="see `npm config get registry`")
+        raise UsageError(f"{shown_address(given)!r} is not a registry", hint="see `npm config get registry`")
     return bare.rstrip("/") + "/"
 
 
@@ -150,7 +150,7 @@ def authorization(settings: Mapping[str, str], url: str) -> dict[str, str]:
             try:
                 plain = base64.b64decode(password, validate=True)
             except binascii.Error:
-                raise UsageError(f"{place}_password in .npmrc is no base64", hint="run `npm login` again") from None
+                raise UsageError(f"{place}_password in .npmrc is not base64", hint="run `npm login` again") from None
             return {"Authorization": "Basic " + base64.b64encode(user.encode() + b":" + plain).decode()}
     return {}
 

@@ -81,7 +81,7 @@ class PyPI:
             if files:
                 return files, {urlsplit(bare)[:2]: own}
         asked = ", ".join(shown_address(index) for index in indexes)
-        raise NotFound(f"there is no Python package {wanted.name!r} at {asked}", hint="check its name")
+        raise NotFound(f"no Python package {wanted.name!r} at {asked}", hint="check its name")
 
 
 class Wanted(NamedTuple):
@@ -133,7 +133,7 @@ def index_addresses(environ: Mapping[str, str], credentials: Credentials, prefix
         if given:
             options[name] = given
     if options.get("no-index", "").strip().lower() in _TRUE:
-        raise UsageError("pip's settings forbid to ask any index (no-index)", hint="see `pip config list`")
+        raise UsageError("pip's settings forbid any index (no-index)", hint="see `pip config list`")
     all_of_them = [*options.get("extra-index-url", "").split(), options.get("index-url", "").strip() or _INDEX]
     found = [index for index in all_of_them if urlsplit(index).scheme in ("http", "https")]
     if not found:
@@ -168,7 +168,7 @@ def _config_file(path: Path) -> Iterator[tuple[str, str]]:
         return
     except (configparser.Error, UnicodeDecodeError) as error:
         first = str(error).splitlines()[0]
-        raise UsageError(f"{path} cannot be read: {shown_address(first)}", hint="mend it; pip needs it too") from None
+        raise UsageError(f"{path} cannot be read: {shown_address(first)}", hint="fix it; pip needs it too") from None
     for section in ("global", "download"):
         if parser.has_section(section):
             for key, value in parser.items(section):
@@ -268,14 +268,14 @@ def _version(wanted: Wanted, by_version: Mapping[Version, list[File]]) -> Versio
         try:
             asked = Version(wanted.version)
         except InvalidVersion as error:
-            raise UsageError(f"{wanted.version!r} is no version of a Python package") from error
+            raise UsageError(f"{wanted.version!r} is not a version of a Python package") from error
         if asked not in by_version:
             newest = ", ".join(str(version) for version in sorted(by_version, reverse=True)[:5])
             raise NotFound(f"{wanted.name} has no version {asked}", hint=f"the newest are: {newest or 'none'}")
         return asked
     offered = [version for version, files in by_version.items() if not all(file.is_yanked for file in files)]
     if not offered:
-        raise NotFound(f"{wanted.name} has no release that is still offered", hint="name a version")
+        raise NotFound(f"{wanted.name} has no release that is still available", hint="name a version")
     return max([version for version in offered if not version.is_prerelease] or offered)
 
 

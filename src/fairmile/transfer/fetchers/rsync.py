@@ -59,7 +59,7 @@ class Rsync:
                 if entry.link.startswith(b"/") or leads_to.split(b"/")[0] == b"..":
                     raise UsageError(
                         f"{shown_address(address)}: the symbolic link {_text(name)!r} leads out of the folder",
-                        hint="replace it by what it leads to, or fetch that on its own",
+                        hint="replace it with its target, or fetch the target separately",
                     )
             mode = _LINK_MODE if entry.kind == "l" else 0o755 if entry.executable else 0o644
             found.append(
@@ -89,7 +89,7 @@ class Rsync:
         name = posixpath.basename(place.path)  # empty where the path ends in a slash: then "." stands for the folder
         first = next((entry for entry in entries if entry.path == (name or b".")), None)
         if first is None:
-            raise NotFound(f"{shown_address(address)} is not there")
+            raise NotFound(f"{shown_address(address)} does not exist")
         if first.kind == "l":
             raise UsageError(
                 f"{shown_address(address)} is a symbolic link, which rsync does not follow",
@@ -107,7 +107,7 @@ class Rsync:
         target: Sequence[str],
         on_wait: Callable[[], None] | None = None,
     ) -> str:
-        # In the C locale every byte that is no plain letter is shown by its number, so that no name is misread.
+        # In the C locale every byte that is not a plain letter is shown by its number, so that no name is misread.
         env = {**passed_on(self._context.environ), "LC_ALL": "C", "TZ": "UTC"}
         path = _literal(os.fsdecode(place.path))
         host = f"[{place.host}]" if ":" in place.host else place.host
@@ -134,7 +134,9 @@ def _parse(address: str) -> SftpLocation:
     if any(byte < 32 for byte in place.path):
         raise UsageError(f"{shown_address(address)!r} holds a control character, which rsync cannot be given")
     if b"\\" in place.path and _WILDCARD.search(os.fsdecode(place.path)):
-        raise UsageError(f"{shown_address(address)!r} holds a backslash and a wildcard, of which rsync takes only one")
+        raise UsageError(
+            f"{shown_address(address)!r} holds a backslash and a wildcard, of which rsync accepts only one"
+        )
     if place.scheme == "rsync":
         module, _, path = place.path[1:].partition(b"/")
         if not place.path.startswith(b"/") or not _MODULE.fullmatch(module):
@@ -160,16 +162,14 @@ def _quoted(word: str) -> str:
 def _entry(line: str, address: str) -> _Entry:
     match = _LISTED.fullmatch(line)
     if match is None:
-        raise SystemFailure(f"rsync lists {shown_address(address)} in a form that is not understood: {line[:200]!r}")
+        raise SystemFailure(f"rsync lists {shown_address(address)} in an unknown format: {line[:200]!r}")
     mode, size, day, hour, shown = match.groups()
     path = _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), shown.encode())
     link = b""
     if mode[0] == "l":  # the size is that of the link's text, so an arrow within a name does no harm
         path, arrow, link = path[: -int(size) - 4], path[-int(size) - 4 : -int(size)], path[-int(size) :]
         if arrow != b" -> ":
-            raise SystemFailure(
-                f"rsync lists {shown_address(address)} in a form that is not understood: {line[:200]!r}"
-            )
+            raise SystemFailure(f"rsync lists {shown_address(address)} in an unknown format: {line[:200]!r}")
     return _Entry(mode[0], int(size), f"{day}-{hour}", path, link, mode[3] in "xs")
 
 

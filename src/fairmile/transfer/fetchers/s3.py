@@ -60,7 +60,7 @@ class S3:
         if found:
             return found
         if status == 404:
-            raise NotFound(f"there is no object and no folder {address}", hint="check it with `aws s3 ls`")
+            raise NotFound(f"no object and no folder {address}", hint="check it with `aws s3 ls`")
         raise self._failure(address, status, b"")
 
     def open(self, remote: Remote, start: int, stop: int | None) -> Body:
@@ -96,7 +96,7 @@ class S3:
             token = page.next
             if not token:
                 return
-        raise SystemFailure(f"the listing of {address} comes back to where it was and never ends")
+        raise SystemFailure(f"the listing of {address} repeats and never ends")
 
     def _ask(
         self,
@@ -173,7 +173,7 @@ def parse_address(address: str) -> tuple[str, str]:
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
-        raise UsageError(f"{address!r} holds half a surrogate pair, which is no character") from error
+        raise UsageError(f"{address!r} has an unpaired surrogate, which is not a character") from error
     if size > 1024:
         raise UsageError(f"the key in {address[:80]}… has {size} bytes and S3 allows 1024")
     return bucket, key
@@ -196,7 +196,7 @@ def other_place(endpoint: str, bucket: str, region: str) -> BucketLocation:
         host, port = None, None
     if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
         raise UsageError(
-            f"{shown_address(endpoint)!r} is no S3 endpoint",
+            f"{shown_address(endpoint)!r} is not an S3 endpoint",
             hint="set transfer.s3_endpoint or AWS_ENDPOINT_URL_S3 to https://HOST[:PORT]",
         )
     name = f"[{host}]" if ":" in host else host
@@ -237,7 +237,7 @@ def read_listing(body: bytes, bucket: str, folder: str) -> Page:
         return Page(remotes, "")
     token = found.fields.get("NextContinuationToken", "")
     if not token:
-        raise Integrity(f"the listing of s3://{bucket}/{folder} is cut off and does not say how to go on")
+        raise Integrity(f"the listing of s3://{bucket}/{folder} is cut off and does not say how to continue")
     return Page(remotes, token)
 
 
@@ -288,22 +288,22 @@ def failure_of(address: str, status: int, fields: Mapping[str, str], *, is_signe
     code, said = fields.get("Code", ""), fields.get("Message", "")
     why = f"{status} {code}".strip()
     if code == "NoSuchBucket" or (status == 404 and not code):
-        return NotFound(f"there is no bucket for {address}" if code else f"there is nothing at {address}")
+        return NotFound(f"no bucket for {address}" if code else f"{address} does not exist")
     if status == 404:
-        return NotFound(f"there is nothing at {address}: the store answers {why}")
+        return NotFound(f"{address} does not exist: the store answers {why}")
     if code == "RequestTimeTooSkewed":
         return SystemFailure(
-            f"the clock of this machine is too far from the store's for {address}", hint="set the clock (NTP)"
+            f"the clock of this machine differs too much from the store's for {address}", hint="set the clock (NTP)"
         )
     if code == "InvalidObjectState":
         return SystemFailure(
-            f"{address} lies in cold storage and cannot be read at once",
-            hint="restore it first with `aws s3api restore-object`",
+            f"{address} is in cold storage and must be restored first",
+            hint="restore it with `aws s3api restore-object`",
         )
     if code in _REFUSED:
         return SystemFailure(
             f"the store refuses the credentials for {address}: {why}",
-            hint="check them with `aws sts get-caller-identity`; log in again where they have run out",
+            hint="check them with `aws sts get-caller-identity`; log in again if they have expired",
         )
     if status in (401, 403) and not is_signed:
         private = f"{address} is not open to everyone: the store answers {why}"

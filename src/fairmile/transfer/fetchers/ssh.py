@@ -108,7 +108,7 @@ def _found(session: Session, place: SftpLocation) -> list[Remote]:
         if text.startswith(b"/") or leads_to.split(b"/")[0] == b"..":
             raise UsageError(
                 f"{where}: the symbolic link {_text(path)!r} leads out of the folder, to {_text(text)!r}",
-                hint="replace it by what it leads to, or fetch that on its own",
+                hint="replace it with its target, or fetch the target separately",
             )
         address = place.address(posixpath.join(place.path, path))
         found.append(Remote(address, _text(path), len(text), mode=_LINK_MODE))

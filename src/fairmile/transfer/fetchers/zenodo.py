@@ -49,7 +49,7 @@ class Zenodo:
         )
         if head.status in (404, 410):
             gone = " any more" if head.status == 410 else ""
-            raise NotFound(f"there is no record {wanted}{gone}", hint=f"look at {self._home}/records/{wanted.number}")
+            raise NotFound(f"no record {wanted}{gone}", hint=f"look at {self._home}/records/{wanted.number}")
         if head.status in (401, 403):
             raise self._locked(wanted, "restricted", "")
         if head.status != 200:
