@@ -314,7 +314,7 @@ def test_a_program_that_ends_well_without_data_is_an_error(folder: Path) -> None
 
 
 def test_a_missing_program_is_named(folder: Path) -> None:
-    with pytest.raises(SystemFailure, match="not a program 'no-such-tool'"):
+    with pytest.raises(SystemFailure, match="no program 'no-such-tool'"):
         fetcher("mytool", {"command": ["no-such-tool", "{url}", "{file}"]}).bring("my:x", folder, ignore)
 
 

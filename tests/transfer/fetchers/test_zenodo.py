@@ -98,7 +98,7 @@ def test_one_file_of_a_record_can_be_meant(record: Replay, fetcher: Zenodo, addr
 
 
 def test_a_file_that_the_record_lacks_is_said_with_the_nearest_name(record: Replay, fetcher: Zenodo) -> None:
-    with pytest.raises(NotFound, match=r"not a file 'tide\.csv'; did you mean 'tides\.csv'") as caught:
+    with pytest.raises(NotFound, match=r"no file 'tide\.csv'; did you mean 'tides\.csv'") as caught:
         fetcher.find("zenodo:9000004/tide.csv")
     assert "a b+c%.txt" in str(caught.value.hint)
 
