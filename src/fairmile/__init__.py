@@ -84,10 +84,10 @@ if TYPE_CHECKING:
     from fairmile.runs.record.run import Run
     from fairmile.runs.rerun import Rerun
     from fairmile.runs.runs import Runs
+    from fairmile.status import WorkspaceStatus
     from fairmile.store.store import Store
     from fairmile.sweeps.folder import Sweep
     from fairmile.sweeps.results import SweepStatus
-    from fairmile.sweeps.status import WorkspaceStatus
     from fairmile.sweeps.sweeps import Sweeps
     from fairmile.sweeps.tuning.results import StudyStatus
     from fairmile.sweeps.tuning.study import Studies

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from fairmile.runs.record.ledger import Ledger
     from fairmile.runs.record.run import Run
     from fairmile.runs.runs import Runs
+    from fairmile.status import WorkspaceStatus
+    from fairmile.store.reservations import Held
     from fairmile.store.store import Store
-    from fairmile.sweeps.status import WorkspaceStatus
     from fairmile.sweeps.sweeps import Sweeps
     from fairmile.sweeps.tuning.study import Studies
     from fairmile.traces.traces import Traces
@@ -513,12 +514,25 @@ class Workspace:
         `on_problem` hears why a system could not be asked; its runs keep their last known state.
         """
         from fairmile.runs.record.layout import open_arrays
-        from fairmile.sweeps.status import read_status
+        from fairmile.status import live_jobs, read_status
 
         ledger = self.ledger
         if ledger.with_jobs() or open_arrays(ledger.root):
             self.runs.refresh(on_problem=on_problem)
-        return read_status(ledger, self.home / "sweeps")
+        live = live_jobs(self.home / "jobs")
+        jobs = [job for job in self.jobs.ls(live=True) if job.id in live] if live else []
+        for job in jobs:
+            if job.trouble:
+                on_problem(f"{job.id}: {job.trouble}")
+        return read_status(ledger, self.home / "sweeps", jobs=jobs, transfers=self._transfers())
+
+    def _transfers(self) -> Iterator[Held]:
+        """Yield the transfers into the pools, without loading the store where there are none."""
+        if not self.config["pools"] and not any((self.home / "store" / "reserved").glob("[0-9a-f]*")):
+            return
+        pools = self.store.pools
+        for pool in pools:
+            yield from pools.reservations(pool)
 
     @cached_property
     def runs(self) -> Runs:

@@ -165,10 +165,10 @@ class TestStatus:
 
 def test_status_tells_how_far_sweeps_are(fairmile: Fairmile) -> None:
     fairmile("sweep", "run", "-p", "n=1,2,3", "--name", "parts", "--", "sh", "-c", "test {n} != 2")
-    assert "sweep parts-" not in fairmile("status").out  # a point that failed has come to its end
+    assert "unfinished" not in fairmile("status").out  # a point that failed has come to its end
     first = fairmile("runs", "ls", "--json", "--name", "parts", "--state", "done").json["runs"][0]["id"]
     fairmile("runs", "rm", first)
     told = fairmile("status").out
     assert "1 done, 1 failed of 3" in told
-    (found,) = fairmile("status", "--json").json["sweeps"]
-    assert (found["count"], found["runs"]) == (3, {"done": 1, "failed": 1})
+    (activity,) = fairmile("status", "--json").json["active"]
+    assert (activity["kind"], activity["progress_text"]) == ("sweep", "1 done, 1 failed of 3")

@@ -457,6 +457,17 @@ def _place() -> str:
         return ""
 
 
+def process_began(pid: int) -> float | None:
+    """Return when a process of this machine began, in seconds since the epoch; None when there is none."""
+    ticks = _started(pid)
+    try:
+        with open("/proc/stat", encoding="utf-8") as stream:
+            booted = next(int(line.split()[1]) for line in stream if line.startswith("btime "))
+    except (OSError, StopIteration):
+        return None
+    return booted + int(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
 def _started(pid: int) -> str:
     """Return the start time of a process in clock ticks, or an empty text when there is none."""
     try:

@@ -1,4 +1,4 @@
-"""`fairmile runs` and `fairmile status`: list, show, cancel and exchange runs."""
+"""`fairmile runs`: list, show, cancel and exchange runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.values import Value
 from fairmile.runs.results import Projection, RunDetails, RunOutput
-from fairmile.sweeps.status import SweepProgress, WorkspaceStatus, states_text
 from fairmile.workspace import Workspace
 
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
@@ -68,7 +67,7 @@ def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: 
     rows = Workspace.open().ledger.rows(name=name, group=group, states=wanted, tag=tag, limit=most)
 
     def render(rows: RunRows) -> None:
-        _print_rows(out, rows)
+        print_rows(out, rows)
         if len(rows) == most:
             out.hint("there may be more runs: --all lists them")
 
@@ -228,30 +227,8 @@ def reindex(out: Out, dry_run: bool) -> None:
     out.show(index, lambda index: out.line(f"{count(index.runs, 'run')} {verb}"))
 
 
-@click.command()
-@json_output(WorkspaceStatus)
-def status(out: Out) -> None:
-    """Show running, queued and recent runs, and unfinished sweeps, here and on every system."""
-    out.show(Workspace.open().status(on_problem=out.say), lambda status: _print_status(out, status))
-
-
-def _print_status(out: Out, status: WorkspaceStatus) -> None:
-    out.line(f"runs: {states_text(status.counts) or 'none yet'}")
-    for each in status.sweeps:
-        out.line(_sweep_line(each))
-    _print_rows(out, status.live[:_SHOWN] or status.last)
-    if len(status.live) > _SHOWN:
-        out.hint(f"{len(status.live) - _SHOWN:,} more are running or queued: `fairmile runs ls --all` lists them")
-
-
-def _sweep_line(progress: SweepProgress) -> str:
-    sweep = progress.sweep
-    total = f" of {sweep.count:,}" if sweep.count else ""
-    where = f" on {sweep.system}" if sweep.system else ""
-    return f"sweep {sweep.id}{where}: {states_text(progress.counts) or 'none started'}{total}"
-
-
-def _print_rows(out: Out, rows: Sequence[RunRow]) -> None:
+def print_rows(out: Out, rows: Sequence[RunRow]) -> None:
+    """Print runs as a table."""
     cells = []
     names = _varying(rows)
     for row in rows:

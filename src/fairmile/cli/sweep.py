@@ -22,12 +22,12 @@ from fairmile.cli.run_options import WithCommand, changes_from, command_of, prog
 from fairmile.runs.execute.crew import Ended
 from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
+from fairmile.status import states_text
 from fairmile.sweeps.files import is_definition
 from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.generate import Generated, GenerationPlan
 from fairmile.sweeps.model import Definition, place_of
 from fairmile.sweeps.results import ChangedSweep, PointStatus, SweepList, SweepPoints, SweepStatus
-from fairmile.sweeps.status import states_text
 from fairmile.sweeps.sweeps import SweepPlan, Sweeps
 from fairmile.workspace import Workspace
 

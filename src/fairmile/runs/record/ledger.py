@@ -155,6 +155,7 @@ class Ledger:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._shared: sqlite3.Connection | None = None
 
     def create(self, spec: RunSpec, record: RunRecord) -> Path:
         """Make the folder of a new run and return it; its record gets an id, and is not written yet."""
@@ -224,15 +225,19 @@ class Ledger:
         states: Sequence[RunState] = (),
         tag: str = "",
         identity: str = "",
+        outside: Sequence[str] = (),
         limit: int | None = None,
     ) -> RunRows:
-        """Return what is known of runs, the newest first."""
+        """Return what is known of runs, the newest first; those of the groups `outside` are left out."""
         wanted = {"name": name, "run_group": group, "identity": identity}
         clauses = [f"{column} = ?" for column, value in wanted.items() if value]
         values: list[Any] = [value for value in wanted.values() if value]
         if states:
             clauses.append(f"state IN ({', '.join('?' * len(states))})")
             values += [str(state) for state in states]
+        if outside:
+            clauses.append("run_group NOT IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps(list(outside)))
         if tag:
             clauses.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)")
             values.append(tag)
@@ -251,6 +256,13 @@ class Ledger:
                 rows = index.execute(f"SELECT state, count(*) FROM runs {where} GROUP BY state", values)
                 found[group] = {RunState(state): number for state, number in rows}
         return found
+
+    def mean_elapsed(self, groups: Sequence[str]) -> dict[str, float]:
+        """Return how long the runs of groups took that succeeded, on average, where any did."""
+        question = "SELECT avg(elapsed_s) FROM runs WHERE run_group = ? AND state = ?"
+        with self._index() as index:
+            means = {group: index.execute(question, [group, str(RunState.DONE)]).fetchone()[0] for group in groups}
+        return {group: mean_s for group, mean_s in means.items() if mean_s is not None}
 
     def alike(self, identity: str) -> Iterator[Run]:
         """Yield the runs that succeeded with exactly this that went in, the newest first."""
@@ -378,8 +390,20 @@ class Ledger:
     # The index
 
     @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Look at the folders of the runs once for all questions in the block."""
+        with self._index() as self._shared:
+            try:
+                yield
+            finally:
+                self._shared = None
+
+    @contextlib.contextmanager
     def _index(self) -> Iterator[sqlite3.Connection]:
         """Open the index, brought up to date; where it cannot be kept, one in memory serves."""
+        if self._shared is not None:
+            yield self._shared
+            return
         try:
             connection = self._open(self.root / _INDEX)
             self._refresh(connection)
