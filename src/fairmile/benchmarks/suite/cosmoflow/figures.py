@@ -95,6 +95,8 @@ def _draw_history(figure: Any, history: Sequence[Mapping[str, float]], unit: Arr
     epochs = [row["epoch"] for row in history]
     loss.plot(epochs, [row["train_loss"] for row in history], color=_MODEL)
     loss.set(xlabel="epoch", ylabel="training loss (MSE)", ylim=(0, None))
+    for axis in (loss, score):
+        axis.xaxis.get_major_locator().set_params(integer=True)
     rows = [row for row in history if "mae" in row]
     score.plot([row["epoch"] for row in rows], [row["mae"] for row in rows], color=_MODEL, label="network")
     trivial = float(np.abs(unit - unit.mean(0)).mean())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,9 @@ Array = np.ndarray[Any, Any]
 
 _OBSERVED, _PREDICTED = "#333333", "#d1495b"
 _SHOWN = 3  # locations
-_BARS = ("#bbbbbb", "#8d99ae", "#66a182", "#2e4057", "#edae49", "#d1495b", "#7a1f2b")
+# By what a method is: trivial ones are grey, classical ones blue, the model is red.
+_SHADES = {"trivial": "Greys", "classical": "Blues", "model": "Reds"}
+_COAST, _FAULT, _SEA = "#5c6b73", "#8c564b", "#eaf1f5"
 
 
 def draw_series(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str:
@@ -73,12 +77,36 @@ def draw_map(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str
         axes = figure.subplots(2, 2, sharex=True, sharey=True).ravel()
         for axis, each in zip(axes, PARAMETERS, strict=True):
             values = nnse(truth[..., each.target], guess[..., each.target])
-            axis.scatter(data.longitude, data.latitude, c="#eeeeee", s=6, marker="s", rasterized=False)
-            dots = axis.scatter(longitude, latitude, c=values, s=9, marker="s", cmap="RdYlBu", vmin=0, vmax=1)
-            axis.set_title(f"{each.at(each.lead(lead))}: {np.nanmean(values):.3f}", fontsize=8)
-        figure.colorbar(dots, ax=axes, label="NNSE (0.5: constant mean)", shrink=0.8)
+            axis.scatter(data.longitude, data.latitude, c="#d5d5d5", s=6, marker="s", zorder=2, label="other locations")
+            dots = axis.scatter(
+                longitude, latitude, c=values, s=11, marker="s", cmap="RdYlBu", vmin=0, vmax=1, zorder=4
+            )
+            draw_outline(axis, data.longitude, data.latitude, with_faults=not data.is_made_up)
+            axis.set_title(f"{each.at(each.lead(lead))}: mean NNSE {np.nanmean(values):.3f}", fontsize=8)
+        for axis in axes[2:]:
+            axis.set_xlabel("longitude (°)")
+        for axis in axes[::2]:
+            axis.set_ylabel("latitude (°)")
+        figure.colorbar(dots, ax=axes, label="NNSE of validation locations (0.5: constant mean)", shrink=0.8)
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False, fontsize=8
+        )
 
-    return save_figure(folder / f"map-{lead}.svg", draw, size=(8, 5.5))
+    return save_figure(folder / f"map-{lead}.svg", draw, size=(8, 6.6))
+
+
+def draw_outline(axis: Any, longitude: Array, latitude: Array, *, with_faults: bool) -> None:
+    """Draw coast and faults under a map that shows these places; of a made-up catalog the faults are not these."""
+    outline = json.loads(resources.files(__package__).joinpath("outline.json").read_text("utf-8"))
+    west, south = np.min(longitude) - 0.3, np.min(latitude) - 0.3
+    east, north = np.max(longitude) + 0.3, np.max(latitude) + 0.3
+    coast = np.array(outline["coast"])
+    axis.fill([*coast[:, 0], -130, -130], [*coast[:, 1], coast[-1, 1], coast[0, 1]], color=_SEA, zorder=0)
+    axis.plot(coast[:, 0], coast[:, 1], color=_COAST, lw=0.9, zorder=1, label="coast")
+    for at, trace in enumerate(outline["faults"].values() if with_faults else ()):
+        x, y = np.array(trace).T
+        axis.plot(x, y, color=_FAULT, lw=0.9, zorder=3, label="" if at else "main faults")
+    axis.set(xlim=(west, east), ylim=(south, north), aspect=1 / np.cos(np.radians((south + north) / 2)))
 
 
 def draw_scores(folder: Path, scores: Sequence[Score]) -> str:
@@ -87,18 +115,22 @@ def draw_scores(folder: Path, scores: Sequence[Score]) -> str:
     names = [name for name in names if name in scores[-1].values]
 
     def draw(figure: Any) -> None:
-        axis = figure.subplots()
-        width = 0.85 / len(scores)
-        for place, score in enumerate(scores):
-            values = [score.values[name] for name in names]
-            axis.bar(np.arange(len(names)) + place * width, values, width, label=score.name, color=_colour(place))
-        axis.axhline(0.5, color="black", lw=0.6, ls=":")
-        axis.set_xticks(np.arange(len(names)) + width * (len(scores) - 1) / 2, names, fontsize=8)
-        axis.set_ylabel("NNSE, average over validation locations")
-        axis.set_ylim(0.3, 1)
-        axis.legend(frameon=False, fontsize=8, ncols=3, loc="upper left")
+        draw_bars(figure.subplots(), scores, names)
+        figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside lower left")
 
-    return save_figure(folder / "scores.svg", draw, size=(8, 4))
+    return save_figure(folder / "scores.svg", draw, size=(8, 4.6))
+
+
+def draw_bars(axis: Any, scores: Sequence[Score], names: Sequence[str]) -> None:
+    """Draw a group of bars for each score, one for each method, from zero."""
+    width = 0.85 / len(scores)
+    for place, (score, colour) in enumerate(zip(scores, _colours(scores), strict=True)):
+        values = [score.values[name] for name in names]
+        axis.bar(np.arange(len(names)) + place * width, values, width, label=score.name, color=colour)
+    axis.axhline(0.5, color="black", lw=0.6, ls=":", label="0.5: constant mean")
+    axis.set_xticks(np.arange(len(names)) + width * (len(scores) - 1) / 2, names, fontsize=8)
+    axis.set_ylabel("NNSE, average over validation locations")
+    axis.set_ylim(0, 1)
 
 
 def draw_attention(
@@ -131,6 +163,8 @@ def draw_losses(folder: Path, history: Sequence[Mapping[str, float]]) -> str:
         left, right = figure.subplots(1, 2)
         left.plot([row["epoch"] for row in history], [row["train_loss"] for row in history], "o-", ms=3)
         left.set(xlabel="epoch", ylabel="training loss")
+        for axis in (left, right):
+            axis.xaxis.get_major_locator().set_params(integer=True)
         scored = [row for row in history if CHOICE in row]
         right.plot([row["epoch"] for row in scored], [row[CHOICE] for row in scored], "o-", ms=3, color=_PREDICTED)
         right.set(xlabel="epoch", ylabel="NNSE of the windows that choose the epoch")
@@ -153,5 +187,13 @@ def _degrees(value: float, sides: str) -> str:
     return f"{abs(value):.2f}° {sides[0] if value >= 0 else sides[1]}"
 
 
-def _colour(place: int) -> str:
-    return _BARS[place % len(_BARS)]
+def _colours(scores: Sequence[Score]) -> list[Any]:
+    """Return a colour for each method: one hue for each kind, lighter and darker within it."""
+    from matplotlib import colormaps
+
+    colours = []
+    for at, score in enumerate(scores):
+        alike = [place for place, each in enumerate(scores) if each.kind == score.kind]
+        depth = 0.7 if len(alike) == 1 else 0.3 + 0.45 * alike.index(at) / (len(alike) - 1)
+        colours.append(colormaps[_SHADES[score.kind]](depth))
+    return colours
