@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,6 +116,21 @@ def test_what_states_no_checksum_gives_none(text: str, algorithm: str | None) ->
 
 def test_canonical_json_sorts_keys_and_writes_numbers_as_rfc_8785_says() -> None:
     assert canonical_json({"b": 1.0, "a": [1e21, "é", None]}) == '{"a":[1e+21,"é",null],"b":1}'.encode()
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(1 - 2**53, 2**53 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(max_codepoint=300) | st.characters(exclude_categories=["Cs"])),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(max_codepoint=300)), inner),
+        max_leaves=12,
+    )
+)
+def test_canonical_json_is_what_the_reference_implementation_writes(value: object) -> None:
+    assert canonical_json(value) == rfc8785.dumps(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

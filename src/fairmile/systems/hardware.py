@@ -290,7 +290,7 @@ def software(env: Mapping[str, str] | None = None, *, root: Path = Path("/")) ->
     cuda = env.get("EBVERSIONCUDA") or env.get("CRAY_CUDATOOLKIT_VERSION") or env.get("CUDA_VERSION")
     cuda = cuda or _cuda_version(env.get("CUDA_HOME") or env.get("CUDA_PATH") or str(root / "usr/local/cuda"))
     mpi = next((f"{name} {env[key]}" for key, name in _MPI_VARIABLES.items() if env.get(key)), "")
-    mpi = mpi or _mpi_version(shutil.which("mpirun", path=env.get("PATH", "")) or "")
+    mpi = mpi or _mpi_version(env.get("PATH", ""))
     modules = [each for each in env.get("LOADEDMODULES", "").split(":") if each]
     found.update({key: value for key, value in {"cuda": cuda, "mpi": mpi, "modules": modules}.items() if value})
     return found
@@ -338,7 +338,9 @@ def _cuda_version(folder: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _mpi_version(mpirun: str) -> str:
+def _mpi_version(path: str) -> str:
+    """Return the MPI whose launcher is the first on a search path, with its version."""
+    mpirun = shutil.which("mpirun", path=path)
     if not mpirun:
         return ""
     prefix = Path(os.path.realpath(mpirun)).parent.parent
@@ -380,11 +382,13 @@ _LONG_WORD = r"[A-Za-z0-9+=_-]{32,}"
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that change how numerical programs run; never one that may hold a secret."""
-    return {
-        name: value
-        for name, value in sorted(env.items())
-        if re.fullmatch(_ALLOWED, name) and not re.fullmatch(_NOT_ALLOWED, name) and not looks_secret(name, value)
-    }
+    return {name: value for name, value in sorted(env.items()) if _is_recorded(name, value)}
+
+
+@lru_cache(maxsize=4096)  # the runs of a sweep have the same
+def _is_recorded(name: str, value: str) -> bool:
+    is_allowed = re.fullmatch(_ALLOWED, name) and not re.fullmatch(_NOT_ALLOWED, name)
+    return bool(is_allowed) and not looks_secret(name, value)
 
 
 # What a record from elsewhere may set: counts, switches and seeds of numerical libraries. No name by which one of
