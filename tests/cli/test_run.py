@@ -267,14 +267,14 @@ class TestKnown:
         assert "known" not in fairmile("run", *option, "--", "echo", "high").err
         assert len(run_ids(place)) == 2
 
-    def test_a_file_that_nobody_declared_is_named(self, fairmile: Fairmile, empty: Path) -> None:
+    def test_a_file_that_changed_is_named(self, fairmile: Fairmile, empty: Path) -> None:
         (empty / "data.txt").write_text("1\n")
         fairmile("run", "--", "cat", "data.txt")
         fairmile("run", "--", "sh", "-c", "cat data.txt")
         (empty / "data.txt").write_text("2\n")
         told = fairmile("run", "--", "sh", "-c", "cat data.txt")
         assert told.out == "2\n"
-        assert "but data.txt is neither in git nor declared; declare what the program reads with --data" in told.err
+        assert "but data.txt, which it read, changed" in told.err
 
     def test_results_without_the_metric_that_is_asked_for_are_not(self, fairmile: Fairmile, empty: Path) -> None:
         fairmile("run", "--", "echo", "level 2.5")

@@ -60,15 +60,28 @@ class DigestCache:
     def of(self, path: str, status: os.stat_result) -> str:
         """Return the sha256 of a file whose status was just asked for."""
         stamp = Stamp.of(status)
+        if digest := self.known(path, status):
+            return digest
+        digest = sha256_file(path)
+        if stamp.size_bytes >= _WORTH_CACHING_BYTES and stamp.is_settled:
+            assert self._known is not None
+            real = os.path.realpath(path)
+            self._known[real] = stamp, digest
+            self._used[real] = None
+            self._is_new = True
+        return digest
+
+    def known(self, path: str, status: os.stat_result) -> str:
+        """Return the sha256 of a file that needs not be read; empty where it must be."""
+        stamp = Stamp.of(status)
         if stamp.size_bytes < _WORTH_CACHING_BYTES or not stamp.is_settled:
-            return sha256_file(path)
+            return ""
         if self._known is None:
             self._known = _read(self._file)
         real = os.path.realpath(path)
         stamped = self._known.get(real)
         if stamped is None or not stamped[0].is_same(stamp):
-            stamped = self._known[real] = stamp, sha256_file(path)
-            self._is_new = True
+            return ""
         self._used[real] = None
         return stamped[1]
 

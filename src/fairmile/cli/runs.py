@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_output
 from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
-from fairmile.runs.record.run import RunState
+from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.values import Value
 from fairmile.runs.results import Projection, RunDetails, RunOutput
 from fairmile.workspace import Workspace
@@ -23,6 +24,7 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 _SHOWN = 20
 _METRICS = 3
 _PARAMETERS = 4
+_READS = 10
 _REFERENCE = click.argument("reference", metavar="RUN")
 _REFERENCES = click.argument("references", nargs=-1, required=True, metavar="RUN...")
 _FORMATS = "rocrate, mlflow, clearml, openml or tensorboard."
@@ -275,6 +277,19 @@ def _print_projection(out: Out, projection: Projection) -> None:
         out.say(f"warning: {projection.warning}")
 
 
+def _watched_pairs(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what the program was seen to read, and what was not watched."""
+    coverage = run.captured.coverage
+    reads = list((coverage.reads or {}).items()) if coverage is not None else []
+    for path, read in reads[:_READS]:
+        state = f"sha256 {read.sha256[:12]}" if read.sha256 else "not there" if read.absent else read.trouble
+        yield "read", f"{os.path.relpath(path, run.spec.folder or '/')} {state or 'too large to digest'}"
+    if len(reads) > _READS:
+        yield "read", f"{len(reads) - _READS:,} more: --json lists them"
+    for each in coverage.unwatched if coverage is not None else ():
+        yield "unwatched", each
+
+
 def _usage_texts(usage: Mapping[str, float]) -> list[str]:
     texts = []
     if "cpu_s" in usage:
@@ -302,6 +317,7 @@ def _print_run(out: Out, details: RunDetails) -> None:
         pairs.append(("code", f"{file.name} sha256 {file.sha256[:12]}"))
     for name, given in run.captured.inputs.items():
         pairs.append((f"input {name}", f"{given.asset or given.path} sha256 {given.sha256[:12] or '?'}"))
+    pairs += _watched_pairs(run)
     for name, made in run.outputs.items():
         pairs.append(("output", f"{name} {format_size(made.size_bytes)} sha256 {made.sha256[:12]}"))
     for part in run.energy.parts:

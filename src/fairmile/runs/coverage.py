@@ -8,8 +8,8 @@ Covered are
 
 Anything else in the folder of a run, or below the root of its repository, is not: data that git ignores, large
 untracked files, submodules, links that lead out. Neither is a path that the command, a parameter or a variable names
-outside of it, or that stands in quotes in the program. What a program opens elsewhere by a path that it puts together
-is not seen.
+outside of it, or that stands in quotes in the program. Where a run was watched (see `execute/watching`), of these only
+count what the program really opened.
 
 It needs nothing but the standard library and `base`, as the recorder does, which looks again when the program ended.
 """
@@ -24,9 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_hex
+from fairmile.base.digest_cache import Stamp
 from fairmile.base.git import Repository
 from fairmile.runs.execute import capture
 from fairmile.runs.record.record import Captured, CapturedCode, GitState, RecordedSpec
@@ -60,7 +62,7 @@ def find_uncovered(
     `spec` and `captured` are those of its record, `argv` its command without placeholders, `runs` the folder of all
     runs, `program` the content of its files. Relative paths of the command start at `folder`.
     """
-    cover = _Cover(spec, captured, runs)
+    cover = Cover(spec, captured, runs)
     found: dict[str, None] = {}
     quoted = {os.fsdecode(name) for data in program for name in _QUOTED.findall(data)}
     for name in [*_named(spec, argv), *sorted(name for name in quoted if name.rstrip("/") not in _SCRATCH)]:
@@ -71,11 +73,17 @@ def find_uncovered(
     return list(found)[:MOST]
 
 
-def find_left(spec: RecordedSpec, captured: Captured, runs: Path) -> list[str]:
-    """Return, of the files that a program whose run was covered left and did not declare, the first few."""
+def find_left(
+    spec: RecordedSpec, captured: Captured, runs: Path, there: Mapping[str, Stamp] = MappingProxyType({})
+) -> list[str]:
+    """Return, of the files that a program left or changed and did not declare, the first few.
+
+    Those that were `there` before, and have the same stamp, are none of them.
+    """
     before = captured.code.git
     now = capture.git_state(before.root) if before is not None else None
-    found = [*islice(_Cover(spec, captured, runs).loose(now), MOST)]
+    loose = _loose_files(Cover(spec, captured, runs), now)
+    found = [*islice((path for path in loose if path not in there or stamp_of(path) != there[path]), MOST)]
     found += changed_files(spec, captured, replace(captured, code=CapturedCode(git=now)), runs)
     commits = [(each.commit, each.diff_sha256) for each in (before, now) if each is not None]
     if before is not None and len(set(commits)) > 1:
@@ -85,7 +93,7 @@ def find_left(spec: RecordedSpec, captured: Captured, runs: Path) -> list[str]:
 
 def changed_files(spec: RecordedSpec, before: Captured, now: Captured, runs: Path) -> list[str]:
     """Return the untracked files that were not captured twice with the same content, declared outputs apart."""
-    cover = _Cover(spec, now, runs)
+    cover = Cover(spec, now, runs)
     digests = [
         {each.name: each.sha256 for each in (captured.code.git.untracked if captured.code.git is not None else ())}
         for captured in (before, now)
@@ -133,7 +141,41 @@ def find_newer(argv: Sequence[str], env: Mapping[str, str], folder: str, covered
     return ""
 
 
-class _Cover:
+def find_loose(cover: Cover, git: GitState | None) -> list[str] | None:
+    """Return all files in the folder of a run, or in its repository, that are not covered; None for too many."""
+    found = list(islice(_loose_files(cover, git), _MOST_MATCHES + 1))
+    return found if len(found) <= _MOST_MATCHES else None
+
+
+def _loose_files(cover: Cover, git: GitState | None) -> Iterator[str]:
+    """Yield what is not covered; a link to a folder stands for the files in there."""
+    for path in cover.loose(git):
+        if os.path.islink(path) and os.path.isdir(path):
+            yield from _files_behind(path)
+        else:
+            yield path
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """Return the stamp of a file; None where it cannot be asked for."""
+    try:
+        return Stamp.of(os.stat(path))
+    except OSError:
+        return None
+
+
+def names_digest(names: Iterable[str]) -> str:
+    """Return a digest of the names of files."""
+    return sha256_hex("\0".join(sorted(names)).encode(errors="surrogateescape"))
+
+
+def _files_behind(link: str) -> Iterator[str]:
+    for top, folders, names in os.walk(link):
+        folders[:] = [name for name in folders if not capture.is_cache(Path(top, name))]
+        yield from (os.path.join(top, name) for name in names)
+
+
+class Cover:
     """What of a run is covered: everything below some paths, and all that its outputs match."""
 
     def __init__(self, spec: RecordedSpec, captured: Captured, runs: Path) -> None:
@@ -145,6 +187,15 @@ class _Cover:
         own = [str(each) for each in (runs.parent, runs) if not _is_below(self.folder, str(each))]
         self._below = (*below, *own)
         self._matched = frozenset(_matches(Path(self.folder), spec.outputs)) if self.folder else frozenset()
+
+    @property
+    def top(self) -> str:
+        """The folder that is looked at as a whole: the repository, or where the program works."""
+        return self.root or self.folder
+
+    def is_inside(self, path: str) -> bool:
+        """Tell whether a path is in the folder of a run, or in its repository."""
+        return any(_is_below(path, each) for each in (self.root, self.folder) if each)
 
     def covers(self, path: str) -> bool:
         """Tell whether a file, or all below a folder, is covered or a cache."""
@@ -162,11 +213,10 @@ class _Cover:
             status = os.stat(path)
         except (OSError, ValueError):
             return True  # there is nothing to read
-        whole = [each for each in (self.root, self.folder) if each]
         if path == "/" or path.startswith(_SYSTEM) or stat.S_ISCHR(status.st_mode):
             return True
         is_program = stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IXUSR and "/bin/" in path
-        return bool(is_program) or self.covers(path) or any(_is_below(path, each) for each in whole)
+        return bool(is_program) or self.covers(path) or self.is_inside(path)
 
     def loose(self, git: GitState | None) -> Iterator[str]:
         """Yield what is not covered in the repository and in the folder of a run."""

@@ -13,9 +13,11 @@ from pathlib import Path
 from fairmile.base.digest import ManifestEntry, sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import safe_join, write_atomic
-from fairmile.runs.coverage import MOST, changed_files, find_led_out, find_newer
+from fairmile.runs.coverage import MOST, Cover, changed_files, find_led_out, find_loose, find_newer, names_digest
+from fairmile.runs.execute.watching import changed_read
 from fairmile.runs.record.layout import work_folder
-from fairmile.runs.record.record import Captured, OutputFile, RecordedSpec
+from fairmile.runs.record.ledger import recorded_spec
+from fairmile.runs.record.record import Captured, Coverage, OutputFile, RecordedSpec
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
 from fairmile.store.refs import Ref
@@ -54,10 +56,17 @@ class Candidate:
         before, now = earlier.captured.coverage, self.captured.coverage
         if before is None or now is None:
             return "its record does not say whether everything it could read was covered"
-        if names := now.uncovered:
+        if names := self._unknown(now.uncovered, before):
             return f"{self._listed(names)} {_is(names)} neither in git nor declared; {_DECLARE}"
-        if names := before.uncovered:
+        if names := self._unknown(before.uncovered, before):
             return f"{self._listed(names)} {_is(names, 'was', 'were')} in its folder and not declared; {_DECLARE}"
+        if before.unwatched and not self.spec.inputs:
+            return f"it was not watched: {'; '.join(before.unwatched)}; {_DECLARE}"
+        for path, read in (before.reads or {}).items():
+            if how := changed_read(path, read):
+                return f"{self._listed([path])}, which it read, {how}"
+        if before.reads is not None and before.beside_sha256 != self._beside_sha256:
+            return f"files were added to {self._cover.top} or removed from it"
         if names := ["its folder"] if before.left is None else before.left:
             return f"it changed {self._listed(names)} without declaring that; declare what it writes with --out PATTERN"
         if before.variables_sha256 != now.variables_sha256:
@@ -69,6 +78,21 @@ class Candidate:
             return f"git does not track the content of {self._listed(names)}"
         newer = self._newer(earlier)
         return f"{newer} changed since" if newer else ""
+
+    def _unknown(self, uncovered: Sequence[str], before: Coverage) -> list[str]:
+        """Return which of some paths an earlier run may have read unseen."""
+        if before.reads is None:
+            return list(uncovered)
+        return [path for path in uncovered if path not in before.reads and not self._cover.is_inside(path)]
+
+    @cached_property
+    def _cover(self) -> Cover:
+        return Cover(recorded_spec(self.spec), self.captured, self.runs)
+
+    @cached_property
+    def _beside_sha256(self) -> str:
+        names = find_loose(self._cover, self.captured.code.git)
+        return names_digest(names) if names is not None else ""
 
     def _newer(self, earlier: Run) -> str:
         """Return a part of the software that changed since an earlier run."""
@@ -126,7 +150,7 @@ def keep_outputs(open_store: Callable[[], Store], run: Run) -> None:
     """
     outputs, coverage = run.outputs, run.captured.coverage
     size_bytes = sum(each.size_bytes for each in outputs.values())
-    is_covered = coverage is not None and not coverage.uncovered and coverage.left == []
+    is_covered = coverage is not None and coverage.is_complete and coverage.left == []
     is_reusable = bool(run.identity) and is_covered
     if outputs and run.spec.folder and is_reusable and size_bytes <= _MOST_KEPT_BYTES:
         with contextlib.suppress(FairmileError):

@@ -48,7 +48,10 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "systems": ("__init__", "hardware"),
     "runs": ("__init__", "coverage"),
     "runs/record": ("__init__", "crate", "layout", "parts", "record", "values"),
-    "runs/execute": ("__init__", "capture", "crew", "ending", "printed", "processes", "recorder", "worker", "written"),
+    "runs/execute": (
+        *("__init__", "capture", "crew", "ending", "printed", "processes"),
+        *("recorder", "watching", "worker", "written"),
+    ),
 }
 _MAIN = """\
 import sys

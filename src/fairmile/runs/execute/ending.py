@@ -89,12 +89,12 @@ def stamp_outputs(work: Path, patterns: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
-def find_undeclared(folder: Path, record: RunRecord) -> list[str]:
-    """Return files that a program left in its user's folder without declaring them."""
+def find_undeclared(folder: Path, record: RunRecord, there: Mapping[str, Stamp]) -> list[str]:
+    """Return files that a program left or changed in its user's folder without declaring them; see `find_left`."""
     if not record.spec.folder:
         return []
     try:
-        return find_left(record.spec, record.captured, folder.parent)
+        return find_left(record.spec, record.captured, folder.parent, there)
     except (FairmileError, OSError) as error:
         return [str(error)]
 

@@ -17,6 +17,7 @@ from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.materials import Material, bring, materialize
 from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
+from fairmile.runs.execute.watching import DIGESTS
 from fairmile.runs.parameters import program_files
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.ledger import recorded_spec
@@ -37,7 +38,6 @@ from fairmile.runs.services import Services
 from fairmile.runs.targets import filled, python_of, value_texts
 from fairmile.systems.hardware import passed_on
 
-_DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
 _LINK_MODE = 0o120000
 
 
@@ -80,7 +80,7 @@ class Preparation:
         if original is not None:  # what its program expects at a place of its own
             inputs |= {name: each for name, each in original.captured.inputs.items() if each.place}
         here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
-        inputs |= capture.inputs(here, self._root / _DIGESTS) if here else {}
+        inputs |= capture.inputs(here, self._root / DIGESTS) if here else {}
         fetched = [(name, self._assets().fetch(name)[0].root) for name in sources]
         lock: Sequence[str] | None = None
         digest = ""
@@ -134,7 +134,7 @@ class Preparation:
 
         What is laid out may be the stored file itself, whose bytes somebody or a disk may have changed since.
         """
-        digests = DigestCache(self._root / _DIGESTS)
+        digests = DigestCache(self._root / DIGESTS)
         for entry in self._store().tree(root):
             path = place / entry.path if place.is_dir() else place
             try:

@@ -38,6 +38,7 @@ from fairmile.runs.execute import capture
 from fairmile.runs.execute.ending import find_cause, find_outputs, find_undeclared, stamp_outputs
 from fairmile.runs.execute.printed import MOST_VALUES, find_metrics
 from fairmile.runs.execute.processes import RUN_VARIABLE, find_processes
+from fairmile.runs.execute.watching import FileWatch
 from fairmile.runs.execute.written import SOURCE as EVENT_FILES
 from fairmile.runs.execute.written import take_event_files
 from fairmile.runs.record.crate import card_text
@@ -113,6 +114,7 @@ def finish(
     missing: Mapping[str, str],
     *,
     printed_from: int = 0,
+    watch: FileWatch | None = None,
 ) -> None:
     """Note how a run ended, with all that its log and its outputs tell, and write its card.
 
@@ -155,8 +157,10 @@ def finish(
     if ending.state == "done":  # it will not go on
         record.before = {}
     coverage = record.captured.coverage
-    if coverage is not None and not coverage.uncovered and ending.state == "done":
-        coverage.left = find_undeclared(folder, record)
+    if watch is not None:
+        watch.finish(elapsed_s)
+    if coverage is not None and coverage.is_complete and ending.state == "done":
+        coverage.left = find_undeclared(folder, record, watch.before if watch is not None else {})
     try:
         write_record(folder, record)
     except DiskFailure:  # rather an end without its lists than none
@@ -250,12 +254,13 @@ def execute(
     if record.foreign:  # a stranger's program is not given what this person exported
         env = {**capture.passed_on(env), **given}
     begin(folder, record, env)
-    program = _Program(folder, record, argv, env, work, echo, look)
+    watch = FileWatch.of(folder, record)
+    program = _Program(folder, record, argv, env, work, echo, look, watch)
     ending, elapsed_s = program.run()
     if then is not None:
         record.state = RunState(ending.state)
         then(record)
-    finish(folder, record, ending, elapsed_s, program.missing, printed_from=program.printed_from)
+    finish(folder, record, ending, elapsed_s, program.missing, printed_from=program.printed_from, watch=watch)
     return record
 
 
@@ -271,9 +276,13 @@ class _Program:
         work: Path,
         echo: BinaryIO | None,
         look: Callable[[], str] | None,
+        watch: FileWatch | None = None,
     ) -> None:
         self.folder, self.spec, self.argv, self.work = folder, record.spec, argv, work
         self.env = {**env, **self.spec.env, **run_variables(folder, record)}
+        self._files = watch
+        if watch is not None:
+            self.env |= watch.start(argv, self.env)
         self.missing = {"watch": "it ended before a counter could tell anything"}
         self.printed_from = 0
         self._meter = Meter(folder / FILE)
@@ -344,6 +353,8 @@ class _Program:
         with _Child(process) as child:
             try:
                 self._group = process.pid
+                if self._files is not None:
+                    self._files.pid = process.pid
                 for number in self._early:
                     self._pass(number)
                 self._meter.event("started", pid=process.pid)

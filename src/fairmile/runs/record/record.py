@@ -176,12 +176,32 @@ class CapturedEnvironment(Part):
 
 
 @part
+class ReadFile(Part):
+    """A file, or the names in a folder, that a program was seen to read."""
+
+    sha256: str = ""  # empty where it is too large to read again; then its stamp tells whether it changed
+    size_bytes: int | None = None
+    stamp: list[int] = field(default_factory=list)
+    absent: bool = False  # it looked for the file, and there was none
+    trouble: str = ""  # why there is no digest
+
+
+@part
 class Coverage(Part):
     """Whether everything that the program could read has a digest."""
 
     uncovered: Stated[list[str]] = field(default_factory=list)
     variables_sha256: Stated[str] = ""
     left: list[str] | None = None  # what it changed without declaring that; None: nobody looked
+    reads: dict[str, ReadFile] | None = None  # by path, what it opened of all that is not covered; None: not watched
+    beside_sha256: str = ""  # of the names of all that is not covered in its folder
+    watched: list[str] = field(default_factory=list)
+    unwatched: list[str] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that the program could read is covered, or it was seen what it did read."""
+        return not self.uncovered or self.reads is not None
 
 
 @part

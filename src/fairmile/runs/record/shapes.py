@@ -108,12 +108,26 @@ class CapturedEnvironmentDict(TypedDict):
     definition: NotRequired[dict[str, Any]]
 
 
+class ReadFileDict(TypedDict):
+    """A file, or the names in a folder, that a program was seen to read."""
+
+    sha256: NotRequired[str]
+    size_bytes: NotRequired[int]
+    stamp: NotRequired[list[int]]
+    absent: NotRequired[bool]
+    trouble: NotRequired[str]
+
+
 class CoverageDict(TypedDict):
     """Whether everything that the program could read has a digest."""
 
     uncovered: list[str]
     variables_sha256: str
     left: NotRequired[list[str]]
+    reads: NotRequired[dict[str, ReadFileDict]]
+    beside_sha256: NotRequired[str]
+    watched: NotRequired[list[str]]
+    unwatched: NotRequired[list[str]]
 
 
 class CapturedDict(TypedDict):

@@ -1,0 +1,85 @@
+"""Measures what it costs to watch which files a program opens: a run that is watched beside one that is not.
+
+Run: python speed/watching.py [--seconds S] [--repeats N]
+
+Programs compute for some seconds in Python and read files: `one` reads one data file of 8 MB, `many` opens 2,000 small
+files once, `library` imports 300 modules of the standard library, `shell` starts 200 processes. Each is run by the
+recorder, watched by the preloaded library, by the audit hook of Python, and not at all (`FAIRMILE_WATCH=off`). CPU is
+user and system time of the recorder with all of its children, wall is the time until the record is written. Entrants
+take turns, and the first round, which builds the library, does not count. Figures are ratios of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COMPUTE = "import sys, time\nuntil = time.process_time() + float(sys.argv[1])\n"
+REST = "while time.process_time() < until:\n    sum(range(1000))\n"
+PROGRAMS = {
+    "one": "len(open('data.bin', 'rb').read())\n",
+    "many": "for number in range(2000):\n    open(f'small/{number}.txt').read()\n",
+    "library": "import pkgutil, importlib, contextlib\n"
+    "for module in list(pkgutil.iter_modules())[:300]:\n"
+    "    if module.name.islower() and module.name not in ('antigravity', 'this', 'idlelib', 'turtledemo'):\n"
+    "        with contextlib.suppress(BaseException):\n            importlib.import_module(module.name)\n",
+    "shell": "import subprocess\nfor _ in range(200):\n    subprocess.run(['true'])\n",
+}
+MEANS = {"none": "off", "library preloaded": "", "audit hook": "python"}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--seconds", type=float, default=3.0)
+    arguments.add_argument("--repeats", type=int, default=5)
+    given = arguments.parse_args()
+    print(f"{'program':10} {'watched by':18} {'CPU s':>8} {'ratio':>7} {'wall s':>8} {'ratio':>7}")
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder, "work"))
+        for program in PROGRAMS:
+            measured = measure(program, Path(folder), given.seconds, given.repeats)
+            cpu, wall = (
+                {name: statistics.median(each[kind] for each in measured[name]) for name in MEANS} for kind in (0, 1)
+            )
+            for name in MEANS:
+                columns = [figure for each in (cpu, wall) for figure in (each[name], each[name] / each["none"])]
+                print(f"{program:10} {name:18} {columns[0]:8.3f} {columns[1]:7.3f} {columns[2]:8.3f} {columns[3]:7.3f}")
+
+
+def prepare(work: Path) -> None:
+    (work / "small").mkdir(parents=True)
+    (work / "data.bin").write_bytes(os.urandom(8_000_000))
+    for number in range(2000):
+        (work / "small" / f"{number}.txt").write_text(str(number))
+    for name, text in PROGRAMS.items():
+        (work / f"{name}.py").write_text(COMPUTE + text + REST)
+
+
+def measure(program: str, folder: Path, seconds: float, repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Return CPU and wall time of each run, by what watches."""
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in MEANS}
+    for turn in range(repeats + 1):
+        for name, choice in MEANS.items():
+            before, begins = used(), time.perf_counter()
+            command = [sys.executable, "-m", "fairmile", "run", "--again", f"{program}.py", str(seconds)]
+            environ = {**os.environ, "FAIRMILE_HOME": str(folder / "home"), "FAIRMILE_WATCH": choice}
+            subprocess.run(command, cwd=folder / "work", env=environ, check=True, capture_output=True)
+            if turn:
+                measured[name].append((used() - before, time.perf_counter() - begins))
+    return measured
+
+
+def used() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+"""Which files a program really opens while it runs, beside its code: those become inputs of the run, by digest.
+
+Three light means, which need no rights:
+
+- **a preloaded library** (`audit/opened.c`), built once where there is a C compiler, sees every file that a program and
+  its children open, unless they are linked statically;
+- **the audit hook of Python** (`audit/sitecustomize.py`) does so for Python where there is none;
+- **inotify** sees which files in the folder and the repository of the run are opened, whatever the program is.
+
+What none of them sees is named in the record. `FAIRMILE_WATCH=python` preloads nothing, `FAIRMILE_WATCH=off` leaves the
+program alone.
+It needs nothing but the standard library and `base`, as the recorder does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import select
+import shutil
+import stat
+import struct
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from fairmile.base.digest import sha256_file, sha256_hex
+from fairmile.base.digest_cache import DigestCache, Stamp
+from fairmile.runs.coverage import Cover, find_loose, names_digest, stamp_of
+from fairmile.runs.execute.capture import is_cache
+from fairmile.runs.record.record import ReadFile, RunRecord
+
+_HOOK = Path(__file__).parent / "audit"
+_OWN = str(Path(__file__).parents[2])  # our own package, which may be installed anywhere
+_CHOICE = "FAIRMILE_WATCH"
+DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
+_OPENED = "opened.log"
+_VARIABLE = "FAIRMILE_OPENED"
+_IN_OPEN, _IN_OVERFLOW, _IN_ISDIR = 0x20, 0x4000, 0x40000000
+_EVENT = struct.Struct("iIII")
+_MOST_FOLDERS = 2_000
+_MOST_EVENTS = 200_000
+_MOST_READS = 1_000
+# Digests of what was read take at most a fiftieth of the time of a run, also on a slow disk.
+_BYTES_PER_S = 10_000_000
+_FREE_BYTES = 1 << 20
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
+# What is no input: interpreters and their packages, wherever people install them.
+_SOFTWARE = re.compile(
+    r"/(?:site-packages|dist-packages|lib/python3[^/]*|\.pyenv|\.local/share/uv|(?:mini|ana)conda[^/]*|(?:mini|mamba)forge[^/]*)/"
+    r"|/(?:pyvenv\.cfg|pybuilddir\.txt|[^/]*\._pth)$"
+)
+# Small programs that tell of the machine, and compilers, which libraries start while they are imported.
+_HARMLESS = frozenset(
+    {
+        "uname",
+        "ldconfig",
+        "gcc",
+        "cc",
+        "ld",
+        "objdump",
+        "lscpu",
+        "nvidia-smi",
+        "git",
+        "which",
+        "hostname",
+        "stty",
+        "nproc",
+    }
+)
+_CONTAINERS = frozenset({"apptainer", "singularity", "podman", "docker", "shifter", "sarus", "enroot", "ch-run"})
+
+
+class FileWatch:
+    """Watches what the program of one run opens, and adds it to its record."""
+
+    def __init__(self, folder: Path, record: RunRecord) -> None:
+        self._folder, self._record = folder, record
+        self._cover = Cover(record.spec, record.captured, folder.parent)
+        self._log = folder / _OPENED
+        self._loose: dict[str, str] = {}  # files that nothing covers, by where they really are
+        self._inotify: _Inotify | None = None
+        self._trouble = self._program = ""
+        self.pid = 0  # of the program, as soon as it is started
+        self.before: dict[str, Stamp] = {}  # the files that were there, and that nothing else covers
+
+    @classmethod
+    def of(cls, folder: Path, record: RunRecord) -> FileWatch | None:
+        """Return the watch of a run that works in the folder of its user; others see copies of what is captured."""
+        is_watched = record.spec.folder and record.captured.coverage is not None and not record.foreign
+        return cls(folder, record) if is_watched else None
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+        """Begin to watch, and return the variables that the program needs for it."""
+        self._program = os.path.basename(argv[0])
+        coverage = self._record.captured.coverage
+        assert coverage is not None
+        loose = find_loose(self._cover, self._record.captured.code.git)
+        if loose is None:
+            self._trouble = f"too many files in {self._cover.top}"
+        else:
+            coverage.beside_sha256 = names_digest(loose)
+            self._loose = {os.path.realpath(path): path for path in loose}
+            self.before = {path: stamp for path in loose if (stamp := stamp_of(path)) is not None}
+            if self._loose:
+                self._inotify = _Inotify({os.path.dirname(path) for path in self._loose})
+                self._trouble = self._inotify.trouble
+        choice = env.get(_CHOICE, "")
+        is_inside = bool(self._record.container) or self._program in _CONTAINERS
+        if choice == "off" or is_inside or not (_HOOK / "sitecustomize.py").is_file():
+            return {}
+        self._log.unlink(missing_ok=True)
+        variables = {"PYTHONPATH": _joined(str(_HOOK), env.get("PYTHONPATH", "")), _VARIABLE: str(self._log)}
+        if choice != "python" and (library := _built_library(self._folder.parent, env)):
+            variables["LD_PRELOAD"] = _joined(library, env.get("LD_PRELOAD", ""))
+        return variables
+
+    def finish(self, elapsed_s: float) -> None:
+        """Stop, and write into the record what was read, with digests, and what was not watched."""
+        coverage = self._record.captured.coverage
+        assert coverage is not None
+        opened = self._inotify.stop() if self._inotify is not None else set()
+        self._trouble = self._trouble or (self._inotify.trouble if self._inotify is not None else "")
+        log = _OpenLog(_lines(self._log))
+        self._log.unlink(missing_ok=True)
+        names = {self._loose[path]: "r" for path in opened if path in self._loose}
+        names |= {path: kind for path, kind in log.opened.items() if self._is_input(path, kind)}
+        if len(names) > _MOST_READS:
+            self._trouble = self._trouble or f"more than {_MOST_READS:,} files were read"
+        digests = _Digests(self._folder.parent / DIGESTS, elapsed_s)
+        started = self._record.attempts[-1].started
+        reads = {}
+        for path, kind in sorted(names.items())[:_MOST_READS]:
+            is_changed = path in self.before and stamp_of(path) != self.before[path]
+            if not is_changed and (read := digests.read(path, kind, started)) is not None:
+                reads[path] = read
+        digests.save()
+        coverage.reads = None if self._trouble else reads
+        seen, unseen = log.seen(self.pid, self._program)
+        coverage.watched = [*([f"files in {self._cover.top}"] if not self._trouble else []), *seen]
+        coverage.unwatched = [*([self._trouble] if self._trouble else []), *unseen]
+
+    def _is_input(self, path: str, kind: str) -> bool:
+        """Tell whether a path that was opened is one that nothing else covers."""
+        if kind == "w" or self._cover.covers(path) or _SOFTWARE.search(path):
+            return False
+        if path == os.path.dirname(_OWN) or path.startswith(f"{_OWN}/"):
+            return False
+        if self._cover.is_inside(path):
+            return kind == "r" and os.path.realpath(path) in self._loose
+        return not any(is_cache(each) for each in [Path(path), *Path(path).parents])
+
+
+def _joined(first: str, rest: str) -> str:
+    return os.pathsep.join(filter(None, (first, rest)))
+
+
+def _built_library(runs: Path, env: Mapping[str, str]) -> str:
+    """Return the library that is preloaded, built when it is first needed; empty where there is no C compiler."""
+    source = _HOOK / "opened.c"
+    try:
+        digest = sha256_hex(source.read_bytes() + os.uname().machine.encode())[:16]
+        library = runs / f".opened-{digest}.so"
+        compiler = next(filter(None, (shutil.which(name, path=env.get("PATH")) for name in ("cc", "gcc", "clang"))), "")
+        if library.exists() or not compiler:
+            return str(library) if library.exists() else ""
+        with tempfile.TemporaryDirectory(dir=runs, prefix=".opened-") as folder:
+            made = Path(folder, "opened.so")
+            command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(source), "-ldl"]
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            os.replace(made, library)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return str(library)
+
+
+class _Inotify:
+    """Sees which files of some folders are opened, by anyone."""
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        self.trouble = ""
+        self._opened: set[str] = set()
+        self._events = 0
+        self._paths: dict[int, str] = {}
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(libc, "inotify_init1") else -1
+        if self._descriptor < 0:
+            self.trouble = "this system has no inotify"
+            return
+        for number, path in enumerate(sorted(folders)):
+            watch = libc.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_OPEN)
+            if watch < 0 or number >= _MOST_FOLDERS:
+                self.trouble = f"{path} ({os.strerror(ctypes.get_errno()) if watch < 0 else 'too many folders'})"
+                break
+            self._paths[watch] = path
+        self._ends, self._end = os.pipe()
+        self._thread = threading.Thread(target=self._follow, name="fairmile-inotify", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> set[str]:
+        """Return the files that were opened."""
+        if self._descriptor >= 0:
+            os.close(self._end)
+            self._thread.join()
+            self._drain()
+            os.close(self._ends)
+            os.close(self._descriptor)
+        return self._opened
+
+    def _follow(self) -> None:
+        poll = select.poll()
+        for each in (self._descriptor, self._ends):
+            poll.register(each, select.POLLIN | select.POLLHUP)
+        while not self.trouble:
+            if any(descriptor == self._ends for descriptor, _ in poll.poll()):
+                return
+            self._drain()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while not self.trouble and (data := os.read(self._descriptor, 1 << 16)):
+                self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        start = 0
+        while start < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, start)
+            name = data[start + _EVENT.size : start + _EVENT.size + length].rstrip(b"\0")
+            start += _EVENT.size + length
+            self._events += 1
+            if mask & _IN_OVERFLOW or self._events > _MOST_EVENTS:
+                self.trouble = "files were opened faster than they could be noted"
+            elif not mask & _IN_ISDIR and watch in self._paths:
+                self._opened.add(os.path.join(self._paths[watch], os.fsdecode(name)))
+
+
+class _OpenLog:
+    """What the library and the audit hook noted."""
+
+    def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
+        self.opened: dict[str, str] = {}  # how each path was opened first
+        self._preloaded: set[str] = set()  # processes
+        self._pythons: set[str] = set()
+        self._others: dict[str, None] = {}
+        for kind, text in lines:
+            if kind in "sp":
+                (self._preloaded if kind == "s" else self._pythons).add(text)
+            elif kind == "n" or (kind == "x" and not _PYTHON.fullmatch(text) and text not in _HARMLESS):
+                self._others[text] = None
+            elif kind in "rawl":
+                self.opened.setdefault(os.path.normpath(text), kind)
+
+    def seen(self, pid: int, program: str) -> tuple[list[str], list[str]]:
+        """Return what was watched beside the folder, and what was not; `pid` is the process of the program."""
+        if str(pid) in self._preloaded:
+            return ["files that the program opened"], []
+        is_python = str(pid) in self._pythons
+        names = [*([] if is_python else [program]), *self._others]
+        unseen = [f"files elsewhere that {', '.join(names[:5])} opened"] if names else []
+        return ["files that Python opened"] if self._pythons else [], unseen
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    try:
+        data = file.read_bytes()
+    except OSError:
+        return
+    for line in data.splitlines():
+        kind, _, text = line.partition(b" ")
+        with contextlib.suppress(ValueError):  # the disk was full
+            yield kind.decode(), os.fsdecode(bytes.fromhex(text.decode()))
+
+
+class _Digests:
+    """Digests of files that were read; of those that would take too long, only the stamp is kept."""
+
+    def __init__(self, cache: Path, elapsed_s: float) -> None:
+        self._cache = DigestCache(cache)
+        self._left_bytes = max(_FREE_BYTES, int(elapsed_s * _BYTES_PER_S))
+
+    def read(self, path: str, kind: str, started: float) -> ReadFile | None:
+        """Return what is known of a file; None for what is no file, and for what was made meanwhile."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return ReadFile(absent=True) if kind == "a" else None
+        except OSError as error:
+            return ReadFile(trouble=error.strerror or "unreadable")
+        if kind == "a":
+            return ReadFile(trouble="it was made while the program ran")
+        if stat.S_ISDIR(status.st_mode):
+            return ReadFile(sha256=listing_digest(path)) if kind == "l" else None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if status.st_ctime >= started:  # what it was before is not known
+            return ReadFile(trouble="it changed while the program ran")
+        read = ReadFile(size_bytes=status.st_size, stamp=list(Stamp.of(status)))
+        try:
+            if digest := self._cache.known(path, status):
+                read.sha256 = digest
+            elif status.st_size <= self._left_bytes:
+                self._left_bytes -= status.st_size
+                read.sha256 = self._cache.of(path, status)
+        except OSError as error:
+            read.trouble = error.strerror or "unreadable"
+        return read
+
+    def save(self) -> None:
+        self._cache.save()
+
+
+def listing_digest(path: str) -> str:
+    """Return a digest of the names in a folder, caches apart."""
+    names = sorted(name for name in os.listdir(path) if not is_cache(Path(path, name)))
+    return sha256_hex("\0".join(names).encode(errors="surrogateescape"))
+
+
+def changed_read(path: str, before: ReadFile) -> str:
+    """Return how a file that a run read differs now; empty where it does not."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return "" if before.absent else "is gone"
+    if before.absent:
+        return "is there now"
+    if before.trouble:
+        return f"could not be read ({before.trouble})"
+    if before.stamp and Stamp.of(status).is_same(Stamp(*before.stamp)):
+        return ""
+    try:
+        digest = listing_digest(path) if stat.S_ISDIR(status.st_mode) else sha256_file(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "" if before.sha256 and digest == before.sha256 else "changed"
