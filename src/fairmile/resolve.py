@@ -28,7 +28,7 @@ _SUFFIXES = frozenset(
     {*DOCUMENTS, *PROGRAMS, ".toml", ".cff", ".txt", ".md", ".rst", ".log", ".csv", ".sh", ".slurm", ".sbatch"}
     | {".h5", ".hdf5", ".nc", ".npy", ".npz", ".parquet", ".pt", ".pth", ".onnx", ".zip", ".tar", ".gz", ".tgz", ".7z"}
 )
-_ADDRESSES = ("zenodo", "doi", "pypi", "npm")  # schemes of addresses that need no `://`
+_ADDRESSES = ("zenodo", "doi", "openml", "pypi", "npm")  # schemes of addresses that need no `://`
 _HERE, _OF_CATALOG = " here", " of the catalog"
 _FUNCTION = ".py:"  # between a file and the name of a function in it
 
@@ -191,6 +191,7 @@ _KINDS = {
     "imported": _Kind(f"{_CATALOG}:IMPORTED", _RUNNING, "name", ""),  # a target of it is of another kind
     "benchmark": _Kind(f"{_CATALOG}:BENCHMARK", (*_RUNNING, "predict", "benchmark"), "name", "benchmark"),
     "asset": _Kind(f"{_CATALOG}:ASSET", (*_RUNNING, "predict", "show", "fetch"), "name", "asset"),
+    "hub": _Kind(f"{_CATALOG}:HUB", ("show",), "name", ""),  # only an address can be one
     "address": _Kind(f"{_CATALOG}:ADDRESS", ("fetch",), "name", "address"),
 }
 RESOLVERS: Registry[Resolver] = Registry(

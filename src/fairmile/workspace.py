@@ -74,6 +74,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _web_address(value: Any) -> str:
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        raise UsageError(f"expected an address that begins with https://, found {value!r}")
+    return value
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UsageError(f"expected name: location pairs, found {value!r}")
@@ -203,6 +209,10 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "transfer.socket_buffer": safe(0, _buffer_size, "receive buffer of a socket; 0 lets the system adapt it"),
         "transfer.limits": safe({}, _mapping, "host or *: rate, as in `20 MB/s 08:00-18:00, 200 MB/s`"),
         "transfer.fetchers": Option({}, _mapping, "programs that fetch: name: {command: [argv…], schemes: […]}"),
+        **{
+            f"hubs.{name}": Option(address, _web_address, f"address of the interface of {name}")
+            for name, address in _TRANSFER.hubs.items()
+        },
         "transfer.s3_endpoint": Option("", _text, "address of another S3 service than Amazon's"),
         "transfer.globus_collection": Option("", _text, "Globus collection of this machine, to which tasks write"),
         "transfer.globus_root": Option("/", _text, "folder of this machine that is the root of that collection"),
@@ -414,6 +424,7 @@ class Workspace:
             s3_endpoint=self.config["transfer.s3_endpoint"],
             globus_collection=self.config["transfer.globus_collection"],
             globus_root=self.config["transfer.globus_root"],
+            hubs={name: self.config[f"hubs.{name}"] for name in _TRANSFER.hubs},
         )
         return Context(self.environ, Here(), Credentials(self.environ), settings)
 

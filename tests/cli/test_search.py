@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replay import Replay, Reply
 
+SAMPLES = Path(__file__).parents[1] / "catalog" / "exchange" / "samples"
 Fairmile = Callable[..., Any]
 
 
@@ -221,3 +223,29 @@ def add_card(fairmile: Fairmile, place: Path, name: str, **more: Any) -> None:
     card = json.loads((place / "lake.jsonld").read_text()) | {"name": name} | more
     (place / f"{name}.jsonld").write_text(json.dumps(card))
     assert fairmile("catalog", "add", f"{name}.jsonld").code == 0
+
+
+def test_hubs_are_searched_shown_and_added_through_the_settings(
+    fairmile: Fairmile, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = json.loads((SAMPLES / "zenodo" / "record.json").read_text())
+    with Replay() as server:
+        server.replies["/api/records?q=lake&type=dataset&size=20"] = Reply({"hits": {"hits": [record]}})
+        server.replies["/api/records/10734921"] = Reply(record)
+        monkeypatch.setenv("FAIRMILE_HUBS_ZENODO", server.url)
+        monkeypatch.setenv("FAIRMILE_HUBS_OPENML_SEARCH", "http://127.0.0.1:9")
+        result = fairmile("search", "lake", "--kind", "dataset", "--hub", "zenodo", "--hub", "openml")
+        assert result.code == 0
+        row = re.split(r"  +", result.out.splitlines()[1])
+        assert row[:4] == ["dataset", "zenodo:10734921", "CC-BY-4.0", "1.2 KiB"]
+        assert re.search(r"^warning: openml did not answer: ", result.err, re.MULTILINE)
+        shown = fairmile("show", "zenodo:10734921", "--json").json
+        assert shown["handle"] == "zenodo:10734921"
+        assert shown["card"]["license"] == "https://spdx.org/licenses/CC-BY-4.0"
+        assert fairmile("catalog", "add", "zenodo:10734921").out.startswith("added    local/dataset/lake-temperatures")
+        assert fairmile("search", "lake", "--hub", "openml").code == 3
+
+
+@pytest.mark.parametrize("arguments", [["--regex", "x"], ["--all-versions"], ["licence:MIT"], []], ids=" ".join)
+def test_what_hubs_cannot_answer_is_refused(fairmile: Fairmile, arguments: list[str]) -> None:
+    assert fairmile("search", "--hub", "zenodo", *arguments).code == 2

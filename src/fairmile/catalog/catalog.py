@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from fairmile.catalog.describing.describe import Description
     from fairmile.catalog.exchange.draft import Document
     from fairmile.catalog.fair import Assessment
+    from fairmile.catalog.hubs.results import HubHits
     from fairmile.catalog.match import Matches
 
 # What a search or a fetch, which must answer at once, does not ask for.
@@ -73,6 +74,9 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "with_spdx": Plugin("fairmile.catalog.change:with_spdx"),
         "check_body": Plugin("fairmile.catalog.profile:check_body"),
         "check_text": Plugin("fairmile.catalog.profile:check_text"),
+        "search_hubs": Plugin("fairmile.catalog.hubs.hubs:search"),
+        "hub_reference": Plugin("fairmile.catalog.hubs.hubs:reference_of"),
+        "read_reference": Plugin("fairmile.catalog.hubs.hubs:read_reference"),
         "describe": Plugin("fairmile.catalog.describing.describe:describe"),
         "questions": Plugin("fairmile.catalog.describing.describe:questions"),
         "measure": Plugin("fairmile.catalog.content:measure"),
@@ -264,6 +268,29 @@ class Catalog:
             found += [f'{facet}:"{each}"' if " " in each else f"{facet}:{each}" for each in near]
         return tuple(dict.fromkeys(found))
 
+    def search_hubs(
+        self, text: str, *, hubs: str | Sequence[str] = "all", kind: str | None = None, limit: int = 20
+    ) -> HubHits:
+        """Return what hubs (huggingface, zenodo, openml, or all) find now for words and a kind.
+
+        They are asked at the same time, with short timeouts; `failed` says which did not answer. What a hit's
+        `handle` names, `show`, `fetch` and `add` take.
+        """
+        names = [hubs] if isinstance(hubs, str) else list(hubs)
+        hits: HubHits = _WORK["search_hubs"](text, names, self._context, kind=kind, limit=limit)
+        return hits
+
+    @staticmethod
+    def hub_reference(text: str) -> str:
+        """Return the handle of an asset of a hub that a text or the address of a page names; empty where none."""
+        reference: str = _WORK["hub_reference"](text)
+        return reference
+
+    def hub_card(self, reference: str) -> Card:
+        """Return the card of an asset of a hub, as the hub describes it now; it is in no catalog yet."""
+        card: Card = _WORK["read_reference"](reference, self._context)[0]
+        return Card(card.body, catalog="")
+
     def find(self, kind: str | None = None, words: str = "", *, limit: int = 1000, **where: Any) -> SearchResult:
         """Return the assets with these facets and links, as in `find("model", machine="lassen")`.
 
@@ -436,13 +463,13 @@ class Catalog:
 
     def add(
         self,
-        source: Path | Card | Mapping[str, Any],
+        source: AnyPath | Card | Mapping[str, Any],
         *,
         format: str | None = None,
         anyway: bool = False,
         dry_run: bool = False,
     ) -> Additions:
-        """Add a card, or every asset of a foreign document, to the local catalog.
+        """Add a card, every asset of a foreign document, or an asset of a hub, to the local catalog.
 
         What is there already, by card, content or source, is `present`, and the answer says under which
         handle it stands; `anyway` adds in spite of equal content or source. The same name with another
@@ -524,7 +551,7 @@ class Catalog:
             index.put(self.local, card, generation)
 
     def _read_cards(
-        self, source: Path | Card | Mapping[str, Any], format: str | None
+        self, source: AnyPath | Card | Mapping[str, Any], format: str | None
     ) -> tuple[list[Card], Document | None]:
         if isinstance(source, (Card, Mapping)):
             body = dict(source)
@@ -532,7 +559,12 @@ class Catalog:
             if problems:
                 raise InvalidDocument(problems)
             return [self._with_id(Card(body))], None
-        document: Document = _WORK["document"](Path(source))
+        document: Document
+        reference = self.hub_reference(str(source)) if not Path(source).exists() else ""
+        if reference:
+            card, document = _WORK["read_reference"](reference, self._context)
+            return [self._with_id(card)], document
+        document = _WORK["document"](Path(source))
         cards, problems = self._parse(document, format)
         if not cards:
             errors = [problem for problem in problems if problem.severity == "error"]

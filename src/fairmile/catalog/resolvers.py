@@ -76,6 +76,19 @@ class _Address(Resolver):
         return Target(word.text, "address", address=word.text) if is_address else None
 
 
+class _HubAsset(Resolver):
+    """An asset of a hub by its handle or page; where a catalog has its card, it is an asset of that catalog."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        if nouns.catalog is None or not word.is_address or _rows(word, nouns.catalog()):
+            return None
+        catalog: Catalog = nouns.catalog()
+        reference = catalog.hub_reference(word.text)
+        if not reference:
+            return None
+        return Target(word.text, "hub", address=reference, load=lambda: catalog.hub_card(reference))
+
+
 class _Asset(Resolver):
     """An asset of any catalog by name, handle, id, DOI or digest; the first one of `kind` where that is given."""
 
@@ -148,6 +161,7 @@ CARD_FILE = _CardFile()
 FOLDER = _Folder()
 PATH = _Path()
 ADDRESS = _Address()
+HUB = _HubAsset()
 ASSET = _Asset("asset")
 BENCHMARK = _Asset("benchmark", "benchmark")
 IMPORTED = _Imported("asset")

@@ -28,7 +28,7 @@ _METHOD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PUBLIC = "public"
 _PLAIN_METHODS = ("", "file", "archive")
 _OWN_PROGRAM = "card-program"  # how the names begin under which programs of cards are declared
-_PAGES = re.compile(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org)/", re.IGNORECASE)
+_PAGES = re.compile(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org|(www\.)?openml\.org)/", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,8 @@ def recognised(address: str) -> str:
             return f"hf://{kind or ''}{name}" + (f"@{revision}" if revision else "") + (below or "")
     if host == "zenodo.org" and (record := re.fullmatch(r"/records?/(\d+)/?", path)):
         return f"zenodo:{record[1]}"
+    if host in ("openml.org", "www.openml.org") and (record := re.fullmatch(r"/d/(\d+)/?", path)):
+        return f"openml:{record[1]}"
     if host in ("doi.org", "dx.doi.org") and (record := re.fullmatch(r"/10\.5281/zenodo\.(\d+)", path)):
         return f"zenodo:{record[1]}"
     return address

@@ -139,7 +139,9 @@ def _print_verdict(verdict: Checked, out: Out) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would be added; add nothing.")
 @json_output(Additions)
 def add(files: tuple[Path, ...], format: str | None, anyway: bool, dry_run: bool, out: Out) -> int:
-    """Add cards to your catalog, or import descriptions in other formats.
+    """Add cards to your catalog, or import descriptions in other formats and from hubs.
+
+    FILE may also be the handle of an asset of a hub: hf://ORG/NAME, zenodo:RECORD or openml:NUMBER.
 
     A file that cannot be added is reported, and the others are still added.
 

@@ -8,6 +8,7 @@ import click
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_size
+from fairmile.catalog.hubs.results import HubHit, HubHits
 from fairmile.catalog.results import FacetValues, SearchResult
 from fairmile.cli.out import Out, json_output
 from fairmile.workspace import Workspace
@@ -51,14 +52,22 @@ class _SearchCommand(click.Command):
     help="Maximum number of results.",
 )
 @click.option("--all-versions", is_flag=True, help="Include older versions.")
+@click.option(
+    "--hub",
+    "hubs",
+    multiple=True,
+    type=click.Choice(["huggingface", "zenodo", "openml", "all"]),
+    help="Search this hub over the network instead of the catalogs.",
+)
 @click.option("--facet", metavar="FIELD", help="List the values of a field with card counts: domain, task, framework …")
-@json_output(SearchResult, FacetValues)
+@json_output(SearchResult, FacetValues, HubHits)
 def search(
     words: tuple[str, ...],
     kind: str | None,
     regex: str | None,
     limit: int,
     all_versions: bool,
+    hubs: tuple[str, ...],
     facet: str | None,
     out: Out,
 ) -> int:
@@ -74,16 +83,23 @@ def search(
       fairmile search "gradient boosting" -domain:biology
       fairmile search --regex '^cosmo(flow|universe)'
       fairmile search --facet domain
+      fairmile search --hub zenodo lake temperature
     """
     catalog = Workspace.open(on_progress=out.progress).catalog
     if facet is not None:
-        if words or kind or regex:
+        if words or kind or regex or hubs:
             raise UsageError("--facet cannot be combined with a search", hint="leave out the words, or --facet")
         out.show(catalog.facets(facet), lambda values: _print_facet(values, out))
         return 0
     if regex is not None and not regex:
         raise UsageError("the pattern of --regex is empty", hint="--regex '^cosmo' matches names that start with cosmo")
     text = " ".join(map(_as_typed, words))
+    if hubs:
+        if regex or all_versions:
+            raise UsageError("--hub cannot be combined with --regex or --all-versions", hint="hubs take words alone")
+        hits = catalog.search_hubs(text, hubs=hubs, kind=kind, limit=limit)
+        out.show(hits, lambda found: _print_hub_hits(found, out))
+        return 3 if hits.failed and not hits else 0
     result = catalog.search(text, kind=kind, regex=regex, limit=limit, all_versions=all_versions)
     out.show(result, lambda hits: _print_hits(hits, limit, out))
     if result.outdated:
@@ -121,6 +137,31 @@ def _print_hits(result: SearchResult, limit: int, out: Out) -> None:
         out.hint("there may be more results: raise --limit, or narrow the search with field:value")
 
 
+def _print_hub_hits(hits: HubHits, out: Out) -> None:
+    rows = [
+        [
+            hit.kind,
+            hit.handle,
+            hit.licence,
+            format_size(hit.size_bytes) if hit.size_bytes is not None else "",
+            _about(hit),
+        ]
+        for hit in hits
+    ]
+    out.table(["kind", "handle", "licence", "size", "about"], rows, shrink=("licence", "about"))
+    for hub, reason in hits.failed.items():
+        out.say(f"warning: {hub} did not answer: {reason}")
+    if rows:
+        out.hint("`fairmile show HANDLE` describes one, `fairmile catalog add HANDLE` keeps its card")
+    elif not hits.failed:
+        out.say("no asset matches")
+
+
+def _about(hit: HubHit) -> str:
+    title = "" if hit.handle.endswith(hit.name) else hit.name
+    return ": ".join(filter(None, (title, _first_sentence(hit.description))))
+
+
 def _print_no_hits(result: SearchResult, out: Out) -> None:
     near = f"; did you mean {', '.join(result.did_you_mean)}?" if result.did_you_mean else ""
     out.say(f"no asset matches{near}")
@@ -128,6 +169,8 @@ def _print_no_hits(result: SearchResult, out: Out) -> None:
         out.hint(f"`fairmile search {query}` has results")
     if not (result.did_you_mean or result.broader):
         out.hint("`fairmile search --facet domain` lists the domains; `fairmile catalog source add` adds a catalog")
+    if not result.did_you_mean:
+        out.hint("`fairmile search --hub all WORDS` asks Hugging Face, Zenodo and OpenML")
 
 
 def _first_sentence(text: str) -> str:

@@ -1,10 +1,18 @@
-"""How transfers behave; each field is a setting `transfer.NAME`."""
+"""How transfers behave; each field is a setting `transfer.NAME`, `hubs` the settings `hubs.NAME`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+# Where the interfaces of hubs are.
+HUBS = {
+    "huggingface": "https://huggingface.co",
+    "zenodo": "https://zenodo.org",
+    "openml": "https://www.openml.org",
+    "openml_search": "https://es.openml.org",
+}
 
 
 @dataclass(frozen=True)
@@ -21,4 +29,5 @@ class Settings:
     fetchers: Mapping[str, Any] = field(default_factory=dict)  # name → argv template of a declared command
     s3_endpoint: str = ""  # another S3 service than Amazon's
     globus_collection: str = ""  # the collection of this machine, into which Globus writes
+    hubs: Mapping[str, str] = field(default_factory=lambda: dict(HUBS))
     globus_root: str = "/"  # the folder of this machine that is its root

@@ -52,14 +52,14 @@ def record(server: Replay) -> Replay:
 
 @pytest.fixture
 def fetcher(server: Replay, tmp_path: Path) -> Iterator[Zenodo]:
-    made = Zenodo(context({"HOME": str(tmp_path)}), home=server.url)
+    made = Zenodo(context({"HOME": str(tmp_path)}, hubs={"zenodo": server.url}))
     yield made
     made.close()
 
 
 @pytest.fixture
 def known(server: Replay, tmp_path: Path) -> Iterator[Zenodo]:
-    made = Zenodo(context({"HOME": str(tmp_path), "ZENODO_TOKEN": "zen_secret"}), home=server.url)
+    made = Zenodo(context({"HOME": str(tmp_path), "ZENODO_TOKEN": "zen_secret"}, hubs={"zenodo": server.url}))
     yield made
     made.close()
 

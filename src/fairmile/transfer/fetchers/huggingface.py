@@ -16,7 +16,6 @@ from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Body, Context, Remote
 from fairmile.transfer.wire import Head
 
-_HUB = "https://huggingface.co"
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 _REPOSITORY = re.compile(rf"({_NAME}(?:/{_NAME})?)(?:@(refs/(?:convert|pr)/[^/@]+|[^/@]+))?(?:/(.*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -51,7 +50,7 @@ class HuggingFace:
 
     def __init__(self, context: Context) -> None:
         self.client = Client(context)
-        self._hub = (context.environ.get("HF_ENDPOINT") or _HUB).rstrip("/")
+        self.hub = (context.environ.get("HF_ENDPOINT") or context.settings.hubs["huggingface"]).rstrip("/")
         token = context.credentials.token(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), *_token_files(context.environ))
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -68,7 +67,7 @@ class HuggingFace:
         pinned = place._replace(revision=commit)
         found = [self._remote(pinned, entry) for entry in self._entries(pinned) if entry.get("type") == "file"]
         if not found:
-            raise NotFound(f"no file in {place}", hint=f"look at {self._hub}/{place.page}/tree/{commit}")
+            raise NotFound(f"no file in {place}", hint=f"look at {self.hub}/{place.page}/tree/{commit}")
         if is_gated:  # the hub lists a gated repository to everyone and refuses its files
             head, _ = self.client.ask("HEAD", found[0].address, found[0].headers)
             if head.status in (401, 403):
@@ -84,7 +83,7 @@ class HuggingFace:
         self.client.close()
 
     def _api(self, place: HubLocation) -> str:
-        return f"{self._hub}/api/{place.kind}/{place.repository}"
+        return f"{self.hub}/api/{place.kind}/{place.repository}"
 
     def _entries(self, place: HubLocation) -> Iterator[dict[str, Any]]:
         if not place.path:
@@ -134,7 +133,7 @@ class HuggingFace:
         shown = PurePosixPath(path).name if path == place.path else path
         if place.path:
             shown = shown.removeprefix(f"{place.path}/")
-        url = f"{self._hub}/{place.page}/resolve/{place.revision}/{quote(path)}"
+        url = f"{self.hub}/{place.page}/resolve/{place.revision}/{quote(path)}"
         return Remote(url, shown, size, checksums, validator, headers=self._headers)
 
     def _json(self, place: HubLocation, url: str) -> tuple[Any, Head]:
@@ -159,8 +158,8 @@ class HuggingFace:
         return SystemFailure(f"the hub answers {head.status} {head.reason} for {place}")
 
     def _locked(self, place: HubLocation, *, is_gated: bool) -> FairmileError:
-        page = f"{self._hub}/{place.page}"
-        log_in = f"make a token at {self._hub}/settings/tokens and give it with `hf auth login` or HF_TOKEN"
+        page = f"{self.hub}/{place.page}"
+        log_in = f"make a token at {self.hub}/settings/tokens and give it with `hf auth login` or HF_TOKEN"
         if not is_gated:
             why = "the token in use does not open it" if self._headers else "it is private"
             return NotFound(

@@ -15,7 +15,6 @@ from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Body, Context, Remote
 
-_ZENODO = "https://zenodo.org"
 _HOSTS = frozenset({"zenodo.org", "www.zenodo.org"})
 _SHORT = re.compile(r"zenodo:([0-9]{1,15})(?:/(.+))?", re.IGNORECASE)
 _DOI = re.compile(r"(?:doi:\s*|https?://(?:dx\.)?doi\.org/)10\.5281/zenodo\.([0-9]{1,15})(?:/(.+))?", re.IGNORECASE)
@@ -35,9 +34,9 @@ class Record(NamedTuple):
 class Zenodo:
     """Finds the files of a record; a number that stands for all versions means the newest one."""
 
-    def __init__(self, context: Context, *, home: str = _ZENODO) -> None:
+    def __init__(self, context: Context) -> None:
         self.client = Client(context)
-        self._home = home
+        self._home = context.settings.hubs["zenodo"].rstrip("/")
         token = context.credentials.token(("ZENODO_TOKEN", "ZENODO_ACCESS_TOKEN"))
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
