@@ -156,7 +156,7 @@ def test_one_file_is_found_under_its_own_name(gauges: Replay, fetcher: HuggingFa
 
 
 def test_a_path_that_is_not_there_is_said(gauges: Replay, fetcher: HuggingFace) -> None:
-    with pytest.raises(NotFound, match="not a file in hf://datasets/harbour/gauges/LICENSE"):
+    with pytest.raises(NotFound, match="no file in hf://datasets/harbour/gauges/LICENSE"):
         fetcher.find("hf://datasets/harbour/gauges/LICENSE")
 
 
