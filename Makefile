@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Byte code makes the command start fast; a shell may have switched it off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all lint quick all docs system-packages speed clean
+.PHONY: dist demo test test-all lint quick all docs system-packages speed clean
 
 demo: $(VENV)/.demo
 	@FAIRMILE=$(BIN)/fairmile PYTHON=$(BIN)/python bash demo/demo.sh
@@ -60,6 +60,14 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/docs-cache docs build/docs
 	@echo "file://$(CURDIR)/build/docs/index.html"
 
+# Wheel and sdist, checked; the same commit gives the same bytes.
+DIST ?= dist
+dist: $(VENV)/.dev
+	rm -rf $(DIST)
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} \
+	  $(BIN)/uv build -q --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
+	$(BIN)/twine check --strict $(DIST)/*.whl $(DIST)/*.tar.gz
+
 speed: $(VENV)/.dev
 	$(BIN)/python speed/start.py
 	$(BIN)/python speed/search.py
@@ -103,5 +111,5 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build demo/out docs/about docs/benchmarks \
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist demo/out docs/about docs/benchmarks \
 	  docs/reference/commands docs/reference/python

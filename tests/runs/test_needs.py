@@ -12,7 +12,7 @@ import pytest
 from fairmile.base.errors import UsageError
 from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.runs.execute import capture
-from fairmile.runs.needs import declared_needs
+from fairmile.runs.needs import Offer, check_needs, declared_needs, unmet
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.runs import Runs
@@ -68,6 +68,19 @@ def test_what_is_missing_is_refused_with_all_that_was_found(runs: Runs, card: st
         runs.run(card)
     assert "--anyway" in (caught.value.hint or "")
     assert not runs.rows()
+
+
+def test_a_benchmark_of_ours_without_its_packages_is_answered_with_their_installation() -> None:
+    def software(name: str) -> tuple[bool, str]:
+        return False, f"this machine has no {name}"
+
+    here = Offer("this machine", (), software, "--on SYSTEM runs it elsewhere", is_here=True)
+    checked = check_needs(["torch", "scikit-learn"], here)
+    error = unmet("builtin/benchmark/mnist@1.0", checked, here)
+    assert error is not None and error.hint == "pip install 'fairmile[benchmarks]'"
+    assert "--anyway" in str(error)
+    stranger = unmet("local/benchmark/tide@1", checked, here)
+    assert stranger is not None and "pip install" not in (stranger.hint or "")
 
 
 def test_the_plan_tells_what_is_missing_before_anything_happens(runs: Runs, card: str) -> None:

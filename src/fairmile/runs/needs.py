@@ -61,6 +61,8 @@ _VENDORS = (
     ("tpu", re.compile(r"\btpus?\b", re.IGNORECASE)),
     ("any", re.compile(r"\b(?:gpu|accelerator|coprocessor)s?\b", re.IGNORECASE)),
 )
+_OWN = "builtin/benchmark/"
+_IN_EXTRA = {"torch", "scikit-learn"}  # what the extra `benchmarks` installs
 _CPU = re.compile(r"\b(?:cpu|processor|xeon|epyc|x86|arm|cores?)\b", re.IGNORECASE)
 
 
@@ -85,6 +87,7 @@ class Offer:
     gpus: tuple[tuple[str, str], ...] | None
     software: Callable[[str], tuple[bool | None, str]]
     hint: str = ""
+    is_here: bool = False  # whether what is installed beside Fairmile serves there
 
 
 def declared_needs(bodies: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -113,10 +116,11 @@ def unmet(name: str, checked: Sequence[Need], offer: Offer) -> UsageError | None
     declared = ", ".join(each.declared for each in missing)
     start = f"{offer.place} has "
     offered = ", ".join(dict.fromkeys(each.found.removeprefix(start) for each in missing))
-    return UsageError(
-        f"{name} declares that it needs {declared}, but {start}{offered}",
-        hint="; ".join(filter(None, [offer.hint, "--anyway runs it regardless"])),
-    )
+    sentence = f"{name} declares that it needs {declared}, but {start}{offered}"
+    remedies = "; ".join(filter(None, [offer.hint, "--anyway runs it regardless"]))
+    if name.startswith(_OWN) and {each.declared for each in missing} <= _IN_EXTRA and offer.is_here:
+        return UsageError(f"{sentence} ({remedies})", hint="pip install 'fairmile[benchmarks]'")
+    return UsageError(sentence, hint=remedies)
 
 
 def needs_record(checked: Sequence[Need], captured: Captured) -> list[dict[str, Any]]:
@@ -157,7 +161,7 @@ def _local_offer(environment: str, argv: Sequence[str], environ: Mapping[str, st
         program = next(filter(None, programs), "")
         return (True, found.found or program) if found.met or program else (False, f"this machine has no {name}")
 
-    return Offer("this machine", tuple(gpus), software, "--on SYSTEM runs it elsewhere")
+    return Offer("this machine", tuple(gpus), software, "--on SYSTEM runs it elsewhere", is_here=True)
 
 
 def _system_offer(system: System, partition: str, asked: Sequence[str]) -> Offer:
