@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from fairmile.cli.main import command_group, run
 from fairmile.jobs.machines import Reach
 
 ROOT = Path(__file__).parents[2]
-_FOLDERS = ("", "concepts", "extend", "figures")  # the others hold what is written from the code
+_FOLDERS = ("", "tutorials", "concepts", "extend", "figures")  # the others hold what is written from the code
 PAGES = [ROOT / "README.md", *(page for each in _FOLDERS for page in sorted((ROOT / "docs" / each).glob("*.md")))]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -95,10 +96,46 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
                     )
 
 
+# What differs from one run to the next, and from one machine to the next.
+_VARYING = {
+    r"…": r".*",
+    r"(?<=-)[a-z0-9]{6}\b(?=[:,. -]|$)": r"[a-z0-9]{6}",  # the end of an id
+    r"(?<=sha256 )[0-9a-f]{12}": r"[0-9a-f]{12}",
+    r"\d{4}-\d\d-\d\d \d\d:\d\d": r"\d{4}-\d\d-\d\d \d\d:\d\d",
+    r"\b[\d.]+ (?:µs|ms|s)\b": r"[\d.]+ (?:µs|ms|s|min|h)\b.*?",
+    r"(?<![\w.])\d+\.\d+(?![\w.])": r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)",
+}
+_PIECE = re.compile("|".join(f"({each})" for each in _VARYING))
+_CLOSE = 0.05  # of a number with a decimal point
+
+
 def _agrees(wanted: str, text: str) -> bool:
-    """In a shown line, … stands for whatever is there."""
-    pattern = ".*".join(re.escape(part.strip()) for part in wanted.split("…"))
-    return re.fullmatch(pattern, text) is not None
+    """Tell whether a shown line is a printed one: ids, times and dates may differ, and numbers a little."""
+    pattern, numbers, at = "", [], 0
+    for piece in _PIECE.finditer(wanted):
+        pattern += re.escape(wanted[at : piece.start()]) + list(_VARYING.values())[(piece.lastindex or 1) - 1]
+        numbers += [float(piece[0])] if piece.lastindex == len(_VARYING) else []
+        at = piece.end()
+    match = re.fullmatch(pattern + re.escape(wanted[at:]), text)
+    return match is not None and all(
+        math.isclose(number, float(printed), rel_tol=_CLOSE)
+        for number, printed in zip(numbers, match.groups(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "agrees"),
+    [
+        ("run train-fi8qdc: done in 2.89 s", "run train-a2b3c4: done in 911 ms", True),
+        ("loss 0.0292 (read from its output)", "loss 0.0291 (read from its output)", True),
+        ("loss 0.0292 (read from its output)", "loss 0.0392 (read from its output)", False),
+        ("sweep train-mj2y2r: 9 done", "sweep train-mj2y2r: 8 done", False),
+        ("code train.py sha256 4965b71032b2", "code train.py sha256 0123456789ab", True),
+        ("wrote …", "wrote report.html", True),
+    ],
+)
+def test_a_shown_line_stands_for_what_any_machine_prints(shown: str, printed: str, agrees: bool) -> None:
+    assert _agrees(shown, printed) is agrees
 
 
 # Every block for itself, in one process a page.
