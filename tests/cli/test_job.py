@@ -69,7 +69,7 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(job: Fairmile) -> None:
     done = job(*words, "--", "python", "train.py")
     assert done.code == 0
     assert "#SBATCH --nodes=2" in done.out
-    assert "note: jureca wants every job to name an account" in done.err
+    assert "note: jureca requires an account" in done.err
     assert "#SBATCH --nodes=2" in job(*words, "--json", "--", "python", "train.py").json["script"]
     assert job("ls", "--json").json == {"jobs": []}
 
@@ -125,7 +125,7 @@ def test_a_job_whose_forerunner_failed_is_cancelled_and_says_why(job: Fairmile) 
     submitted(job, "--name", "prepare", "--", "sh", "-c", "sleep 1; exit 1")
     done = job("submit", "--after", "prepare", "--wait", "--", "echo", "trained")
     assert done.code == 1
-    assert "cancelled, the job that it waited for did not end as it had to" in done.out
+    assert "cancelled, the job that it depends on did not end as required" in done.out
 
 
 # Arrays and packs
@@ -251,7 +251,7 @@ def test_a_job_that_was_swept_away_is_lost(job: Fairmile, monkeypatch: pytest.Mo
     subprocess.run(["pkill", "-KILL", "-s", session], check=True)
     done = job("wait", id, "--timeout", "60")
     assert done.code == 1
-    assert ": lost, it vanished without a note of its end" in done.out
+    assert ": lost, it disappeared without a record of its end" in done.out
     assert "submit it again" in done.err
 
 
@@ -293,8 +293,8 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
     [
         (["submit", "--on", "nosuch", "--", "true"], "no system named 'nosuch'"),
         (["submit", "--on", "lmui", "--", "true"], "no system named 'lmui'; did you mean 'lumi'?"),
-        (["submit", "--on", "jureca", "--", "true"], "account: every job on jureca names the account that pays for it"),
-        (["submit", "--nodes", "2", "--", "true"], "nodes: 2 nodes are asked for, laptop runs jobs on itself alone"),
+        (["submit", "--on", "jureca", "--", "true"], "account: jobs on jureca need an account"),
+        (["submit", "--nodes", "2", "--", "true"], "nodes: 2 nodes requested, laptop is a single machine"),
         (["submit", "--array", "many", "--", "true"], "--array: 'many' is no array"),
         (["submit", "--array", "0", "--", "true"], "--array: expected at least 1, found 0"),
         (["submit", "--time", "soon", "--", "true"], "--time: 'soon' is not a duration"),
@@ -308,7 +308,10 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
         (["submit", "--after", "x:soon", "--", "true"], "--after: expected 'ok', 'failed' or 'any', found 'soon'"),
         (["submit", "--after", "nosuch", "--", "true"], "no job named 'nosuch'"),
         (["submit", "--input", "nosuch.txt", "--", "true"], "inputs.nosuch.txt: there is no file nosuch.txt"),
-        (["submit", "--output-file", "../x", "--", "true"], "--output-file: '../x' is no name inside the job's folder"),
+        (
+            ["submit", "--output-file", "../x", "--", "true"],
+            "--output-file: '../x' is not a name inside the job's folder",
+        ),
         (["submit", "--environment", "nosuch", "--", "true"], "no environment named 'nosuch' was built"),
         (["submit"], "missing argument '-- PROGRAM [ARGUMENT]...'"),
         (["submit", "--", ""], "PROGRAM: expected a program and its arguments"),
@@ -316,7 +319,7 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
         (["pack", "commands.txt", "--launch", "srun"], "no such option '--launch'"),
         (["pack", "nosuch.txt"], "no file nosuch.txt"),
         (["pack", "latin.txt"], "latin.txt:2: is not UTF-8 text"),
-        (["pack", "empty.txt"], "there is no command to pack"),
+        (["pack", "empty.txt"], "no commands to pack"),
         (["pack", "quote.txt"], "quote.txt:2: a quote is not closed"),
         (["show", "nosuch"], "no job named 'nosuch'"),
         (["wait"], "missing argument 'JOB...'"),

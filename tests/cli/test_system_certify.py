@@ -78,7 +78,7 @@ def test_a_dry_run_names_the_checks_and_submits_nothing(fairmile: Fairmile, plac
 def test_what_a_system_asks_of_every_job_is_told_first(fairmile: Fairmile) -> None:
     result = fairmile("system", "certify", "deep")
     assert result.code == 2
-    assert "names the account that pays for it" in result.err
+    assert "need an account" in result.err
 
 
 def test_python_returns_what_the_command_prints(fairmile: Fairmile, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_the_script_is_all_that_stdout_gets(fairmile: Fairmile) -> None:
     assert result.out.startswith("#!/bin/bash\n#SBATCH --job-name=job\n#SBATCH --partition=dc-gpu\n#SBATCH --nodes=2\n")
     assert "# MODULES BEGIN jureca ddp\nml --force purge\n" in result.out
     assert result.out.rstrip().endswith("train.py")
-    assert "note: jureca wants every job to name an account: add one before you submit." in result.err
+    assert "note: jureca requires an account: add one before you submit." in result.err
 
 
 def test_python_returns_what_the_command_prints(fairmile: Fairmile) -> None:
@@ -98,8 +98,8 @@ def test_the_script_is_written_to_a_file(fairmile: Fairmile, place: Path) -> Non
 def test_all_that_the_partition_cannot_give_is_refused_at_once(fairmile: Fairmile) -> None:
     result = fairmile("system", "script", *JURECA[2:], "--gpus-per-node", "8", "--time", "48:00:00", *TRAIN)
     assert (result.code, result.out) == (2, "")
-    assert "8 GPUs are asked for, a node of partition dc-gpu of jureca has 4" in result.err
-    assert "2d is asked for, partition dc-gpu of jureca gives 1d at most" in result.err
+    assert "8 GPUs are requested, a node of partition dc-gpu of jureca has 4" in result.err
+    assert "2d requested, partition dc-gpu of jureca allows 1d at most" in result.err
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_all_that_the_partition_cannot_give_is_refused_at_once(fairmile: Fairmil
         (["--array", "0"], "--array: "),
         (["--signal", "KILL@60"], "--signal: "),
         (["--env", "A"], "sets nothing"),
-        (["--env", "1A=x"], "no environment variable"),
+        (["--env", "1A=x"], "not an environment variable"),
         (["--name", "a b"], "--name: "),
         (["--account", "a b"], "--account: "),
         (["--option", "x"], "expected an option such as"),

@@ -107,7 +107,7 @@ def test_where_nothing_measures_energy_it_is_said_and_an_estimate_is_labelled(fa
     assert asked["energy_j"] > 0 and asked["energy_is_estimate"] is True
     assert asked["energies"][0]["method"] == "estimate"
     told = fairmile("watch", "--source", "host", "--for", "0.01s", "--estimate", "100").out
-    assert "J estimated" in told and "nothing was measured" in told
+    assert "J estimated" in told and "nothing measured" in told
 
 
 def test_every_sample_goes_to_the_log_which_is_read_again(fairmile: Fairmile, place: Path) -> None:
@@ -241,7 +241,7 @@ def test_of_several_gpus_one_that_is_not_there_is_refused(
     monkeypatch.setattr("fairmile.meter.sources.SOURCES", Registry("source of measurements", table))
     monkeypatch.setattr("fairmile.meter.watching.SOURCES", Registry("source of measurements", table))
     done = fairmile("watch", "--gpu", "0,7", "--", "touch", "mark")
-    assert (done.code, done.err.splitlines()[0]) == (2, "error: --gpu 7: there is no such GPU here")
+    assert (done.code, done.err.splitlines()[0]) == (2, "error: --gpu 7: no such GPU here")
     assert not (place / "mark").exists()
     for known in ("0", "GPU-5d5b"):
         assert fairmile("watch", "--gpu", known, "--for", "10ms", "--json").code == 0

@@ -32,10 +32,10 @@ def test_requirements_written_for_pip_that_are_condas_become_condas() -> None:
     [
         ({"softwareRequirements": [1]}, r"^softwareRequirements\[0\]: expected a text, found 1$"),
         ({"softwareRequirements": 3}, r"^softwareRequirements: expected a list of texts, found 3$"),
-        ({"softwareRequirements": ["python new"]}, r"^softwareRequirements: 'new' is no version"),
+        ({"softwareRequirements": ["python new"]}, r"^softwareRequirements: 'new' is not a version"),
         ({"modules": ["a; rm -rf /"]}, r"^modules\[0\]: "),
         ({"environmentVariables": ["A"]}, r"^environmentVariables: expected keys with values"),
-        ({"environmentVariables": {"NOT GOOD": "1"}}, r"^environmentVariables: 'NOT GOOD' is no name"),
+        ({"environmentVariables": {"NOT GOOD": "1"}}, r"^environmentVariables: 'NOT GOOD' is not a name"),
         ({"environmentVariables": {"WANDB_API_KEY": "hush"}}, r"^environmentVariables: WANDB_API_KEY looks like a sec"),
         ({"name": None}, r"^name: is missing$"),
     ],
@@ -84,9 +84,9 @@ def test_a_card_says_python_and_packages_in_many_ways() -> None:
     assert spec.conda is not None
     assert spec.conda.packages == ("hdf5 1.14.*",)
     assert notes == (
-        "softwareRequirements: pkg:deb/x@1 is neither of pypi nor of conda and left out",
-        "softwareRequirements: 'scipy=1.2' pins as conda does; taken as 'scipy==1.2'",
-        "softwareRequirements: 'two words here' is no package that pip or conda knows by that name",
+        "softwareRequirements: pkg:deb/x@1 is neither on PyPI nor on conda: skipped",
+        "softwareRequirements: 'scipy=1.2' uses conda syntax; read as 'scipy==1.2'",
+        "softwareRequirements: 'two words here' is not a package that pip or conda knows by that name",
     )
 
 

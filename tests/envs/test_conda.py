@@ -118,7 +118,7 @@ def test_inside_a_running_event_loop_it_works_too(channel: Channel, tools: Tools
 
 
 def test_an_impossible_wish_names_the_requirement(channel: Channel, tools: Tools, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be had together from .*: .*libwave <2") as caught:
+    with pytest.raises(UsageError, match=r"cannot be installed together from .*: .*libwave <2") as caught:
         step(channel, "tsunami", "libwave 2.*").run(tmp_path / "env", tools)
     assert "\n" not in caught.value.message
     assert caught.value.hint is not None
@@ -128,7 +128,7 @@ def test_an_impossible_wish_names_the_requirement(channel: Channel, tools: Tools
 
 
 def test_what_is_no_requirement_is_refused_with_its_field(channel: Channel) -> None:
-    with pytest.raises(InvalidDocument, match=r"conda.packages\[1\]: 'numpy ><' is no requirement"):
+    with pytest.raises(InvalidDocument, match=r"conda.packages\[1\]: 'numpy ><' is not a requirement"):
         step(channel, "python", "numpy ><")
 
 

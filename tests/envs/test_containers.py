@@ -212,7 +212,7 @@ def test_an_image_is_known_by_its_digest(ready: Ready, tools: Tools, tmp_path: P
     assert "unpinned" not in pinned
     assert (pinned["image"], pinned["digest"]) == (lock["image"], lock["digest"])
     if ready.tree is None:
-        said = f"localhost/waves:1 may mean another image tomorrow; digest: {lock['digest']} keeps this"
+        said = f"localhost/waves:1 may change; set digest: {lock['digest']} to pin this image"
         assert lock["unpinned"] == said
         assert lock["image"] == f"localhost/waves@{lock['digest']}"
         assert lock["content"] == {"of": "manifest", "digest": lock["digest"]}
@@ -237,7 +237,7 @@ def test_the_same_image_is_the_same_material_wherever_it_lies(
     assert made(tools, {**charliecloud.spec, "image": str(copy)}).material() == first
     (copy / "model/count.sh").write_text("#!/bin/sh\n")
     assert made(tools, {**charliecloud.spec, "image": str(copy)}).material() != first
-    with pytest.raises(NotFound, match="there is no image"):
+    with pytest.raises(NotFound, match="no image"):
         made(tools, {**charliecloud.spec, "image": str(tmp_path / "none")}).material()
 
 
@@ -290,8 +290,8 @@ def test_python_packages_go_into_the_definition_and_the_systems_modules_do_not(t
     assert packaged.notes == (
         "the base docker.io/library/python:3.12 is not pinned by a digest: the same definition may build another image",
         "the base must have micromamba or conda, which installs the conda packages",
-        "the modules cuda/11.8.0 are the system's and not in the image",
-        "HOROVOD_CUDA_HOME refers to CUDA_HOME, which the base must set",
+        "the modules cuda/11.8.0 belong to the system and are not in the image",
+        "HOROVOD_CUDA_HOME refers to CUDA_HOME, which the base image must set",
     )
 
 
@@ -341,7 +341,7 @@ def test_apptainer_is_told_to_pull_once_and_its_file_lies_in_the_prefix(tools: T
     loose = ContainerStep("a", spec.container.model_copy(update={"digest": None}), Apptainer(), runner)
     lock = loose.run(tmp_path, there)
     assert lock["digest"] is None
-    assert lock["unpinned"] == "python:3.12 may mean another image tomorrow; give container.digest to keep this"
+    assert lock["unpinned"] == "python:3.12 may change; set container.digest to pin this image"
 
 
 class _Has:
@@ -388,9 +388,9 @@ def test_apptainer_is_not_handed_what_lies_outside() -> None:
 
 
 def test_a_home_folder_that_nobody_has_is_said_so(tools: Tools) -> None:
-    with pytest.raises(UsageError, match="nobody here has the home folder ~nosuch"):
+    with pytest.raises(UsageError, match="no user ~nosuch"):
         parse_bind("~nosuch/data")
-    with pytest.raises(UsageError, match="nobody here has the home folder ~nosuch"):
+    with pytest.raises(UsageError, match="no user ~nosuch"):
         made(tools, {"runtime": "charliecloud", "image": "~nosuch/image"})
 
 
@@ -409,9 +409,9 @@ def test_values_cannot_break_out_of_the_wrapping_shell(tmp_path: Path) -> None:
 def test_the_plan_says_what_would_be_done(tools: Tools) -> None:
     digest = "sha256:" + "ab" * 32
     assert made(tools, {"runtime": "apptainer", "image": "docker.io/library/python:3.12"}).describe() == (
-        "bring the image docker.io/library/python:3.12, whose tag names no digest with apptainer"
+        "pull the image docker.io/library/python:3.12, whose tag names no digest with apptainer"
     )
     assert made(tools, {"runtime": "docker", "image": "python:3.12", "digest": digest}).describe() == (
-        f"bring the image python:3.12@{digest} with docker"
+        f"pull the image python:3.12@{digest} with docker"
     )
     assert make_steps(parse_spec({"name": "none"}), tools) == []

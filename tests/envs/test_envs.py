@@ -136,7 +136,7 @@ def test_two_variants_live_side_by_side_under_one_name(envs: Envs, write: Callab
     assert {each.digest for each in envs.ls()} == {old.digest, new.digest}
     assert {(each.prefix / "which").read_text() for each in envs.ls()} == {"old\n", "new\n"}
     assert envs.show(old.digest[:8]).digest == old.digest
-    with pytest.raises(Conflict, match="stands for 2 environments"):
+    with pytest.raises(Conflict, match="matches 2 environments"):
         envs.rm("demo")
     envs.rm(old.digest[:16])
     assert [each.digest for each in envs.ls()] == [new.digest]
@@ -192,7 +192,7 @@ def test_a_killed_builder_is_taken_over(envs: Envs, write: Callable[..., Path], 
         wait_for(lambda: noted(tmp_path, "two") == 1)
         assert envs.show("demo").state == "building"
         assert f"process {process.pid} " in envs.plan(file).builder
-        with pytest.raises(Conflict, match=f"is built by process {process.pid}"):
+        with pytest.raises(Conflict, match=f"is being built by process {process.pid}"):
             envs.rm("demo")
         assert envs.gc(older_than_s=0) == []
     finally:
@@ -328,7 +328,7 @@ def test_exports_say_exactly_what_was_built(envs: Envs, tmp_path: Path) -> None:
     built = envs.build(parse_spec(spec))
     requirements = envs.export("demo", "requirements")
     assert f"alpha @ file://{wheel} \\\n    --hash=sha256:" in requirements.texts["requirements.txt"]
-    assert requirements.notes == ("it also has variables, which a requirements file cannot say",)
+    assert requirements.notes == ("it also has variables, which a requirements file cannot express",)
     (tmp_path / "again.yaml").write_text(envs.export("demo", "yaml").texts["environment.yaml"])
     again = envs.plan(tmp_path / "again.yaml")
     assert again.name == "demo" and str(wheel) in again.steps[0].words
@@ -399,7 +399,9 @@ def test_after_new_checks_the_specification_is_the_new_one(envs: Envs, write: Ca
 
 def test_a_new_check_that_fails_says_that_the_environment_stays_ready(envs: Envs, write: Callable[..., Path]) -> None:
     built = envs.build(write(commands("one", "true")))
-    with pytest.raises(SystemFailure, match=r"demo is ready and stays so.*`echo why; false` ended with") as caught:
+    with pytest.raises(
+        SystemFailure, match=r"demo is ready, but a new check fails.*`echo why; false` ended with"
+    ) as caught:
         envs.build(write(commands("one", "true"), checks=[{"run": "echo why; false"}]))
     assert "why" in caught.value.message and "not ready" not in caught.value.hint
     assert envs.show("demo").ready and envs.show("demo").spec["checks"] == []
@@ -408,7 +410,7 @@ def test_a_new_check_that_fails_says_that_the_environment_stays_ready(envs: Envs
 
 def test_a_check_that_takes_too_long_is_named_with_what_it_said(envs: Envs, write: Callable[..., Path]) -> None:
     line = "echo waiting for the tide; sleep 600"
-    with pytest.raises(SystemFailure, match=f"the check `{line}` did not end within 1 s:\nwaiting for the tide"):
+    with pytest.raises(SystemFailure, match=f"the check `{line}` did not finish within 1 s:\nwaiting for the tide"):
         envs.build(write(checks=[{"run": line, "timeout_s": 1}]))
     assert line in envs.show("demo").failure["message"]
 
@@ -416,7 +418,7 @@ def test_a_check_that_takes_too_long_is_named_with_what_it_said(envs: Envs, writ
 def test_a_removal_by_force_ends_the_build(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
     builder = start(envs, write(commands("one", "echo x >> $NOTES/began", "sleep 600")))
     wait_for(lambda: noted(tmp_path, "began") == 1)
-    with pytest.raises(Conflict, match=f"is built by process {builder.pid} on this machine") as caught:
+    with pytest.raises(Conflict, match=f"is being built by process {builder.pid} on this machine") as caught:
         envs.rm("demo")
     assert "--force" in caught.value.hint
     envs.rm("demo", force=True)
@@ -428,7 +430,7 @@ def test_a_build_on_another_machine_is_said_to_be_out_of_reach(envs: Envs, write
     built = envs.build(write(commands("one", "true")))
     lock = envs.root / ".locks" / built.digest[:16]
     lock.write_text("host=node3\npid=17\ntoken=ab\nplace=x/1\nstarted=1\n")
-    with pytest.raises(Conflict, match="is built by process 17 on node3, which cannot be ended from here"):
+    with pytest.raises(Conflict, match="is being built by process 17 on node3, which cannot be stopped from here"):
         envs.rm("demo", force=True)
 
 
@@ -457,19 +459,19 @@ def test_the_folder_of_all_environments_is_shared_as_the_home_is(tmp_path: Path)
 def test_what_is_no_file_of_a_person_is_not_read(envs: Envs, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     for file in ("/dev/zero", str(tmp_path / "pipe.yaml")):
-        with pytest.raises(SystemFailure, match="it is no regular file"):
+        with pytest.raises(SystemFailure, match="it is not a regular file"):
             envs.plan(file)
     with open(tmp_path / "large.yaml", "wb") as stream:
         stream.truncate(1 << 30)
     with pytest.raises(SystemFailure, match="it is larger than"):
         envs.plan(tmp_path / "large.yaml")
-    with pytest.raises(UsageError, match="is no regular file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         envs.plan(parse_spec({"name": "x", "python": {"packages": ["/dev/zero"]}}))
-    with pytest.raises(UsageError, match="nobody here has the home folder ~nosuch"):
+    with pytest.raises(UsageError, match="no user ~nosuch"):
         envs.plan("~nosuch/demo.yaml")
 
 
 def test_a_definition_that_is_not_there_is_refused_in_the_plan(envs: Envs, tmp_path: Path) -> None:
     given = {"definition": str(tmp_path / "Dockerfile"), "runtime": "podman"}
-    with pytest.raises(NotFound, match=r"there is no definition .*Dockerfile"):
+    with pytest.raises(NotFound, match=r"no definition .*Dockerfile"):
         envs.plan(parse_spec({"name": "x", "container": given}))

@@ -301,7 +301,7 @@ def test_digests_stand_in_an_export_for_all_or_for_none() -> None:
     known = {"name": "alpha", "version": "1", "sha256": ["ab" * 32]}
     text, notes = pinned([known, {"name": "beta", "version": "2", "sha256": []}])
     assert text == "alpha==1\nbeta==2\n"
-    assert notes == ("no digest of beta is known, so it holds none: installers want them for all or for none",)
+    assert notes == ("no digest of beta is known, so it has none: installers need all digests or none",)
 
 
 @pytest.mark.thorough

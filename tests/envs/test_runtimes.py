@@ -199,7 +199,7 @@ def test_a_definition_holds_whole_lines_only(line: str) -> None:
 def test_a_reference_is_split_at_its_digest() -> None:
     assert split_reference(IMAGE) == ("docker.io/library/python", D)
     assert split_reference("127.0.0.1:5000/python:3.12") == ("127.0.0.1:5000/python:3.12", "")
-    with pytest.raises(UsageError, match="no digest"):
+    with pytest.raises(UsageError, match="not a digest"):
         split_reference("python@sha256:12")
 
 

@@ -181,7 +181,7 @@ def test_an_archive_is_known_by_its_digest(tmp_path: Path, hello: Path) -> None:
     given = {"name": "hello", "archive": "hello-1.0.tar.gz", "system": "make", "sha256": digest}
     built = build(tmp_path, given, check="hello")
     assert built.lock["build-hello"]["sha256"] == digest
-    with pytest.raises(Integrity, match="is asked for"):
+    with pytest.raises(Integrity, match=", expected"):
         build(tmp_path, {**given, "sha256": "0" * 64})
     with pytest.raises(NotFound, match=r"none\.tgz"):
         build(tmp_path, {**given, "archive": "none.tgz"})
@@ -204,7 +204,7 @@ def test_an_archive_elsewhere_is_brought_and_checked(tmp_path: Path, hello: Path
     built = envs.build(parse_spec({"name": "demo", "builds": [given]}))
     assert asked == [(address, None)]
     assert built.lock["build-hello"]["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
-    with pytest.raises(Integrity, match="is asked for"):
+    with pytest.raises(Integrity, match=", expected"):
         envs.build(parse_spec({"name": "demo", "builds": [{**given, "sha256": "1" * 64}]}))
 
 
@@ -324,7 +324,7 @@ def test_an_archive_that_grows_beyond_measure_is_refused(
     else:
         with tarfile.open(tmp_path / "a", "w:gz") as tar:
             tar.add(tmp_path / "zeros", "zeros")
-    with pytest.raises(UsageError, match="taken for a trap"):
+    with pytest.raises(UsageError, match="more than allowed"):
         unpack(tmp_path / "a", tmp_path / "out")
     assert not (tmp_path / "out" / "zeros").exists()
 

@@ -42,7 +42,7 @@ def test_files_are_seen_from_the_folder_of_the_specification(tmp_path: Path) -> 
 
 
 def test_a_specification_without_a_folder_names_no_relative_files() -> None:
-    with pytest.raises(InvalidDocument, match="stands in no folder"):
+    with pytest.raises(InvalidDocument, match="has no folder"):
         parse_spec({"name": "x", "python": {"requirements": "req.txt"}}, origin="card")
 
 
@@ -58,11 +58,11 @@ def test_values_that_refer_to_other_variables_are_kept_as_written(tmp_path: Path
         ("python:\n  packges: [a]\n", 2, "did you mean 'packages'?"),
         ("checks:\n- run: x\n- {rn: y}\n", 3, ""),
         ("python:\n  version: 3.10\n", 2, "in quotes"),
-        ("python:\n  version: new\n", 2, "is no version"),
-        ("python:\n  packages:\n  - numpy\n  - ==3\n", 4, "is no requirement"),
+        ("python:\n  version: new\n", 2, "is not a version"),
+        ("python:\n  packages:\n  - numpy\n  - ==3\n", 4, "is not a requirement"),
         ("python:\n  packages: [x @ https://me:pw@host/x.whl]\n", 2, "login"),
         ("python: {extras: [a]}\n", 1, "extras"),
-        ("variables:\n  A-B: x\n", 1, "no name"),
+        ("variables:\n  A-B: x\n", 1, "not a name"),
         ("variables:\n  A: 1.10\n", 2, "quotes"),
         ("variables: {HF_TOKEN: abc}\n", 1, "secret"),
         ("modules:\n- GCC/11\n- ml x; rm -rf /\n", 3, "expected a module"),
@@ -131,7 +131,7 @@ def test_what_only_looks_a_little_like_a_secret_is_taken(tmp_path: Path) -> None
 
 def test_a_home_folder_that_nobody_has_is_said_so(tmp_path: Path) -> None:
     for text in ("python: {requirements: ~nosuch/x}", "container: {definition: ~nosuch/x}"):
-        assert "nobody here has the home folder ~nosuch" in str(refused(tmp_path, text + "\n"))
+        assert "no user ~nosuch" in str(refused(tmp_path, text + "\n"))
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

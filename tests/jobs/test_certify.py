@@ -134,7 +134,7 @@ def test_every_declared_file_system_is_written_and_read(tmp_path: Path, monkeypa
 def test_gpus_are_counted_against_those_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = box(tmp_path, partition="cores: 2, gpu: {count: 2, model: A100}")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert reason(certify(jobs, "box"), "GPUs") == "nvidia-smi is not there to count them"
+    assert reason(certify(jobs, "box"), "GPUs") == "nvidia-smi is not installed, which counts them"
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'GPU 0: A100 (UUID: GPU-1)'\necho 'GPU 1: A100 (UUID: GPU-2)'\n")
@@ -142,10 +142,10 @@ def test_gpus_are_counted_against_those_registered(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     made = certify(jobs, "box")
     assert outcomes(made)["GPUs"] == "passed"
-    assert reason(made, "GPUs") == "2 × A100 asked for, 2 seen"
+    assert reason(made, "GPUs") == "2 × A100 requested, 2 seen"
     program.write_text("#!/bin/sh\necho 'GPU 0: A100 (UUID: GPU-1)'\n")
     made = certify(jobs, "box")
-    assert (outcomes(made)["GPUs"], reason(made, "GPUs")) == ("failed", "2 × A100 asked for, 1 seen")
+    assert (outcomes(made)["GPUs"], reason(made, "GPUs")) == ("failed", "2 × A100 requested, 1 seen")
 
 
 def test_an_mpirun_that_refuses_root_says_nothing_of_the_machine(
@@ -167,7 +167,7 @@ def test_what_the_system_cannot_be_asked_is_said_before_any_job(tmp_path: Path) 
         certify(jobs, "bxo")
     with pytest.raises(InvalidDocument, match="no partition 'there'"):
         certify(jobs, "box", resources=Resources(partition="there"))
-    with pytest.raises(InvalidDocument, match="names the account"):
+    with pytest.raises(InvalidDocument, match="need an account"):
         plan(jobs, "deep")
     assert jobs.ls() == []
 
@@ -241,7 +241,7 @@ def test_a_slurm_passes_through_its_own_scheduler(
     assert [found[name] for name in (*EVERYWHERE, "tasks started together", "file system tmp")] == ["passed"] * 6
     assert reason(made, "tasks started together") == "4 processes on 2 nodes"
     gpus = certify(jobs, "rig", resources=Resources(partition="gpu"))
-    assert reason(gpus, "GPUs") == "no program is known that counts GPUs of vendor other"
+    assert reason(gpus, "GPUs") == "cannot count GPUs of vendor other"
 
 
 @pytest.mark.thorough

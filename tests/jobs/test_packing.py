@@ -240,7 +240,7 @@ def test_a_requeued_pack_goes_on_where_it_was(
 @pytest.mark.parametrize(
     ("commands", "at_once", "sentence"),
     [
-        ([], None, "there is no command to pack"),
+        ([], None, "no commands to pack"),
         ([["true"], []], None, "command 1: expected a program and its arguments, found none"),
         ([["echo", "a\0b"]], None, "command 0: 'a\\x00b' cannot be written"),
         ([["true"]], 0, "at_once: expected at least 1, found 0"),

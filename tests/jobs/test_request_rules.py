@@ -112,7 +112,7 @@ class TestDefaults:
     def test_a_job_without_a_time_gets_one_hour_where_there_is_a_limit_and_is_told_so(self) -> None:
         found = ask()
         assert found.time_s == 3600
-        assert "No time was asked for: the job gets 1h." in found.notes
+        assert "No time limit given: the job gets 1h." in found.notes
         assert ask(KNOWN["laptop"]).time_s is None
 
     def test_options_of_system_partition_and_job_are_in_the_header_in_this_order(self) -> None:
@@ -170,11 +170,11 @@ class TestRealSystems:
 
     def test_values_that_nobody_verified_are_told_when_they_are_used(self) -> None:
         notes = ask(KNOWN["deep"], software=("tensorflow",), account="me").notes
-        assert "Used here, but verified by nobody: partitions.dp-esb.cores of deep." in notes
+        assert "Used here, but unverified: partitions.dp-esb.cores of deep." in notes
 
     def test_workers_that_share_too_few_cpus_are_told(self) -> None:
         notes = ask(KNOWN["lumi"], software=("ddp",), account="me", cpus_per_task=7).notes
-        assert "The 8 workers of a node share 7 CPUs; --cpus-per-task gives them more." in notes
+        assert "The 8 workers of a node share 7 CPUs; raise it with --cpus-per-task." in notes
 
     def test_a_retired_system_is_told_and_not_refused(self) -> None:
         found = ask(KNOWN["summit"], account="me")
@@ -196,22 +196,22 @@ class TestRefusals:
     def test_each_limit_is_named_with_what_to_do(self) -> None:
         found = refused(nodes=9, time_s="30:00:00", cpus_per_task=65, gpus_per_node=1, memory_gib=300)
         assert found == {
-            "nodes": ("9 nodes are asked for, partition cpu of here gives 8 at most", "ask for less"),
+            "nodes": ("9 nodes are requested, partition cpu of here allows 8 at most", "ask for less"),
             "gpus_per_node": (
-                "1 GPU is asked for, partition cpu of here has none",
+                "1 GPU is requested, partition cpu of here has none",
                 "ask for none, or go to a partition with GPUs: gpu",
             ),
             "cpus_per_task": (
-                "1 × 65 = 65 CPUs are asked for, a node of partition cpu of here has 64 cores",
+                "1 × 65 = 65 CPUs requested, a node of partition cpu of here has 64 cores",
                 "ask for less, or go to partition gpu",
             ),
-            "memory_gib": ("300 GiB are asked for, a node of partition cpu of here has 256 GiB", "ask for less"),
-            "time": ("1d 6h is asked for, partition cpu of here gives 1d at most", "ask for less"),
+            "memory_gib": ("300 GiB requested, a node of partition cpu of here has 256 GiB", "ask for less"),
+            "time": ("1d 6h requested, partition cpu of here allows 1d at most", "ask for less"),
         }
 
     def test_more_gpus_than_a_node_has(self) -> None:
         message, hint = refused(partition="gpu", gpus_per_node=5)["gpus_per_node"]
-        assert message == "5 GPUs are asked for, a node of partition gpu of here has 4"
+        assert message == "5 GPUs are requested, a node of partition gpu of here has 4"
         assert hint == "ask for more nodes"
 
     def test_a_longer_time_leads_to_the_partition_that_gives_it(self) -> None:
@@ -228,11 +228,11 @@ class TestRefusals:
 
     def test_more_nodes_than_there_are(self) -> None:
         message, _ = refused(partition="gpu", nodes=5)["nodes"]
-        assert message == "5 nodes are asked for, partition gpu of here gives 4 at most"
+        assert message == "5 nodes are requested, partition gpu of here allows 4 at most"
 
     def test_fewer_nodes_than_the_queue_gives(self) -> None:
         message, hint = refused(KNOWN["polaris"], partition="prod", nodes=2, account="me")["nodes"]
-        assert message == "2 nodes are asked for, partition prod of polaris gives 10 at least"
+        assert message == "2 nodes are requested, partition prod of polaris allows 10 at least"
         assert "debug" in hint
         assert ask(KNOWN["polaris"], partition="prod", account="me").nodes == 10
 
@@ -254,30 +254,30 @@ class TestRefusals:
         assert refused(system)["account"][1] == "give --account NAME"
         assert ask(system, account="me").account == "me"
         shown = ask(system, check_account=False)
-        assert "here wants every job to name an account: add one before you submit." in shown.notes
+        assert "here requires an account: add one before you submit." in shown.notes
 
     def test_an_array_that_is_too_large(self) -> None:
         system = cluster(scheduler={"dialect": "slurm", "most_array_tasks": 1000})
-        assert "takes 1,000 in one array at most" in refused(system, array=Array(count=1001))["array"][0]
+        assert "allows 1,000 in one array at most" in refused(system, array=Array(count=1001))["array"][0]
 
     def test_several_nodes_of_a_single_machine(self) -> None:
-        assert "runs jobs on itself alone" in refused(KNOWN["laptop"], nodes=2)["nodes"][0]
+        assert "is a single machine" in refused(KNOWN["laptop"], nodes=2)["nodes"][0]
 
     def test_a_limit_that_nobody_verified_says_so(self) -> None:
         _, hint = refused(KNOWN["jureca"], partition="dc-gpu", time_s="2-00:00:00", account="me")["time"]
-        assert hint.endswith("nobody verified this limit: a system file of your own can correct it")
+        assert hint.endswith("this limit is unverified: correct it in a system file of your own")
 
     def test_several_partitions_and_no_default_one(self) -> None:
-        assert "no default one" in refused(cluster(default_partition=""))["partition"][0]
+        assert "no default" in refused(cluster(default_partition=""))["partition"][0]
 
     def test_a_program_that_is_torchrun_itself(self) -> None:
-        assert "started anyway" in refused(software=("ddp",), argv=("/env/bin/torchrun", "train.py"))["launch"][0]
+        assert "starts anyway" in refused(software=("ddp",), argv=("/env/bin/torchrun", "train.py"))["launch"][0]
 
 
 class TestSignals:
     def test_what_a_scheduler_cannot_send_is_told(self) -> None:
         notes = ask(KNOWN["polaris"], account="me", signal=Signal()).notes
-        assert "PBS sends no signal before the limit: USR1 will not come by itself." in notes
+        assert "PBS sends no signal before the limit: USR1 is not sent." in notes
 
     def test_what_torchrun_does_with_it_is_told(self) -> None:
         assert any("--signals-to-handle" in note for note in ask(software=("ddp",), signal=Signal()).notes)

@@ -199,7 +199,7 @@ def test_without_a_configuration_of_slurm_nothing_was_submitted(rig: Rig, monkey
     lost = SimpleNamespace(environ={**rig.cluster.environ, "SLURM_CONF": "/nonexistent/slurm.conf"})
     with monkeypatch.context() as without:
         without.setattr(rig.line, "cluster", lost)
-        with pytest.raises(MissingProgram, match=f"{NAME} cannot be used from here: sbatch finds no configuration"):
+        with pytest.raises(MissingProgram, match=f"{NAME} cannot be used from here: sbatch has no Slurm configuration"):
             rig.submit("true")
     assert not rig.jobs.ls()
 

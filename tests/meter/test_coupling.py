@@ -117,7 +117,7 @@ def test_a_counter_keeps_every_value(meter: Meter, coupling: Coupling) -> None:
     assert list(queue.values) == [1.0, 2.5, 1.0, math.inf, -math.inf, math.inf, *map(float, range(1000))]
     assert math.isnan(other.values[0]) and list(queue.at_ns) == sorted(queue.at_ns)
     assert '"queue"' in trace_text(log)
-    assert meter.summary() == []  # a counter is no timer
+    assert meter.summary() == []  # a counter is not a timer
 
 
 def test_turns_of_a_loop_keep_their_number(meter: Meter, coupling: Coupling) -> None:
@@ -192,8 +192,8 @@ def test_bytes_that_nobody_has_are_the_most_there_are(meter: Meter, coupling: Co
         (lambda c: c.exchange("send", "k"), "no way to exchange data"),
         (lambda c: c.exchange("put", 3), "are texts"),
         (lambda c: c.component(""), "no name for a component"),
-        (lambda c: c.sample(3, 1), "no name for a counter"),
-        (lambda c: c.phase(3, 1), "no name for a timer"),
+        (lambda c: c.sample(3, 1), "not a name for a counter"),
+        (lambda c: c.phase(3, 1), "not a name for a timer"),
         (lambda c: c.phase("step", 1.5), "iteration is 1.5"),
         (lambda c: c.sample("n", "many"), "is a text"),
         (lambda c: c.exchange("put", "k", bytes=1.5).__exit__(None, None, None), "bytes is 1.5"),

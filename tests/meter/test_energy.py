@@ -77,13 +77,13 @@ def test_a_counter_that_wraps_goes_on_counting() -> None:
 def test_a_counter_that_was_set_back_is_noticed_and_never_subtracts() -> None:
     energy = only(energies(samples([0, 1, 2, 3], {ENERGY: [900.0, 990.0, 20.0, 60.0]})))
     assert energy.joules == pytest.approx(90 + 20 + 40)
-    assert energy.notes == ("the counter began anew once: what it counted just before is lost",)
+    assert energy.notes == ("the counter was reset once: its last counts are lost",)
 
 
 def test_a_wrap_of_more_than_half_the_range_is_a_counter_set_back() -> None:
     energy = only(energies(samples([0, 1, 2], {WRAPPING: [300.0, 310.0, 20.0]})))
     assert energy.joules == pytest.approx(10 + 20)
-    assert "began anew" in energy.notes[0]
+    assert "was reset" in energy.notes[0]
 
 
 # By integrating power
@@ -232,7 +232,7 @@ def test_an_estimate_says_that_it_is_one() -> None:
     energy = estimate(250.0, T0, T0 + 3600 * S, scope="one GPU")
     assert energy.joules == pytest.approx(900_000)
     assert energy.method == "estimate"
-    assert energy.error == "an estimate: 250 W were given, nothing was measured"
+    assert energy.error == "an estimate: 250 W given, nothing measured"
 
 
 @pytest.mark.parametrize("watts", [-1.0, math.nan, math.inf])
@@ -310,7 +310,7 @@ def test_nodes_are_added_and_a_job_contains_them_all() -> None:
 def test_a_whole_that_counts_less_than_its_parts_is_not_believed() -> None:
     found = total([energy("job.energy", "all nodes of job 7", 0.0), energy("g", "device 0 (A)", 50.0)])
     assert found.joules == 50.0
-    assert found.left_out == {"n1:job.energy": "it counts less than the parts within it"}
+    assert found.left_out == {"n1:job.energy": "it counts less than its parts"}
 
 
 def test_devices_with_numbers_that_begin_alike_are_different_devices() -> None:
@@ -372,7 +372,7 @@ def test_calls_that_overlap_count_each_moment_once() -> None:
 def test_calls_outside_the_samples_have_no_energy() -> None:
     (found,) = energy_by_span(log(("epoch", 1, 2), ("epoch", 9, 4)), samples(range(11), {POWER: [100.0] * 11}))
     assert found.calls == (pytest.approx(200), None)
-    assert found.warnings == ("1 of 2 calls lie outside the samples",)
+    assert found.warnings == ("1 of 2 calls are outside the samples",)
     assert energy_by_span(log(("epoch", 100, 1)), samples(range(11), {POWER: [100.0] * 11})) == []
 
 

@@ -83,7 +83,7 @@ def test_a_log_of_cloudmesh_gpu_is_known_by_its_heading(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no log of events"):
         read_samples(tmp_path)
-    with pytest.raises(NotFound, match="there is no file"):
+    with pytest.raises(NotFound, match="no file"):
         read_samples(tmp_path / "missing")
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InvalidDocument, match="cloudmesh-gpu"):

@@ -20,8 +20,8 @@ RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"
 
 Compile = Callable[..., Path]
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-needs_fortran = pytest.mark.skipif(shutil.which("gfortran") is None, reason="there is no Fortran compiler")
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+needs_fortran = pytest.mark.skipif(shutil.which("gfortran") is None, reason="no Fortran compiler")
 
 
 @pytest.fixture
@@ -449,8 +449,8 @@ int main(void) {
     done = subprocess.run([program], env=env, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr.splitlines() == [
-        f"fairmile: cannot write {folder}/events.jsonl: its folder is gone; "
-        "the program goes on, what it records is kept for now"
+        f"fairmile: cannot write {folder}/events.jsonl: its folder no longer exists; "
+        "the program continues and keeps its records for now"
     ]
     log = read_log(event_files(folder))
     assert sorted(event.name for event in log.events) == ["a", "b", "c", "meter.write_failed"]
@@ -545,7 +545,7 @@ def test_a_fortran_program_tells_the_same(tmp_path: Path, options: tuple[str, ..
     assert [event.name for event in log.events] == ["done"]
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI")
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no MPI")
 def test_ranks_of_mpi_write_one_log(compile: Compile) -> None:
     program = compile(BEGIN + 'int main(void) { for (int n = 0; n < 3000; n++) fairmile_event("turn"); return 0; }\n')
     mpirun = shutil.which("mpirun")

@@ -359,7 +359,7 @@ def test_a_function_is_timed_under_its_own_name_where_none_is_given(meter: Meter
 
 
 def test_what_is_neither_a_name_nor_a_function_is_refused_where_it_stands(meter: Meter) -> None:
-    with pytest.raises(UsageError, match="7 is no name"):
+    with pytest.raises(UsageError, match="7 is not a name"):
         meter.timed(7)  # type: ignore[call-overload]
 
 
@@ -373,7 +373,7 @@ def test_start_and_stop_make_a_span_and_may_be_nested(meter: Meter) -> None:
 
 
 def test_a_stop_without_a_start_is_refused_by_name_and_harms_nothing(meter: Meter) -> None:
-    with pytest.raises(UsageError, match="timer 'never' was stopped but does not run at all"):
+    with pytest.raises(UsageError, match="timer 'never' was stopped but is not running at all"):
         meter.stop("never")
     meter.start("x")
     meter.stop("x")
@@ -396,7 +396,7 @@ def test_a_timer_of_another_thread_cannot_be_stopped_here(meter: Meter) -> None:
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert refused == ["timer 'x' was stopped but does not run in this thread"]
+    assert refused == ["timer 'x' was stopped but is not running in this thread"]
     assert meter.stop("x") > 0
 
 
@@ -410,7 +410,7 @@ def test_a_timer_that_runs_shows_as_running(meter: Meter) -> None:
 
 
 def test_a_name_that_is_no_text_is_refused(meter: Meter) -> None:
-    with pytest.raises(UsageError, match="7 is no name"):
+    with pytest.raises(UsageError, match="7 is not a name"):
         meter.span(7)  # type: ignore[arg-type]
 
 
@@ -775,14 +775,14 @@ def test_a_folder_that_vanishes_breaks_nothing_and_is_told_once(
     assert meter.failures == 3
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert f"cannot write {folder}/events.jsonl: its folder is gone" in told
+    assert f"cannot write {folder}/events.jsonl: its folder no longer exists" in told
     assert not folder.exists()
     folder.mkdir()
     meter.close()
     log = read_log([folder / "events.jsonl"])
     assert log.damaged == 0
     assert [event.name for event in log.events] == ["lost?"] * 3 + ["meter.write_failed"]
-    assert log.events[-1].attributes == {"times": 3, "reason": "its folder is gone", "lines_lost": 0}
+    assert log.events[-1].attributes == {"times": 3, "reason": "its folder no longer exists", "lines_lost": 0}
     assert sum(len(spans.durations_ns) for spans in log.spans) == 3
 
 

@@ -218,7 +218,7 @@ def test_the_gpus_are_those_asked_for_or_else_those_that_programs_see(
 @pytest.mark.parametrize("visible", ["", "-1", "7"])
 def test_where_programs_see_no_gpu_there_is_none(visible: str) -> None:
     library = Library()
-    with pytest.raises(Unsupported, match="that are asked for"):
+    with pytest.raises(Unsupported, match="the requested GPUs"):
         Nvidia(Where(environ={"CUDA_VISIBLE_DEVICES": visible}), nvml=library)
     assert library.shutdowns == 1
 

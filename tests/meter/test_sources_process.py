@@ -178,7 +178,7 @@ def test_without_a_process_it_is_this_one() -> None:
 
 
 def test_a_process_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match="there is no process 4194309"):
+    with pytest.raises(Unsupported, match="no process 4194309"):
         ProcessTree(Where(pid=4194309))
 
 

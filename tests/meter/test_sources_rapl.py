@@ -80,7 +80,7 @@ def test_files_that_only_root_may_read_are_named_with_what_to_do(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("fairmile.meter.sources.rapl.KeptFile", refuse)
-    with pytest.raises(Unsupported, match=r"^/sys/class/powercap/intel-rapl:2/energy_uj may be read by root only"):
+    with pytest.raises(Unsupported, match=r"^/sys/class/powercap/intel-rapl:2/energy_uj is readable by root only"):
         Rapl(Where(tmp_path))
     said = find_sources(["rapl"], root=tmp_path).missing["rapl"]
     assert said.startswith("rapl: /sys/class/powercap/") and "chmod o+r" in said

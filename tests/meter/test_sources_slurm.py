@@ -74,7 +74,7 @@ def test_it_is_asked_for_the_first_and_the_last_sample_only(programs: Programs, 
 @pytest.mark.parametrize("kind", ["acct_gather_energy/none", "(null)"])
 def test_a_slurm_that_counts_no_energy_says_so(programs: Programs, kind: str) -> None:
     programs.config.write_text(f"AcctGatherEnergyType    = {kind}\n")
-    with pytest.raises(Unsupported, match="counts no energy here"):
+    with pytest.raises(Unsupported, match="does not measure energy here"):
         Slurm(WHERE)
 
 
@@ -85,5 +85,5 @@ def test_a_slurm_that_does_not_answer_is_no_source(programs: Programs) -> None:
 
 
 def test_an_id_that_is_none_is_not_put_on_a_command_line(programs: Programs) -> None:
-    with pytest.raises(Unsupported, match="no number of a job"):
+    with pytest.raises(Unsupported, match="not a number of a job"):
         Slurm(Where(environ={"SLURM_JOB_ID": "1 --steal"}))

@@ -126,14 +126,20 @@ def test_a_damaged_file_gives_what_comes_before_and_says_so(tmp_path: Path) -> N
         integer(1 << 3) + integer(7),
         field(5, field(1, field(1, b"a") + field(9, field(1, field(1, b"scalars"))) + field(8, b""))),
     ],
-    ids=["endless integer", "tag that is no text", "longer than its message", "time that is no number", "no tensor"],
+    ids=[
+        "endless integer",
+        "tag that is not text",
+        "longer than its message",
+        "time that is not a number",
+        "no tensor",
+    ],
 )
 def test_a_record_that_is_no_event_ends_the_file(tmp_path: Path, message: bytes) -> None:
     file = tmp_path / "tfevents"
     file.write_bytes(event_file(SCALARS[:1], created_s=0) + record(message) + event_file(SCALARS[1:2], created_s=0))
     scalars, notes = read_scalars([file])
     assert len(scalars) == 1
-    assert "record 3 is no event" in notes[0]
+    assert "record 3 is not an event" in notes[0]
 
 
 def test_a_hostile_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ def test_a_log_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None:
     with Watch([Counting()], tmp_path / "missing" / "log", period_s=3600) as watch:
         pass
     assert watch.measured().column("a.count") == [1.0, 2.0]
-    assert list(watch.failures) == [f"cannot write {tmp_path}/missing/log: its folder is gone"]
+    assert list(watch.failures) == [f"cannot write {tmp_path}/missing/log: its folder no longer exists"]
 
 
 @pytest.mark.parametrize("kept", [20, 300, -10])

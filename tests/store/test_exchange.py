@@ -157,7 +157,7 @@ def test_nothing_starts_that_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_a_folder_or_name_that_is_not_there_is_told(store: Store, other: Store, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="not a folder"):
+    with pytest.raises(NotFound, match="no folder"):
         store.pull("lake", str(tmp_path / "unplugged"))
     fill(other, "lake", FILES)
     with pytest.raises(NotFound, match="usb: nothing in the store is named 'lage'; did you mean 'lake'"):
@@ -165,7 +165,7 @@ def test_a_folder_or_name_that_is_not_there_is_told(store: Store, other: Store, 
     with pytest.raises(NotFound, match="nothing in the store is named 'lake'"):
         store.push("lake", str(tmp_path / "usb"))
     fill(store, "lake", FILES)
-    with pytest.raises(SystemFailure, match="not a folder"):
+    with pytest.raises(SystemFailure, match="no folder"):
         store.push("lake", str(tmp_path / "not" / "mounted" / "usb"))
 
 

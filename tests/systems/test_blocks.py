@@ -102,18 +102,18 @@ class TestABlock:
     def test_of_a_system_without_software_says_that_none_is_known(self) -> None:
         with pytest.raises(NotFound) as caught:
             module_block(SYSTEMS["laptop"], ["ddp"])
-        assert "nothing is known of software on laptop" in str(caught.value.hint)
+        assert "no software is registered for laptop" in str(caught.value.hint)
 
     def test_says_when_the_system_is_retired_or_nobody_verified_it(self) -> None:
         old = made_up({"x": ["ml A/1"]}, retired="2024-11-01", verified=None)
         notes = module_block(old, ["x"]).notes
         assert "lake was retired on 2024-11-01." in notes
-        assert "Nobody has verified what is known of lake." in notes
+        assert "The description of lake is unverified." in notes
 
     @pytest.mark.parametrize("path", ["software", "software.x", "software.x.lines", "software.*.lines"])
     def test_says_when_its_lines_are_unverified(self, path: str) -> None:
         notes = module_block(made_up({"x": ["ml A/1"]}, unverified=[path]), ["x"]).notes
-        assert "Nobody has verified the lines of x on lake." in notes
+        assert "The lines of x on lake are unverified." in notes
         assert not module_block(made_up({"x": ["ml A/1"]}), ["x"]).notes
 
 
@@ -126,19 +126,19 @@ class TestAPartition:
     def test_not_named_takes_the_first_set_and_says_which_were_left(self) -> None:
         block = module_block(SYSTEMS["jureca"], ["ddp"])
         assert list(block.lines) == JURECA
-        assert any("2 sets of lines; taken: for dc-gpu, dc-gpu-devel" in note for note in block.notes)
-        assert any(note.startswith("Not taken for ddp: for dc-mi200") for note in block.notes)
+        assert any("2 sets of lines; used: for dc-gpu, dc-gpu-devel" in note for note in block.notes)
+        assert any(note.startswith("Not used for ddp: for dc-mi200") for note in block.notes)
 
     def test_with_two_sets_takes_the_first_and_says_so(self) -> None:
         notes = module_block(SYSTEMS["juwels"], ["ddp"], "booster").notes
-        assert any(note.startswith("Not taken for ddp") and "Apptainer" in note for note in notes)
+        assert any(note.startswith("Not used for ddp") and "Apptainer" in note for note in notes)
 
     def test_that_the_system_lacks_is_named(self) -> None:
         with pytest.raises(NotFound, match=r"no partition 'dc-gup' on jureca; did you mean 'dc-gpu'\?"):
             module_block(SYSTEMS["jureca"], ["ddp"], "dc-gup")
 
     def test_for_which_no_set_is_known_is_refused(self) -> None:
-        with pytest.raises(Conflict, match="known for dc-gpu, dc-gpu-devel, dc-mi200, not for partition 'dc-cpu'"):
+        with pytest.raises(Conflict, match="available for dc-gpu, dc-gpu-devel, dc-mi200, not for partition 'dc-cpu'"):
             module_block(SYSTEMS["jureca"], ["ddp"], "dc-cpu")
 
     def test_that_two_frameworks_share_is_found_among_their_sets(self) -> None:
@@ -211,8 +211,8 @@ class TestSeveralFrameworks:
             module_block(SYSTEMS["jureca"], ["ddp", "raytune"])
 
     def test_where_one_throws_out_what_the_other_loads_are_refused(self) -> None:
-        assert refused({"x": ["ml A/1", "ml -B"], "y": ["ml B/1"]}) == "y loads B/1, which x throws out"
-        assert refused({"x": ["ml B/1"], "y": ["ml A/1", "module unload B"]}) == "y throws out B, which x loads"
+        assert refused({"x": ["ml A/1", "ml -B"], "y": ["ml B/1"]}) == "y loads B/1, which x unloads"
+        assert refused({"x": ["ml B/1"], "y": ["ml A/1", "module unload B"]}) == "y unloads B, which x loads"
 
     def test_leave_the_lines_of_one_alone_when_the_other_needs_none(self) -> None:
         odd = ["ml A/1", "ml A/2", "source /opt/setup.sh; ml B/1"]
@@ -327,13 +327,13 @@ class TestAScript:
     @pytest.mark.parametrize(
         ("text", "told"),
         [
-            ("\n# MODULES BEGIN deep ddp\nml X\n", ["train.sh:2: the module block never ends"]),
-            ("# MODULES END\n", ["train.sh:1: a module block ends here that never began"]),
+            ("\n# MODULES BEGIN deep ddp\nml X\n", ["train.sh:2: the module block has no end"]),
+            ("# MODULES END\n", ["train.sh:1: a module block ends here that was not started"]),
             (
                 "# MODULES BEGIN deep ddp\n# MODULES BEGIN deep heat\n# MODULES END\n# MODULES END\n",
                 [
                     "train.sh:2: a module block begins inside the one that began in line 1",
-                    "train.sh:4: a module block ends here that never began",
+                    "train.sh:4: a module block ends here that was not started",
                 ],
             ),
             ("# MODULES BEGIN\n# MODULES END\n", ["train.sh:1: the marker names no system"]),
@@ -359,7 +359,7 @@ class TestTheHeaderOfAScript:
     def test_chooses_the_partition_whose_lines_are_taken(self) -> None:
         found = now("#SBATCH -p dc-mi200\n" + block("jureca ddp"))
         assert "ml Architecture/jureca_mi200\n" in found.text
-        assert "The lines are those for dc-mi200, which line 1 asks for." in found.notes
+        assert "The lines are those for dc-mi200, which line 1 requests." in found.notes
 
     def test_gives_way_to_a_partition_that_is_named(self) -> None:
         assert (
@@ -369,7 +369,7 @@ class TestTheHeaderOfAScript:
     def test_that_asks_for_a_partition_without_such_lines_is_noted(self) -> None:
         found = now("#SBATCH --partition dc-cpu\n" + block("jureca ddp"))
         assert block("jureca ddp", *JURECA) in found.text
-        assert "Line 1 asks for dc-cpu, where these lines are not known to be right." in found.notes
+        assert "Line 1 requests dc-cpu, for which these lines are unverified." in found.notes
 
     def moved(self, header: str, system: System | None = None) -> list[str]:
         lake = system or made_up({"x": {"lines": ["ml A/1"], "partition": "a"}})
@@ -384,11 +384,11 @@ class TestTheHeaderOfAScript:
         )
         assert self.moved(header) == [
             "Line 2: lake has no partition 'dp-esb'; it has a, b, devel.",
-            "Line 5: 6 GPUs on a node are more than the 4 that a has.",
-            "Line 4: 8 GPUs on a node are more than the 4 that a has.",
-            "Line 3: 90 is longer than a gives, 1h.",
-            "Line 3: 3 nodes are more than a gives, 2.",
-            "Line 7: 16 CPUs on a node are more than the 8 that a has.",
+            "Line 5: 6 GPUs on a node exceed the 4 of a.",
+            "Line 4: 8 GPUs on a node exceed the 4 of a.",
+            "Line 3: 90 exceeds the limit of a, 1h.",
+            "Line 3: 3 nodes exceed the limit of a, 2.",
+            "Line 7: 16 CPUs on a node exceed the 8 of a.",
         ]
 
     @pytest.mark.parametrize("time", ["60", "60:00", "1:00:00", "0-1", "0-01:00", "0-00:60:00"])
@@ -397,7 +397,7 @@ class TestTheHeaderOfAScript:
 
     @pytest.mark.parametrize("time", ["61", "60:01", "25:00:00", "0-1:01", "1-0", "UNLIMITED", "0-30:00:00"])
     def test_may_not_ask_for_more_time(self, time: str) -> None:
-        assert self.moved(f"#SBATCH --time={time}\n") == [f"Line 1: {time} is longer than a gives, 1h."]
+        assert self.moved(f"#SBATCH --time={time}\n") == [f"Line 1: {time} exceeds the limit of a, 1h."]
 
     def test_is_measured_by_the_partition_it_names(self) -> None:
         assert self.moved("#SBATCH -p b\n#SBATCH --time=99:00:00\n") == []

@@ -87,8 +87,8 @@ def test_partitions_that_cannot_be_described_are_named_in_a_comment() -> None:
     queues = (Queue("_hidden", (Nodes(1),)), Queue("empty", (Nodes(0),)), Queue("ok", (Nodes(1),), up=False))
     system, text = drafted(scheduler="slurm", slurm=Slurm(), queues=queues)
     assert list(system.partitions) == ["ok"]
-    assert "# left out: _hidden" in text and "# left out: empty" in text
-    assert "# it was not up when it was probed" in text
+    assert "# skipped _hidden" in text and "# skipped empty" in text
+    assert "# it was down when it was probed" in text
 
 
 @pytest.mark.parametrize(

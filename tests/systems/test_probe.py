@@ -121,7 +121,7 @@ class TestAProgram:
         found = here()
         assert found.programs == {}
         assert (found.scheduler, found.python, found.processor.cores) == ("shell", "", None)
-        assert found.modules.problem == "there is no bash"
+        assert found.modules.problem == "no bash"
         assert loaded(found).module_system == "none"
 
     def test_that_fails_says_why(self, program: Program) -> None:
@@ -238,7 +238,7 @@ class TestModules:
         (tmp_path / ".bash_profile").write_text("echo welcome; exit 3\n")
         monkeypatch.setenv("HOME", str(tmp_path))
         found = here().modules
-        assert (found.kind, found.problem) == ("none", "the shell gave no answer (exit code 3)")
+        assert (found.kind, found.problem) == ("none", "the shell did not answer (exit code 3)")
 
     def test_do_not_mind_a_profile_that_reads_its_input(self, module_tree: Path, tmp_path: Path) -> None:
         (tmp_path / ".bash_profile").write_text("cat >/dev/null; echo '@@ welcome'\n")

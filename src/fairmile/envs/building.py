@@ -96,9 +96,8 @@ class Building:
             checks = self.check()
         except FairmileError as error:
             raise SystemFailure(
-                f"{self._design.spec.name} is ready and stays so, but a check that is new does not succeed: "
-                f"{error.message}",
-                hint="correct the check, or what it needs in the specification, which makes another environment",
+                f"{self._design.spec.name} is ready, but a new check fails: {error.message}",
+                hint="correct the check, or change the specification, which makes another environment",
             ) from error
         except OSError as error:
             raise write_failure(str(work), error) from error
@@ -178,7 +177,7 @@ class Building:
         }
         if self._lock.lost:
             raise SystemFailure(
-                f"the build of {design.spec.name} was taken over by another process while this one stood still",
+                f"the build of {design.spec.name} was taken over by another process while this one was suspended",
                 hint="wait for the other one",
             )
         self._write("record.json", record)
@@ -207,8 +206,8 @@ def run_check(check: CheckSpec, tools: Tools, wrap: Sequence[str]) -> dict[str, 
         if time.monotonic() - began < check.timeout_s:
             raise
         raise SystemFailure(
-            f"the check `{shown}` did not end within {check.timeout_s:g} s:\n{_last(kept)}",
-            hint="find out what it waits for, or give it a longer `timeout_s`",
+            f"the check `{shown}` did not finish within {check.timeout_s:g} s:\n{_last(kept)}",
+            hint="check what it waits for, or raise `timeout_s`",
         ) from error
     said, last = "\n".join(kept[1:][-_KEPT_LINES:]), _last(kept)
     hint = "the environment is not ready; correct the specification or the check and build again"
@@ -230,8 +229,8 @@ def _told(error: Exception) -> FairmileError:
         return error
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return SystemFailure(f"the build cannot go on: {where}{error.strerror or error}")
-    return SystemFailure(f"the build ended by a fault of the program: {type(error).__name__}: {error}")
+        return SystemFailure(f"the build cannot continue: {where}{error.strerror or error}")
+    return SystemFailure(f"the build failed with an internal error: {type(error).__name__}: {error}")
 
 
 def end_leftovers(mark: str, *, deadline_s: float = 30.0) -> None:
@@ -239,7 +238,7 @@ def end_leftovers(mark: str, *, deadline_s: float = 30.0) -> None:
     deadline = time.monotonic() + deadline_s
     while left := [pid for pid in _own_processes() if mark.encode() in _variables(pid)]:
         if time.monotonic() > deadline:
-            raise SystemFailure(f"programs of an earlier build do not end: process {', '.join(map(str, left))}")
+            raise SystemFailure(f"processes of an earlier build do not end: {', '.join(map(str, left))}")
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -289,7 +288,7 @@ def _settle(path: str, root_mode: int) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder though what lies in it is read-only; what another process removes meanwhile is no fault."""
+    """Remove a folder though what lies in it is read-only; what another process removes meanwhile is not a fault."""
     for at, _, _ in os.walk(folder):
         try:
             os.chmod(at, stat.S_IMODE(os.stat(at).st_mode) | stat.S_IRWXU)

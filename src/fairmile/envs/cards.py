@@ -106,7 +106,9 @@ class _Requirements:
             if _is_requirement(made):
                 self.pip.append(made)
             else:
-                self.notes.append(f"softwareRequirements: {text!r} is no package that pip or conda knows by that name")
+                self.notes.append(
+                    f"softwareRequirements: {text!r} is not a package that pip or conda knows by that name"
+                )
 
     def _add_purl(self, text: str, purl: re.Match[str]) -> None:
         name, version = unquote(purl["name"]), unquote(purl["version"] or "")
@@ -117,7 +119,7 @@ class _Requirements:
         }
         place = places.get(purl["kind"])
         if place is None:
-            self.notes.append(f"softwareRequirements: {text} is neither of pypi nor of conda and left out")
+            self.notes.append(f"softwareRequirements: {text} is neither on PyPI nor on conda: skipped")
         else:
             place()
 
@@ -125,7 +127,7 @@ class _Requirements:
 def _container(image: Any, notes: list[str]) -> dict[str, Any]:
     if isinstance(image, Sequence) and not isinstance(image, str):
         if len(image) > 1:
-            notes.append(f"containerImage: the first of {len(image)} images is taken")
+            notes.append(f"containerImage: using the first of {len(image)} images")
         image = image[0] if image else {}
     if isinstance(image, str):
         image, _, digest = image.partition("@")
@@ -143,7 +145,7 @@ def _pip(text: str, notes: list[str]) -> str:
     if pin is None:
         return text
     made = f"{pin[1]}=={pin[2]}"
-    notes.append(f"softwareRequirements: {text!r} pins as conda does; taken as {made!r}")
+    notes.append(f"softwareRequirements: {text!r} uses conda syntax; read as {made!r}")
     return made
 
 

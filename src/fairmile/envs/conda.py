@@ -55,7 +55,7 @@ class CondaStep:
             try:
                 rattler.MatchSpec(text)
             except rattler.exceptions.InvalidMatchSpecError as error:
-                message = f"{text!r} is no requirement that conda understands: {error}"
+                message = f"{text!r} is not a requirement that conda understands: {error}"
                 problems.append(Problem(message, field=f"conda.packages[{number}]"))
         if problems:
             raise InvalidDocument(problems, hint="write NAME, NAME VERSION or NAME >=LOW,<HIGH")
@@ -120,9 +120,9 @@ class CondaStep:
         except rattler.exceptions.SolverError as error:
             reason = str(error).strip().removeprefix("Cannot solve the request because of: ")
             raise UsageError(
-                f"these conda packages cannot be had together from {', '.join(self._spec.channels)} "
+                f"these conda packages cannot be installed together from {', '.join(self._spec.channels)} "
                 f"for {self._platform}: {' '.join(reason.split())}",
-                hint="loosen the requirement that is named, or add the channel that has it to conda.channels",
+                hint="relax the requirement named above, or add a channel that has it to conda.channels",
             ) from error
         except rattler.exceptions.GatewayError as error:
             raise _channel_failure(channels, str(error)) from error
@@ -170,7 +170,7 @@ def _check_local_file(record: Any) -> None:
     if found != record.sha256.hex():
         raise Integrity(
             f"the conda package {file} has the sha256 {found}, its channel's index says {record.sha256.hex()}",
-            hint="make the index of the channel anew, or bring the package that it means",
+            hint="rebuild the index of the channel, or replace the package",
         )
 
 
@@ -210,9 +210,9 @@ def _channel_failure(channels: Sequence[str], said: str) -> FairmileError:
 def _install_failure(said: str) -> FairmileError:
     message = f"the conda packages could not be installed: {_causes(said)}"
     if "hash mismatch" in said:
-        return Integrity(message, hint="the channel served other bytes than its index says; try again later")
+        return Integrity(message, hint="the channel's data does not match its index; try again later")
     if "HTTP status" in said or "error sending request" in said:
-        return Transient(message, hint="try again; what was installed already stays")
+        return Transient(message, hint="try again; installed packages are kept")
     return SystemFailure(message)
 
 

@@ -65,7 +65,7 @@ def pick(runner: Runner, wanted: Sequence[str] = ()) -> Runtime:
                 return runtime
     raise Unsupported(
         f"this system has no container runtime: none of the programs {', '.join(programs)} was found",
-        hint="load the module that brings one, or run on another system",
+        hint="load a module that provides one, or run on another system",
     )
 
 
@@ -106,7 +106,7 @@ def parse_bind(text: str) -> Bind:
     source, *rest = text.split(":")
     mode = rest.pop() if len(rest) > 1 or (rest and rest[-1] in ("ro", "rw")) else "ro"
     if len(rest) > 1 or mode not in ("ro", "rw"):
-        raise UsageError(f"{text!r} is no bind", hint="write FOLDER, FOLDER:INSIDE or FOLDER:INSIDE:rw")
+        raise UsageError(f"{text!r} is not a bind", hint="write FOLDER, FOLDER:INSIDE or FOLDER:INSIDE:rw")
     source = str(at_home(source))
     return Bind(source, rest[0] if rest else source, read_only=mode == "ro")
 
@@ -154,7 +154,7 @@ class ContainerStep:
         if _is_path(self._reference):
             return f"use the image {self._reference} with {self._runtime.name}"
         pinned = "" if split_reference(self._reference)[1] else ", whose tag names no digest"
-        return f"bring the image {self._reference}{pinned} with {self._runtime.name}"
+        return f"pull the image {self._reference}{pinned} with {self._runtime.name}"
 
     def material(self) -> Any:
         """Return the image by its digest, or by its name where that is all there is, and how it is run."""
@@ -166,7 +166,7 @@ class ContainerStep:
         image = self._made(prefix, tools) if self._spec.definition else self._brought(prefix, tools)
         identity = self._identity(tools.runner, image)
         if identity is None:
-            raise SystemFailure(f"{self._runtime.name} does not know the image {image}, which it has just been given")
+            raise SystemFailure(f"{self._runtime.name} does not know the image {image}, which was just loaded")
         digest, kind = self._checked_digest(identity)
         lock: dict[str, Any] = {
             "runtime": self._runtime.name,
@@ -177,8 +177,8 @@ class ContainerStep:
             "content": {"of": identity.kind, "digest": identity.digest},
         }
         if self._spec.definition is None and not _is_path(self._reference) and "@" not in self._reference:
-            keep = f"digest: {digest} keeps this" if digest else "give container.digest to keep this"
-            lock["unpinned"] = f"{self._reference} may mean another image tomorrow; {keep}"
+            keep = f"set digest: {digest} to pin this image" if digest else "set container.digest to pin this image"
+            lock["unpinned"] = f"{self._reference} may change; {keep}"
         write_atomic(prefix / _RECORD, json.dumps(lock, indent=1) + "\n")
         return lock
 
@@ -196,7 +196,7 @@ class ContainerStep:
         if self._spec.definition is not None:
             file = Path(self._spec.definition)
             if not file.is_file():
-                raise NotFound(f"there is no definition {file}", hint="container.definition is the file of one")
+                raise NotFound(f"no definition {file}", hint="container.definition must name a file")
             return {
                 "definition": file.name,
                 "files": merkle_root(scan_tree(file.parent)),
@@ -207,7 +207,7 @@ class ContainerStep:
         if _is_path(self._reference):
             identity = self._identity(self._runner, self._reference)
             if identity is None:
-                raise NotFound(f"there is no image {self._reference}", hint="container.image is a path or a reference")
+                raise NotFound(f"no image {self._reference}", hint="container.image must be a path or a reference")
             return {"digest": identity.digest}
         return {"image": self._reference}
 
@@ -254,7 +254,7 @@ class ContainerStep:
             raise Integrity(
                 f"the image {self._reference} has the digest {identity.digest} of its {identity.kind}, "
                 f"the specification says {wanted}",
-                hint="bring the image that is meant, or put the new digest into container.digest",
+                hint="use the intended image, or update container.digest",
             )
         return identity.digest, identity.kind
 
@@ -334,7 +334,7 @@ def package(
     if spec.python is not None:
         lines += _python_lines(spec.python, texts, copies, placed)
     if spec.modules:
-        notes.append(f"the modules {', '.join(spec.modules)} are the system's and not in the image")
+        notes.append(f"the modules {', '.join(spec.modules)} belong to the system and are not in the image")
     if spec.builds:
         names = ", ".join(build.name for build in spec.builds)
         notes.append(f"{names}: source builds are not in the image; their prefix is bound into it")
@@ -356,7 +356,7 @@ def _python_lines(
         texts["requirements.txt"] = "".join(wanted)
         if holds_login(texts["requirements.txt"]):
             raise UsageError(
-                "the requirements hold an address with a login, which would stay in the image",
+                "the requirements contain an address with a login, which would stay in the image",
                 hint="leave the login to pip's own settings",
             )
         placed.append(("requirements.txt", f"{_INSIDE}/requirements.txt"))
@@ -377,7 +377,7 @@ def _needed_of_base(variables: Mapping[str, str]) -> Iterator[str]:
     for name, value in variables.items():
         unknown = [text for refers, text in pieces(value) if refers and text not in variables]
         if unknown:
-            yield f"{name} refers to {', '.join(unknown)}, which the base must set"
+            yield f"{name} refers to {', '.join(unknown)}, which the base image must set"
 
 
 def _reference(spec: ContainerSpec) -> str:

@@ -225,7 +225,7 @@ class Command(Result):
 
 
 def _no_bring(address: str, sha256: str | None) -> Path:
-    raise UsageError(f"{address} cannot be fetched: no transfer is set up")
+    raise UsageError(f"{address} cannot be fetched: transfers are not configured")
 
 
 def _find_nothing(name: str) -> Noted | None:
@@ -412,25 +412,25 @@ class Envs:
         candidates = self._candidates(ref)
         if len(candidates) > 1:
             digests = ", ".join(each.digest[:_SHORT] for each in candidates)
-            raise Conflict(f"{ref} stands for {len(candidates)} environments: {digests}", hint="name one by its digest")
+            raise Conflict(f"{ref} matches {len(candidates)} environments: {digests}", hint="name one by its digest")
         environment = candidates[0]
         shown = f"{environment.name} ({environment.digest[:_SHORT]})"
         at_work = builder_process(lock_file(self.root, environment.folder.name))
         if at_work is not None and not is_here(at_work):
             raise Conflict(
-                f"{shown} is built by process {at_work.pid} on {at_work.host}, which cannot be ended from here",
-                hint="end it there, or wait for it to end",
+                f"{shown} is being built by process {at_work.pid} on {at_work.host}, which cannot be stopped from here",
+                hint="stop it there, or wait for it",
             )
         if at_work is not None and not force:
             raise Conflict(
-                f"{shown} is built by process {at_work.pid} on this machine",
-                hint="wait for it to end, or end its build and remove it with --force",
+                f"{shown} is being built by process {at_work.pid} on this machine",
+                hint="wait for it, or use --force to stop the build and remove it",
             )
         who = environment.holders()
         if who and not force:
             raise Conflict(
                 f"{shown} is in use by {', '.join(who)}",
-                hint="wait for it to end, or remove it all the same with --force",
+                hint="wait for it to end, or use --force to remove it anyway",
             )
         if not dry_run:
             self._remove(environment, force=force)
@@ -470,7 +470,7 @@ class Envs:
             return None
         return SystemFailure(
             f"{spec.name} needs modules that this machine does not have: {failure.message}",
-            hint=failure.hint or "`module spider NAME` tells what there is; build it where they are",
+            hint=failure.hint or "`module spider NAME` searches modules; build it on a machine that has them",
         )
 
     def _design(self, spec: EnvironmentSpec) -> Design:
@@ -541,7 +541,7 @@ class Envs:
     def _read(self, folder: Path) -> Environment:
         environment = read_environment(folder, lock_file(self.root, folder.name))
         if environment is None:
-            raise NotFound(f"there is no environment in {folder}")
+            raise NotFound(f"no environment in {folder}")
         return environment
 
     def _candidates(self, ref: What) -> list[Environment]:
@@ -579,7 +579,7 @@ class Envs:
             raise NotFound(
                 f"the environment {environment.name} ({environment.digest[:_SHORT]}) is not ready: "
                 + (f"its build failed: {why[0]}" if why else f"it is {environment.state}"),
-                hint=f"`fairmile env build {environment.name}` goes on where it stopped",
+                hint=f"`fairmile env build {environment.name}` continues where it stopped",
             )
         here = platform.machine()
         if here not in str(environment.record.get("platform", here)):

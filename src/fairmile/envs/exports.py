@@ -37,7 +37,7 @@ def export(environment: Environment, format: str, *, base: str = "") -> Packaged
         made = package(spec, RUNTIMES[IMAGES[format]](), base=base)
         return Packaged(made.definition, made.texts, made.copies, (*notes, *made.notes))
     text = "".join(f"{line}\n" for line in render(environment.acts, format))
-    inside = ("programs run in a container, which lines for a shell cannot say",) if environment.wrap else ()
+    inside = ("programs run in a container, which shell lines cannot express",) if environment.wrap else ()
     return Packaged(f"activate.{format}", {f"activate.{format}": text}, {}, inside)
 
 
@@ -46,7 +46,7 @@ def _requirements(environment: Environment) -> Packaged:
     if not packages:
         raise UsageError(f"{environment.name} has no Python packages")
     left = [part for part in ("modules", "conda", "builds", "container", "variables") if environment.spec.get(part)]
-    notes = [f"it also has {' and '.join(left)}, which a requirements file cannot say"] if left else []
+    notes = [f"it also has {' and '.join(left)}, which a requirements file cannot express"] if left else []
     if environment.spec["python"].get("system_packages"):
         notes.append("it also sees the packages of its interpreter, which are not listed")
     text, more = pinned(packages)

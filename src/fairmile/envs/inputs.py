@@ -38,14 +38,14 @@ def at_home(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         user = text.partition("/")[0]
-        raise UsageError(f"{text}: nobody here has the home folder {user}", hint="write the whole path") from error
+        raise UsageError(f"{text}: no user {user} on this machine", hint="write the whole path") from error
 
 
 def check_document(path: Path) -> None:
     """Raise OSError unless a file may be one that a person wrote: a regular file, and not far too large."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if status.st_size > _LARGEST_DOCUMENT_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {format_size(_LARGEST_DOCUMENT_BYTES)}", str(path))
 
@@ -59,7 +59,9 @@ def read_document(path: Path) -> str:
 def file_sha256(path: str | Path) -> str:
     """Return the sha256 of a file that a specification names."""
     if os.path.exists(path) and not os.path.isfile(path):
-        raise UsageError(f"{path}, which the environment needs, is no regular file", hint="check the path in its file")
+        raise UsageError(
+            f"{path}, which the environment needs, is not a regular file", hint="check the path in its file"
+        )
     try:
         return sha256_file(path)
     except OSError as error:
@@ -71,7 +73,7 @@ def file_sha256(path: str | Path) -> str:
 def folder_digest(folder: str | Path, *, project: bool = False) -> str:
     """Return the digest of a folder of sources, without what tools leave in it; `project`: a Python project."""
     if not Path(folder).is_dir():
-        raise NotFound(f"there is no folder {folder}, which the environment needs", hint="check the path in its file")
+        raise NotFound(f"no folder {folder}, which the environment needs", hint="check the path in its file")
     return merkle_root(list(_entries(Path(folder), project)))
 
 

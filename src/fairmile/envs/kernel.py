@@ -102,10 +102,10 @@ def check_kernel(kernel: Kernel, runner: Runner) -> None:
     reason = said[-1] if said else f"it ended with exit code {result.exit_code}"
     missing = "ipykernel" in reason
     raise SystemFailure(
-        f"the kernel {kernel.name} would not start: {reason}",
-        hint="add ipykernel to python.packages and build the environment anew"
+        f"the kernel {kernel.name} does not start: {reason}",
+        hint="add ipykernel to python.packages and rebuild the environment"
         if missing
-        else "see what its checks say",
+        else "see the output of its checks",
     )
 
 
@@ -125,7 +125,7 @@ def install_kernel(kernel: Kernel, folder: Path, *, dry_run: bool = False) -> Pa
     except (OSError, ValueError, AttributeError, TypeError):
         ours = False
     if not ours:
-        raise Conflict(f"{existing} is a kernel that Fairmile did not make", hint="move it away, then try again")
+        raise Conflict(f"{existing} is a kernel not made by Fairmile", hint="move it away, then try again")
     if not dry_run:
         for name, text in kernel.files().items():
             write_atomic(target / name, text, mode=_MODE if name == _LAUNCHER else None)

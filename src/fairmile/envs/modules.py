@@ -94,4 +94,4 @@ class ModulesStep:
             return SystemFailure(
                 f"`{self._lines[number - 1]}` failed" + (f": {told[:400]}" if told else ""), hint=near or None
             )
-        return SystemFailure("the modules cannot be loaded", hint="load them by hand to see what they say")
+        return SystemFailure("the modules cannot be loaded", hint="load them yourself to see their messages")

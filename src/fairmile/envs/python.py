@@ -92,7 +92,7 @@ def find_interpreter(wanted: PythonSpec, tools: Tools) -> Interpreter | None:
     known = ", ".join(seen) or "none"
     raise NotFound(
         f"no Python {wanted.version or '3'} on this machine; on PATH: {known}",
-        hint="load a module that brings it, or set `managed: true` under `python` to let uv download one",
+        hint="load a module that provides it, or set `managed: true` under `python` to let uv download one",
     )
 
 
@@ -182,7 +182,7 @@ class PythonStep:
             return
         if self._interpreter is None:
             if uv is None:
-                raise SystemFailure("only uv can download a Python, and it is not here", hint="pip install uv")
+                raise SystemFailure("downloading a Python needs uv, which is not installed", hint="pip install uv")
             request = self._spec.version or "3"
             command = [uv, "venv", "--quiet", "--allow-existing", "--managed-python", "--python", request, str(prefix)]
             # Inside the prefix, since a virtual environment is worth nothing without the interpreter below it.
@@ -426,7 +426,7 @@ def _path_of(url: str) -> str:
     """Return the file or folder that a file: address stands for."""
     path = unquote(urlsplit(url).path)
     if not path.startswith("/"):
-        raise UsageError(f"{url!r} names no file by its whole path", hint="write it as file:///folder/package.whl")
+        raise UsageError(f"{url!r} is not an absolute path of a file", hint="write it as file:///folder/package.whl")
     return re.sub(r"\[[^\]]*\]$", "", path)
 
 
@@ -451,7 +451,7 @@ def _logical_lines(file: Path, above: tuple[Path, ...]) -> Iterator[tuple[str, P
     try:
         text = read_document(file)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise NotFound(f"cannot read the requirements file {file}: {reason}") from error
     for raw in text.replace("\\\n", " ").splitlines():
         line = re.sub(r"(?:^|\s)#.*$", "", raw).strip()
@@ -499,7 +499,7 @@ def _source_material(value: str, file: Path, at: Path) -> list[str]:
     given = _path_of(value) if value.startswith("file:") else value
     places = [path for path in dict.fromkeys(each.parent / given for each in (at, file)) if path.exists()]
     if not places:
-        raise NotFound(f"{at}: there is no {value!r} to take packages from", hint="check the path")
+        raise NotFound(f"{at}: there is no {value!r} to install packages from", hint="check the path")
     return [folder_digest(path) if path.is_dir() else file_sha256(path) for path in places]
 
 
@@ -520,5 +520,5 @@ def pinned(packages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]
         line = f"{each['name']} @ {where}" if where else f"{each['name']}=={each['version']}"
         digests = [] if without else [f"--hash=sha256:{digest}" for digest in each["sha256"]]
         lines.append(" \\\n    ".join([line, *digests]))
-    told = f"no digest of {', '.join(without)} is known, so it holds none: installers want them for all or for none"
+    told = f"no digest of {', '.join(without)} is known, so it has none: installers need all digests or none"
     return "".join(f"{line}\n" for line in lines), (told,) if without else ()

@@ -56,7 +56,7 @@ class SourceStep:
         if spec.archive and (local := _local(spec.archive)) is not None:
             self._archive = file_sha256(local)
             if spec.sha256 not in (None, self._archive):
-                raise Integrity(f"{local} has the sha256 {self._archive}, but {spec.sha256} is asked for")
+                raise Integrity(f"{local} has the sha256 {self._archive}, expected {spec.sha256}")
 
     def describe(self) -> str:
         spec = self._spec
@@ -113,9 +113,7 @@ class SourceStep:
             archive = local if local is not None else tools.bring(spec.archive, spec.sha256)
             digest = sha256_file(archive)
             if (spec.sha256 or self._archive or digest) != digest:
-                raise Integrity(
-                    f"{spec.archive} has the sha256 {digest}, but {spec.sha256 or self._archive} is asked for"
-                )
+                raise Integrity(f"{spec.archive} has the sha256 {digest}, expected {spec.sha256 or self._archive}")
             tools.unpack(archive, work / "unpacked")
             inside = list((work / "unpacked").iterdir())
             # Most archives hold one folder that bears the version.
@@ -167,7 +165,7 @@ def check_out(location: str, revision: str, target: Path, bare: Path, tools: Too
     for number, (entry, _, path) in enumerate(links):
         address = addresses.get(path)
         if address is None:
-            raise NotFound(f"{location} at {revision} has the submodule {path}, but says nowhere where it comes from")
+            raise NotFound(f"{location} at {revision} has the submodule {path}, but does not say where it comes from")
         address = _relative_to(location, address)
         refuse_commands(address)
         inner = check_out(
@@ -231,8 +229,8 @@ class _Bound:
         self._bytes += size_bytes
         if self._bytes > self._most_bytes:
             raise UsageError(
-                f"{self._archive} unpacks to more than {format_size(self._most_bytes)}, which is taken for a trap",
-                hint=f"unpack it yourself and give the folder; the bounds are {_RATIO} times the size of the archive "
+                f"{self._archive} unpacks to more than {format_size(self._most_bytes)}, more than allowed",
+                hint=f"unpack it yourself and give the folder; the limits are {_RATIO} times the size of the archive "
                 f"beyond {format_size(_RATIO_FROM_BYTES)}, and {format_size(_MOST_BYTES)}",
             )
 

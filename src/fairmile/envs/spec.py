@@ -63,7 +63,7 @@ def _only_references(text: str) -> bool:
 def _without_login(text: str) -> str:
     if holds_login(text):
         raise ValueError(
-            "an address must not hold a login, which records would keep; leave it to git's or the system's own settings"
+            "an address must not contain a login, which records would keep; put it in the settings of git or the system"
         )
     return text
 
@@ -89,7 +89,7 @@ def _file(text: str, info: ValidationInfo) -> str:
     if path.is_absolute():
         return str(path)
     if folder is None:
-        raise ValueError(f"{text!r} is a relative path, but this specification stands in no folder")
+        raise ValueError(f"{text!r} is a relative path, but this specification has no folder")
     return str(Path(folder) / path)
 
 
@@ -105,7 +105,7 @@ def _address(text: str) -> str:
 
 def _channel(text: str) -> str:
     if _CHANNEL_TOKEN.search(text):
-        raise ValueError("a channel must not hold a token, which records would keep; leave it to conda's own settings")
+        raise ValueError("a channel must not contain a token, which records would keep; put it in conda's settings")
     return _address(text)
 
 
@@ -130,7 +130,7 @@ def _package(text: str, info: ValidationInfo) -> str:
         requirement = Requirement(_line(text))
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{text!r} is no requirement such as 'numpy>=2': {reason}") from error
+        raise ValueError(f"{text!r} is not a requirement such as 'numpy>=2': {reason}") from error
     if requirement.url:
         _address(requirement.url)
     return text
@@ -139,7 +139,7 @@ def _package(text: str, info: ValidationInfo) -> str:
 def _variables(values: Mapping[str, str]) -> Mapping[str, str]:
     for name, text in values.items():
         if not _VARIABLE.fullmatch(name):
-            raise ValueError(f"{name!r} is no name for an environment variable")
+            raise ValueError(f"{name!r} is not a name for an environment variable")
         if text and not text.isprintable():
             raise ValueError(f"{name} is set to {text!r}, expected one line of printable text")
         _without_login(text)
@@ -183,13 +183,13 @@ class PythonSpec(_Part):
         try:
             SpecifierSet(f"=={value}.*" if _RELEASE.fullmatch(value) else value)
         except InvalidSpecifier as error:
-            raise ValueError(f"{value!r} is no version such as '3.11' or '>=3.10,<3.13'") from error
+            raise ValueError(f"{value!r} is not a version such as '3.11' or '>=3.10,<3.13'") from error
         return value
 
     @model_validator(mode="after")
     def _extras_have_a_project(self) -> PythonSpec:
         if self.extras and self.project is None:
-            raise ValueError("extras are those of a project, but none is given")
+            raise ValueError("extras need a project")
         return self
 
     @property
@@ -227,7 +227,7 @@ class BuildSpec(_Part):
     @classmethod
     def _stays_inside(cls, value: str) -> str:
         if value and (value.startswith("/") or any(part in ("", ".", "..") for part in value.split("/"))):
-            raise ValueError(f"{value!r} is no folder inside the sources")
+            raise ValueError(f"{value!r} is not a folder inside the sources")
         return value
 
     @model_validator(mode="after")
@@ -236,11 +236,11 @@ class BuildSpec(_Part):
         if len(given) != 1:
             raise ValueError(f"expected one of git, archive and folder, found {' and '.join(given) or 'none'}")
         if self.sha256 is not None and self.archive is None:
-            raise ValueError("sha256 is that of an archive, but none is given")
+            raise ValueError("sha256 needs an archive")
         if self.revision != "HEAD" and self.git is None:
-            raise ValueError("revision is that of a git repository, but none is given")
+            raise ValueError("revision needs a git repository")
         if (self.system == "commands") != bool(self.commands):
-            raise ValueError("commands belong to `system: commands`, and the other way round")
+            raise ValueError("`commands` and `system: commands` need each other")
         return self
 
 
@@ -302,7 +302,7 @@ class EnvironmentSpec(_Part):
         names = [build.name for build in self.builds]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"two builds are called {twice!r}")
+            raise ValueError(f"two builds are named {twice!r}")
         return self
 
 
@@ -311,7 +311,7 @@ def load_spec(path: Path) -> EnvironmentSpec:
     try:
         text = read_document(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise SystemFailure(f"cannot read the environment file {path}: {reason}") from error
     located = load_located(text, file=str(path))
     reader = _Reader(str(path), located.line)

@@ -391,16 +391,16 @@ class _Suite:
     def _launched(self, fields: dict[str, Any], facts: _Facts) -> list[_Step]:
         name = "tasks started together"
         if self.starter not in facts.tools:
-            return self._skip(name, f"there is no {self.starter}")
+            return self._skip(name, f"no {self.starter}")
         spec = _sh(f'echo "fairmile rank {_RANK} on ${{SLURMD_NODENAME:-$HOSTNAME}}"', **fields)
         return [_Step((name,), spec, lambda ended: [self._read_ranks(name, spec, ended)])]
 
     def _mpi(self, label: str, fields: dict[str, Any], facts: _Facts) -> list[_Step]:
         name = _named(label, "MPI")
         if self.starter not in facts.tools:
-            return self._skip(name, f"there is no {self.starter}")
+            return self._skip(name, f"no {self.starter}")
         if "mpi4py" not in facts.modules:
-            return self._skip(name, "python3 has no mpi4py to say hello with")
+            return self._skip(name, "python3 has no mpi4py")
         spec = JobSpec(argv=("python3", "hello.py"), texts={"hello.py": _MPI_HELLO}, **fields)
         return [_Step((name,), spec, lambda ended: [self._read_ranks(name, spec, ended)])]
 
@@ -491,7 +491,7 @@ class _Suite:
         versions = [" ".join(row) for row in ended.lines("python")]
         versions_text = ", ".join([*versions, *(f"{name} {version}" for name, version in facts.modules.items())])
         outcome: Outcome = "passed" if versions else "failed"
-        checks.append(ended.check(_named(label, "python"), outcome, versions_text or "there is no python3"))
+        checks.append(ended.check(_named(label, "python"), outcome, versions_text or "no python3"))
         if not label:
             checks += [self._read_gpus(spec, ended), *self._read_folders(ended)]
         return checks
@@ -504,11 +504,11 @@ class _Suite:
             others = "".join(f"; {count} of {vendor} were seen" for vendor, count in seen.items() if count)
             return ended.check("GPUs", "not applicable", f"none is registered for {request.partition}{others}")
         if gpu.vendor not in _COUNTERS:
-            return ended.check("GPUs", "not applicable", f"no program is known that counts GPUs of vendor {gpu.vendor}")
+            return ended.check("GPUs", "not applicable", f"cannot count GPUs of vendor {gpu.vendor}")
         number = seen.get(gpu.vendor)
         if number is None:
-            return ended.check("GPUs", "failed", f"{_COUNTERS[gpu.vendor][0]} is not there to count them")
-        reason = f"{request.gpus_per_node} × {gpu.model} asked for, {number} seen"
+            return ended.check("GPUs", "failed", f"{_COUNTERS[gpu.vendor][0]} is not installed, which counts them")
+        reason = f"{request.gpus_per_node} × {gpu.model} requested, {number} seen"
         return ended.check("GPUs", "passed" if number == request.gpus_per_node else "failed", reason)
 
     def _read_folders(self, ended: _Ended) -> list[Check]:
@@ -531,9 +531,7 @@ class _Suite:
         rows = ended.lines("rank")
         ranks = sorted(row[0] for row in rows)
         if ranks != sorted(map(str, range(wanted))):
-            reason = (
-                f"{wanted} processes were to have the ranks from 0 on, theirs are {', '.join(ranks) or 'not known'}"
-            )
+            reason = f"{wanted} processes expected ranks from 0 on, found {', '.join(ranks) or 'not known'}"
             return ended.check(name, "failed", reason)
         sums = {row[2] for row in rows if row[1] == "sum"}
         if sums - {str(wanted * (wanted + 1) // 2)}:
@@ -548,9 +546,9 @@ _FOLDERS: dict[str, tuple[Outcome, str]] = {
     "good": ("passed", "was written and read"),
     "missing": ("failed", "is not there"),
     "unset": ("failed", "is not set in a job"),
-    "closed": ("not applicable", "is there, but nothing may be written at its top"),
-    "bad": ("failed", "does not give back what was written"),
-    "unknown": ("not applicable", "holds a name that only you know"),
+    "closed": ("not applicable", "exists, but is not writable at its top"),
+    "bad": ("failed", "does not return what was written"),
+    "unknown": ("not applicable", "has a placeholder that only you can fill in"),
 }
 
 

@@ -80,21 +80,19 @@ _SIGNS: tuple[Symptom, ...] = (
     Symptom(
         r"error while loading shared libraries: .+",
         "a library is missing",
-        "load the module that brings it: `fairmile system modules` lists those of a framework",
+        "load the module that provides it: `fairmile system modules` lists those of a framework",
     ),
     Symptom(
         r"NCCL (?:WARN|error)[^\n]*|ncclSystemError[^\n]*|ncclUnhandledCudaError[^\n]*",
-        "the GPUs could not talk to each other",
-        "set NCCL_DEBUG=INFO with --env and look at the network it picks",
+        "the GPUs could not communicate",
+        "set NCCL_DEBUG=INFO with --env and check which network it uses",
     ),
     Symptom(
         r"(?:RendezvousTimeoutError|RendezvousConnectionError|The client socket has timed out)[^\n]*",
-        "the processes did not find each other",
+        "the processes could not connect to each other",
         "check that the first node can be reached from the others, and that the launcher starts one task per node",
     ),
-    Symptom(
-        r"Permission denied[^\n]*", "a file may not be read, written or run", "check its permissions and its owner"
-    ),
+    Symptom(r"Permission denied[^\n]*", "permission denied for a file", "check its permissions and its owner"),
     Symptom(
         r"[^\n]*: (?:command )?not found",
         "a program is missing",
@@ -109,12 +107,12 @@ _SIGNS: tuple[Symptom, ...] = (
 _BY_STATE = {
     State.TIMED_OUT: TIME,
     State.OUT_OF_MEMORY: MEMORY,
-    State.NODE_FAILED: Symptom("", "a node failed under it", "submit it again; --retries 2 does so by itself"),
+    State.NODE_FAILED: Symptom("", "a node failed", "submit it again; --retries 2 does so by itself"),
     State.PREEMPTED: Symptom(
-        "", "it made room for a job that goes first", "submit it again; --retries 2 does so by itself"
+        "", "it was preempted by a job of higher priority", "submit it again; --retries 2 does so by itself"
     ),
-    State.LOST: Symptom("", "it vanished", "submit it again; if it vanishes again, ask those who run the system"),
-    State.CANCELLED: Symptom("", "it was cancelled", "submit it again if that was not meant"),
+    State.LOST: Symptom("", "it vanished", "submit it again; if it happens again, ask the support of the system"),
+    State.CANCELLED: Symptom("", "it was cancelled", "if that was not intended, submit it again"),
 }
 
 
@@ -160,7 +158,7 @@ def diagnose(
         memory = _LOCAL_MEMORY if in_place else MEMORY.advice
         return Diagnosis(status.sentence, f"if memory ran out, {memory}", resumable=True)
     if status.exit_code == 127:
-        return Diagnosis(f"there is no program {spec.argv[0]!r}", "check its name and the environment", _last(output))
+        return Diagnosis(f"no program {spec.argv[0]!r}", "check its name and the environment", _last(output))
     return Diagnosis(status.sentence or "it failed", f"`{log}` prints its output", _last(output), resumable=True)
 
 

@@ -231,7 +231,7 @@ def _quoted(word: str) -> str:
     """Return a word as directive lines take it; the schedulers know double quotes there, but no line breaks."""
     if not word.isprintable() or '"' in word or "\\" in word:
         raise UsageError(
-            f"{word!r} cannot stand in the header of a batch script",
+            f"{word!r} is not allowed in the header of a batch script",
             hint="choose a folder without quotation marks, backslashes and control characters in its name",
         )
     return word if _PLAIN.fullmatch(word) else f'"{word}"'
@@ -240,7 +240,7 @@ def _quoted(word: str) -> str:
 def checked_key(files: JobFiles) -> str:
     """Return the key of a job, which a scheduler keeps as one word; empty where it has none."""
     if files.key and not _WORD.fullmatch(files.key):
-        raise UsageError(f"{files.key!r} is no key for a job", hint="use letters, digits and . _ : + @ -")
+        raise UsageError(f"{files.key!r} is not a key for a job", hint="use letters, digits and . _ : + @ -")
     return files.key
 
 
@@ -249,6 +249,6 @@ def _dependencies(dialect: str, files: JobFiles) -> list[tuple[str, list[str]]]:
     found: dict[str, list[str]] = {}
     for job, condition in files.after:
         if not re.fullmatch(r"[A-Za-z0-9_.\[\]-]+|ƒ[A-Za-z0-9]+", job):
-            raise UsageError(f"{job!r} is no id of a job")
+            raise UsageError(f"{job!r} is not an id of a job")
         found.setdefault(_CONDITIONS[dialect][condition], []).append(job)
     return list(found.items())

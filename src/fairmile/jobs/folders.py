@@ -172,7 +172,7 @@ class RemoteJobFolders:
             said = self._sh(f"mkdir -p -- {_home_path(self._given)} && cd -- {_home_path(self._given)} && pwd -P")
             self._root = said.stdout.strip()
             if not self._root.startswith("/"):
-                raise SystemFailure(f"the other machine does not say where {self._given} is: {said.stdout[:200]!r}")
+                raise SystemFailure(f"cannot determine {self._given} on the other machine: {said.stdout[:200]!r}")
         return self._root
 
     def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
@@ -228,9 +228,7 @@ class RemoteJobFolders:
                 if isinstance(data, mmap.mmap):
                     data.close()
         if said.stdout.split()[:1] != [digest]:
-            raise Integrity(
-                f"{source} did not arrive as it was sent", hint="try again; if it goes on, check the disk there"
-            )
+            raise Integrity(f"{source} arrived damaged", hint="try again; if it happens again, check the disk there")
         return kept
 
     def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
@@ -281,7 +279,7 @@ class RemoteJobFolders:
                     stream.write(piece)
                     offset += len(piece)
             if sha256_file(aside) != digest:
-                raise Integrity(f"{path} changed while it was brought", hint="bring it again once the job has ended")
+                raise Integrity(f"{path} changed while it was copied", hint="copy it again when the job has ended")
             os.replace(aside, target)
         except OSError as error:
             raise write_failure(str(target), error) from error

@@ -15,7 +15,7 @@ from fairmile.jobs.states import Observed, State, Usage, UsageDict
 _LOST_AFTER_S = 120.0
 _SIGNAL_CODES = 128
 # What a script notes as the reason of an end before its program began.
-REASONS = {"modules": "a module could not be loaded", "folder": "the folder that it was to run in is not there"}
+REASONS = {"modules": "a module could not be loaded", "folder": "the folder to run in does not exist"}
 
 
 class TaskStatusDict(TypedDict):
@@ -110,14 +110,14 @@ def _from_notes(evidence: Evidence, end: Mapping[str, Any], observed: Observed |
     if exit_code == 0 and not caught:
         return TaskStatus(State.DONE, exit_code=0)
     if end.get("dependency"):
-        return TaskStatus(State.CANCELLED, "the job that it waited for did not end as it had to", exit_code)
+        return TaskStatus(State.CANCELLED, "the job that it depends on did not end as required", exit_code)
     if not caught and (exit_code is None or exit_code <= _SIGNAL_CODES):
         sentence = REASONS.get(str(end.get("reason")), f"ended with exit code {exit_code}")
         return TaskStatus(State.FAILED, sentence, exit_code)
     killed = caught or _signal_name(exit_code or 0)
     if evidence.keeps_accounts and not evidence.asked:
         # Only the scheduler knows whether a limit, a person or a more urgent job ended it, and whether it comes back.
-        return TaskStatus(State.ENDING, f"ended by signal {killed}; its scheduler is still to be asked why")
+        return TaskStatus(State.ENDING, f"ended by signal {killed}; the scheduler has not said why yet")
     # One that was put back may run again when the scheduler is asked, with no note of that start read yet.
     runs_again = observed is not None and observed.restarts >= len(note_lines(evidence.started))
     is_live = observed is not None and not observed.state.is_end and evidence.keeps_accounts
@@ -131,7 +131,7 @@ def _from_notes(evidence: Evidence, end: Mapping[str, Any], observed: Observed |
         return TaskStatus(State.CANCELLED, "cancelled on request", exit_code, killed)
     if evidence.limit_s is not None and _elapsed_s(evidence, end) + 1 >= evidence.limit_s:
         return TaskStatus(State.TIMED_OUT, _words(State.TIMED_OUT), exit_code, killed)
-    why = "; this is often the end of a process that used too much memory" if killed == "KILL" else ""
+    why = "; often because it used too much memory" if killed == "KILL" else ""
     return TaskStatus(State.FAILED, f"ended by signal {killed}{why}", exit_code, killed)
 
 
@@ -158,18 +158,20 @@ def _from_scheduler(evidence: Evidence, has_started: bool, observed: Observed | 
     if evidence.cancelled and evidence.asked:
         return TaskStatus(State.CANCELLED, "cancelled on request")
     if evidence.asked and (evidence.missing_s > _LOST_AFTER_S or not evidence.keeps_accounts):
-        return TaskStatus(State.LOST, "it vanished without a note of its end: the machine went down, or it was killed")
+        return TaskStatus(
+            State.LOST, "it disappeared without a record of its end: the machine went down, or it was killed"
+        )
     return TaskStatus(State.RUNNING if has_started else State.QUEUED)
 
 
 def _words(state: State) -> str:
     return {
         State.TIMED_OUT: "reached its time limit",
-        State.OUT_OF_MEMORY: "used more memory than it was given",
-        State.NODE_FAILED: "a node it ran on failed",
-        State.PREEMPTED: "had to make room for another job",
+        State.OUT_OF_MEMORY: "used more memory than allocated",
+        State.NODE_FAILED: "one of its nodes failed",
+        State.PREEMPTED: "was preempted by another job",
         State.CANCELLED: "was cancelled",
-        State.HELD: "is held back",
+        State.HELD: "is held",
     }.get(state, "")
 
 

@@ -114,7 +114,7 @@ class Machine:
             name = self.system.name
             raise SystemFailure(
                 why,
-                hint=f"say how ssh reaches it in the settings, systems: {{{name}: {{host: USER@HOST}}}}, or "
+                hint=f"name its ssh host in the settings, systems: {{{name}: {{host: USER@HOST}}}}, or "
                 f"host: {_HERE} if this machine is {name}",
             )
 
@@ -353,5 +353,7 @@ def connections_folder() -> Path:
     except OSError as error:
         raise SystemFailure(f"cannot keep ssh connections below {folder}: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise SystemFailure(f"{folder} is not a folder of yours alone", hint="remove it, or set XDG_RUNTIME_DIR")
+        raise SystemFailure(
+            f"{folder} must be a folder that only you can access", hint="remove it, or set XDG_RUNTIME_DIR"
+        )
     return folder

@@ -114,7 +114,7 @@ def packed(
     when all of them did; started again by its scheduler, it leaves out those that already had.
     """
     if not commands:
-        raise UsageError("there is no command to pack", hint="give at least one")
+        raise UsageError("no commands to pack", hint="give at least one")
     if at_once is not None and at_once < 1:
         raise UsageError(f"at_once: expected at least 1, found {at_once}")
     lines = "".join(f"{_line(number, [*wrap, *command])}\n" for number, command in enumerate(commands))

@@ -188,7 +188,7 @@ class Jobs:
             self._discard(record, machine)
             raise MissingProgram(
                 f"{record.system} cannot be used from here: {error}",
-                hint=f"submit there, or say how ssh reaches it with the setting systems.{record.system}.host",
+                hint=f"submit there, or name its ssh host with the setting systems.{record.system}.host",
             ) from error
         except (Transient, SystemFailure) as error:
             arrived = self._search(machine, record, error)
@@ -244,10 +244,10 @@ class Jobs:
         try:
             return self._run(machine, machine.scheduler.find(record.key))
         except FairmileError:
-            message = f"{error}; whether it arrived is not known"
+            message = f"{error}; it may or may not have arrived"
             self._records.remember(record, Known(TaskStatus(State.UNKNOWN, message), trouble=message))
             raise Transient(
-                f"job {record.id} was handed over, but {record.system} did not answer: {error}",
+                f"job {record.id} was submitted, but {record.system} did not confirm it: {error}",
                 hint=f"`fairmile job show {record.id}` asks again; it will not be submitted twice",
             ) from error
 
@@ -353,7 +353,7 @@ class Jobs:
             record = self._find_again(record, machine)
         except FairmileError:
             return record, known
-        never = Known(TaskStatus(State.FAILED, "it never reached the scheduler"), counted=True)
+        never = Known(TaskStatus(State.FAILED, "the scheduler never received it"), counted=True)
         return record, None if record.submitted else self._remember(record, never, machine)
 
     def _ask(self, machine: Machine, unclear: list[Weighed]) -> None:
@@ -436,7 +436,7 @@ class Jobs:
         return each.record, known
 
     def _try_again(self, record: Record, machine: Machine, why: str) -> tuple[Record, Known]:
-        waiting = Known(TaskStatus(State.QUEUED, f"is to be submitted again, since {why}"))
+        waiting = Known(TaskStatus(State.QUEUED, f"will be submitted again: {why}"))
         if not self._may_ask(machine):
             return record, waiting
         try:
@@ -444,7 +444,7 @@ class Jobs:
         except FairmileError as error:
             self._note_asked(machine, 1, failed=True)
             return record, replace(waiting, trouble=str(error))
-        return record, self._remember(record, Known(TaskStatus(State.QUEUED, f"submitted again, since {why}")), machine)
+        return record, self._remember(record, Known(TaskStatus(State.QUEUED, f"submitted again: {why}")), machine)
 
     @staticmethod
     def _may_try_again(record: Record, known: Known) -> bool:
@@ -452,7 +452,7 @@ class Jobs:
         return is_passing and 0 < len(record.submitted) <= record.spec.retries
 
     def _troubled(self, record: Record, known: Known | None, trouble: str) -> JobStatus:
-        known = known or Known(TaskStatus(State.UNKNOWN, "nobody could be asked yet"))
+        known = known or Known(TaskStatus(State.UNKNOWN, "not asked yet"))
         return self._status(record, replace(known, trouble=trouble))
 
     def _status(self, record: Record, known: Known) -> JobStatus:
@@ -586,7 +586,7 @@ class Jobs:
         if record.spec.array is not None and task is None:
             task = 0
         if task is not None and not has_tasks:
-            raise UsageError(f"job {record.id} is no array: it has no task {task}")
+            raise UsageError(f"job {record.id} is not an array: it has no task {task}")
         tasks = record.spec.array.count if record.spec.array else record.spec.parts
         if task is not None and tasks is not None and task >= tasks:
             raise UsageError(f"job {record.id} has no task {task}: its tasks are 0 to {tasks - 1}")
@@ -684,7 +684,7 @@ def _placed(spec: JobSpec, *, is_remote: bool) -> JobSpec:
     if not spec.folder or spec.folder.startswith("/"):
         return spec
     if is_remote:
-        raise UsageError(f"folder: {spec.folder!r} is relative, which says nothing on another machine")
+        raise UsageError(f"folder: {spec.folder!r} is a relative path, which has no meaning on another machine")
     return spec.model_copy(update={"folder": os.path.abspath(spec.folder)})
 
 
@@ -694,5 +694,5 @@ def _inside(spec: JobSpec) -> str:
 
 
 def _damaged(id: str, folder: Path, error: SystemFailure) -> JobStatus:
-    status = TaskStatus(State.UNKNOWN, "what is known of it cannot be read")
+    status = TaskStatus(State.UNKNOWN, "its record cannot be read")
     return JobStatus(id, "", "", "", 0.0, 0, str(folder), status, {}, str(error))

@@ -150,7 +150,7 @@ class Records:
 
     def _complete(self, reference: str) -> str:
         if not reference:
-            raise UsageError("an empty name names no job", hint="`fairmile job ls` lists all")
+            raise UsageError("the name of the job is empty", hint="`fairmile job ls` lists all")
         names = self.ids()
         if reference == _LAST:
             if not names:

@@ -86,7 +86,7 @@ def _place(spec: JobSpec, system: System) -> tuple[str, list[SoftwareSet]]:
     first = next(iter(system.partitions)) if len(system.partitions) == 1 else ""
     place = asked or next(iter(fitting), "") or system.default_partition or first
     if not place and not problems:
-        message = f"{system.name} has several partitions and no default one"
+        message = f"{system.name} has several partitions and no default"
         problems.append(Problem(message, "partition", hint=f"name one of {', '.join(system.partitions)}"))
     if problems:
         raise InvalidDocument(problems)
@@ -118,7 +118,7 @@ class _Choice:
     def decide(self) -> None:
         self._decide_place()
         self._take("nodes", self.spec.resources.nodes, "asked for")
-        self._take("nodes", self.here.min_nodes, "the fewest that the partition gives" * (self.here.min_nodes > 1))
+        self._take("nodes", self.here.min_nodes, "the minimum of the partition" * (self.here.min_nodes > 1))
         self._decide_gpus()
         self._decide_launch()
         self._decide_tasks()
@@ -163,7 +163,7 @@ class _Choice:
         if gpu is None:
             self._take("gpus_per_node", 0, f"partition {self.partition} has none" if self.here.cores else "default")
         elif gpu.vendor == "graphcore":
-            self._take("gpus_per_node", 0, f"{gpu.model}s are not asked for as GPUs")
+            self._take("gpus_per_node", 0, f"{gpu.model}s are not requested as GPUs")
         elif "gpus_per_node" not in self.values:
             self.used.append(f"partitions.{self.partition}.gpu.count")
             self._take("gpus_per_node", gpu.count, f"all of partition {self.partition}")
@@ -239,28 +239,28 @@ class _Choice:
         elif limit is not None or self.system.scheduler.needs_time:
             self.time_s = min(DEFAULT_TIME_S, limit or DEFAULT_TIME_S)
             self.origins["time_s"] = "default"
-            self.notes.append(f"No time was asked for: the job gets {format_duration(self.time_s)}.")
+            self.notes.append(f"No time limit given: the job gets {format_duration(self.time_s)}.")
 
 
 def _refusals(choice: _Choice, *, check_account: bool) -> Iterator[Problem]:
     """Return everything that the system cannot give, each with its limit and what to do."""
     spec, rules = choice.spec, choice.system.scheduler
     if rules.needs_account and check_account and not spec.resources.account:
-        message = f"every job on {choice.system.name} names the account that pays for it"
+        message = f"jobs on {choice.system.name} need an account"
         yield Problem(message, "account", hint="give --account NAME")
     most = rules.most_array_tasks
     if spec.array is not None and most is not None and spec.array.count > most:
-        message = f"{spec.array.count:,} tasks are asked for, {choice.system.name} takes {most:,} in one array at most"
+        message = f"{spec.array.count:,} tasks requested, {choice.system.name} allows {most:,} in one array at most"
         yield Problem(message, "array", hint="split the array")
     if choice.launch in _ONE_AGENT_A_NODE and PurePosixPath(spec.argv[0]).name in ("torchrun", "deepspeed"):
-        message = f"the program is {spec.argv[0]!r}, which is started anyway"
+        message = f"the program is {spec.argv[0]!r}, which Fairmile starts anyway"
         yield Problem(message, "launch", hint=f"leave {spec.argv[0]!r} out, or launch plain")
     yield from _too_many_nodes(choice)
     yield from _too_much_of_a_node(choice)
     limit = choice.here.max_time
     if choice.time_s is not None and limit is not None and choice.time_s > limit:
         message = (
-            f"{format_duration(choice.time_s)} is asked for, {_giver(choice)} gives {format_duration(limit)} at most"
+            f"{format_duration(choice.time_s)} requested, {_giver(choice)} allows {format_duration(limit)} at most"
         )
         yield _beyond(choice, "time", "max_time", message, lambda each: each.max_time or 0, choice.time_s)
 
@@ -268,16 +268,16 @@ def _refusals(choice: _Choice, *, check_account: bool) -> Iterator[Problem]:
 def _too_many_nodes(choice: _Choice) -> Iterator[Problem]:
     nodes, here = choice.values["nodes"], choice.here
     if choice.system.scheduler.dialect == "shell" and nodes > 1:
-        message = f"{nodes} nodes are asked for, {choice.system.name} runs jobs on itself alone"
-        yield Problem(message, "nodes", hint="ask for 1 node, or for a system with a scheduler")
+        message = f"{nodes} nodes requested, {choice.system.name} is a single machine"
+        yield Problem(message, "nodes", hint="use 1 node, or a system with a scheduler")
         return
     for path, most in (("max_nodes", here.max_nodes), ("nodes", here.nodes)):
         if most is not None and nodes > most:
-            message = f"{_count(nodes, 'node')} asked for, {_giver(choice)} gives {most:,} at most"
+            message = f"{_count(nodes, 'node')} requested, {_giver(choice)} allows {most:,} at most"
             yield _beyond(choice, "nodes", path, message, lambda each: each.max_nodes or each.nodes or 0, nodes)
             return
     if nodes < here.min_nodes:
-        message = f"{_count(nodes, 'node')} asked for, {_giver(choice)} gives {here.min_nodes:,} at least"
+        message = f"{_count(nodes, 'node')} requested, {_giver(choice)} allows {here.min_nodes:,} at least"
         fitting = [name for name, each in choice.system.partitions.items() if each.min_nodes <= nodes]
         yield Problem(message, "nodes", hint=_instead(fitting, "smaller jobs", f"ask for {here.min_nodes} or more"))
 
@@ -286,20 +286,20 @@ def _too_much_of_a_node(choice: _Choice) -> Iterator[Problem]:
     here, gpus = choice.here, choice.values["gpus_per_node"]
     if here.gpu is None and gpus and here.cores is not None:
         have = [name for name, each in choice.system.partitions.items() if each.gpu]
-        message = f"{_count(gpus, 'GPU')} asked for, {_giver(choice)} has none"
+        message = f"{_count(gpus, 'GPU')} requested, {_giver(choice)} has none"
         yield Problem(message, "gpus_per_node", hint=_instead(have, "GPUs", "ask for none"))
     if here.gpu is not None and gpus > here.gpu.count:
-        message = f"{_count(gpus, 'GPU')} asked for, a node of {_giver(choice)} has {here.gpu.count}"
+        message = f"{_count(gpus, 'GPU')} requested, a node of {_giver(choice)} has {here.gpu.count}"
         yield _beyond(choice, "gpus_per_node", "gpu", message, _gpus, gpus, "ask for more nodes")
     tasks, cpus, room = choice.values["tasks_per_node"], choice.values.get("cpus_per_task", 1), choice.cpus
     if room is not None and tasks * cpus > room:
         per_core = room // (here.cores or 1)
         told = f"{room} ({here.cores} cores × {per_core} threads)" if per_core > 1 else f"{room} cores"
-        message = f"{tasks} × {cpus} = {tasks * cpus} CPUs are asked for, a node of {_giver(choice)} has {told}"
+        message = f"{tasks} × {cpus} = {tasks * cpus} CPUs requested, a node of {_giver(choice)} has {told}"
         yield _beyond(choice, "cpus_per_task", "cores", message, _threads, tasks * cpus)
     memory = choice.spec.resources.memory_gib
     if memory is not None and here.memory_gib is not None and memory > here.memory_gib:
-        message = f"{memory:g} GiB are asked for, a node of {_giver(choice)} has {here.memory_gib:g} GiB"
+        message = f"{memory:g} GiB requested, a node of {_giver(choice)} has {here.memory_gib:g} GiB"
         yield _beyond(choice, "memory_gib", "memory_gib", message, lambda each: each.memory_gib or 0, memory)
 
 
@@ -336,7 +336,7 @@ def _beyond(
     fitting = [name for name, each in choice.system.partitions.items() if given(each) >= wanted]
     hint = f"{otherwise}, or go to partition {' or '.join(fitting)}" if fitting else otherwise
     if choice.system.is_unverified(f"partitions.{choice.partition}.{path}"):
-        hint += "; nobody verified this limit: a system file of your own can correct it"
+        hint += "; this limit is unverified: correct it in a system file of your own"
     return Problem(message, field, hint=hint)
 
 
@@ -357,24 +357,24 @@ def _notes(choice: _Choice) -> Iterator[str]:
     if system.retired and not spec.software:  # with software the module block says so
         yield f"{system.name} was retired on {system.retired}."
     if system.scheduler.needs_account and not spec.resources.account:
-        yield f"{system.name} wants every job to name an account: add one before you submit."
+        yield f"{system.name} requires an account: add one before you submit."
     if choice.here.note:
         yield f"Partition {choice.partition}: {choice.here.note}"
     doubts = [path for path in choice.used if system.is_unverified(path)]
     if doubts:
-        yield f"Used here, but verified by nobody: {', '.join(doubts)} of {system.name}."
+        yield f"Used here, but unverified: {', '.join(doubts)} of {system.name}."
     workers, cpus = max(choice.values["gpus_per_node"], 1), choice.values.get("cpus_per_task", 0)
     if choice.launch in _ONE_AGENT_A_NODE and choice.values["tasks_per_node"] == 1 and 0 < cpus < workers:
-        yield f"The {workers} workers of a node share {cpus} CPUs; --cpus-per-task gives them more."
+        yield f"The {workers} workers of a node share {cpus} CPUs; raise it with --cpus-per-task."
     if choice.launch == "deepspeed":
         yield "DeepSpeed is started the way torchrun starts programs; its script finds its rank in the environment."
     if spec.signal is None:
         return
     if system.scheduler.dialect in ("pbs", "shell"):
         who = "PBS" if system.scheduler.dialect == "pbs" else "A plain shell"
-        yield f"{who} sends no signal before the limit: {spec.signal.name} will not come by itself."
+        yield f"{who} sends no signal before the limit: {spec.signal.name} is not sent."
     elif choice.launch in _ONE_AGENT_A_NODE and spec.signal.name.startswith("USR"):
         yield (
-            f"torchrun hands {spec.signal.name} on to its workers where it has the option --signals-to-handle, and "
+            f"torchrun passes {spec.signal.name} on to its workers where it has the option --signals-to-handle, and "
             "ends them 30 s later; an older one ends at once: TERM reaches the workers everywhere."
         )

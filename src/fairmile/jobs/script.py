@@ -231,7 +231,7 @@ def _refuse_options(parts: list[list[str]]) -> None:
         if found:
             raise UsageError(
                 f"the script would hold the line {found[0].strip()[:80]!r}, which a scheduler reads as an option",
-                hint="a word of the command or a variable holds it; change that value",
+                hint="it comes from a word of the command or a variable; change that value",
             )
 
 

@@ -108,7 +108,7 @@ class JobSpec(_Part):
     def _are_variables(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name, text in value.items():
             if not _VARIABLE.fullmatch(name) or "\0" in text:
-                raise ValueError(f"{name!r} is no environment variable that can be set")
+                raise ValueError(f"{name!r} is not an environment variable that can be set")
         return value
 
     @field_validator("inputs", "texts")
@@ -128,4 +128,4 @@ class JobSpec(_Part):
 
 def _checked_name(name: str) -> None:
     if not _FILE.fullmatch(name) or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ValueError(f"{name!r} is no name inside the job's folder")
+        raise ValueError(f"{name!r} is not a name inside the job's folder")

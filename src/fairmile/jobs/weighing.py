@@ -99,7 +99,7 @@ class Weighed:
         if self.is_settled and self.known is not None:
             return self.known
         if not self.record.submitted:
-            status = self.known.status if self.known else TaskStatus(State.QUEUED, "it is being handed over")
+            status = self.known.status if self.known else TaskStatus(State.QUEUED, "it is being submitted")
             return Known(status, trouble=self.trouble, counted=status.state.is_end)
         if self.record.spec.array is not None:
             tasks = dict(enumerate(self._statuses()))

@@ -136,7 +136,7 @@ class Coupling:
     def component(self, name: str, /) -> None:
         """Say what this process is: "solver", "trainer", "inference"; FAIRMILE_COMPONENT says it without a change."""
         if not isinstance(name, str) or not name:
-            raise usage_error(f"{name!r} is no name for a component", "a name is a text, such as solver")
+            raise usage_error(f"{name!r} is not a name for a component", "a name is a text, such as solver")
         self._meter.component = name
         self._meter.append(f'{{"component": {quote(name)}{self._meter.line_end()}')
 
@@ -202,7 +202,7 @@ class Coupling:
 
     def _counts(self, name: str) -> _Counts:
         if not isinstance(name, str):
-            raise usage_error(f"{name!r} is no name for a counter", "a name is a text")
+            raise usage_error(f"{name!r} is not a name for a counter", "a name is a text")
         meter = self._meter
         meter._started()
         counts = _Counts(meter, name)

@@ -175,10 +175,10 @@ def energy_of(samples: Samples, channel: str, start_ns: int | None = None, end_n
 
 
 def estimate(watts: float, start_ns: int, end_ns: int, *, scope: str, host: str = "") -> Energy:
-    """Return watts times time, which is no measurement and says so."""
+    """Return watts times time, which is not a measurement and says so."""
     if not 0 <= watts < float("inf"):
-        raise UsageError(f"{watts!r} W is no power")
-    error = f"an estimate: {watts:g} W were given, nothing was measured"
+        raise UsageError(f"{watts!r} W is not a power")
+    error = f"an estimate: {watts:g} W given, nothing measured"
     seconds = (end_ns - start_ns) / 1e9
     return Energy(watts * seconds, "estimate", "estimate", "given", scope, error, start_ns, end_ns, 0, seconds, host)
 
@@ -205,7 +205,7 @@ def total(found: Iterable[Energy]) -> Total:
             left_out[name] = f"the same as {around.channel} ({around.source})" if is_same else f"within {around.scope}"
         elif inner and (total(inner).joules or 0.0) > _POOR * energy.joules:
             # A counter that is looked at twice a minute has seen nothing of a short program.
-            left_out[name] = "it counts less than the parts within it"
+            left_out[name] = "it counts less than its parts"
         else:
             kept.append(energy)
     return Total(sum(energy.joules for energy in kept) if kept else None, tuple(kept), left_out)
@@ -247,7 +247,7 @@ def _span_energy(curve: _Curve, name: str, group: Sequence[Spans]) -> SpanEnergy
             "the energy of single calls is interpolated"
         )
     if uncovered := sum(each is None for each in joules):
-        warnings.append(f"{uncovered} of {len(joules)} calls lie outside the samples")
+        warnings.append(f"{uncovered} of {len(joules)} calls are outside the samples")
     if len(union) < len(calls) and sum(end - start for start, end in union) < sum(
         end - start for start, end, _ in calls
     ):
@@ -431,7 +431,7 @@ class _Curve:
         steps, resets = counted(self._values, self.channel.wraps_at)
         if resets:
             times = "once" if resets == 1 else f"{resets} times"
-            self.notes = (f"the counter began anew {times}: what it counted just before is lost",)
+            self.notes = (f"the counter was reset {times}: its last counts are lost",)
         return steps
 
     def _integrated(self) -> Iterable[float]:

@@ -173,7 +173,7 @@ def summarise(
     end_ns = max((samples.at_ns[-1] for samples in watches), default=None)
     start_ns, end_ns = within_ns or (start_ns, end_ns)
     if watts is not None and not measured and start_ns is not None and end_ns is not None:
-        measured.append(estimate(watts, start_ns, end_ns, scope=f"what draws {watts:g} W"))
+        measured.append(estimate(watts, start_ns, end_ns, scope=f"a device of {watts:g} W"))
     whole = total(measured)
     return Summary(
         start_ns,
@@ -193,13 +193,13 @@ def read_samples(path: Path) -> Log:
     if path.is_dir():
         files = event_files(path)
         if not files:
-            raise NotFound(f"there is no log of events in {path}", hint="give the folder of a run, or a file")
+            raise NotFound(f"no log of events in {path}", hint="give the folder of a run, or a file")
         return read_log(files)
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             head = stream.read(4096)
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}") from error
+        raise NotFound(f"no file {path}") from error
     is_ours = head.lstrip().startswith("{")
     for name in () if is_ours else LOGS.names():
         if LOGS[name].recognises(head):

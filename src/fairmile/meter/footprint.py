@@ -138,7 +138,9 @@ def pue_of(value: Any) -> float:
     try:
         pue = float(value)
     except (TypeError, ValueError):
-        raise UsageError(f"a PUE of {value!r} is no number", hint="a PUE is 1 or a little more, such as 1.2") from None
+        raise UsageError(
+            f"a PUE of {value!r} is not a number", hint="a PUE is 1 or a little more, such as 1.2"
+        ) from None
     if not 1 <= pue < float("inf"):
         raise UsageError(f"a PUE of {pue!r} is impossible: a building uses at least what its machines use")
     return pue
@@ -158,16 +160,16 @@ def regions(file: Path | None = None) -> dict[str, Region]:
 def footprint(energy_j: float, region: str, *, file: Path | None = None, pue: float = 1.0) -> Footprint:
     """Return what an amount of energy means in a region, given by its code ("DE") or name ("Germany")."""
     if not 0 <= energy_j < float("inf"):
-        raise UsageError(f"{energy_j!r} J is no amount of energy")
+        raise UsageError(f"{energy_j!r} J is not an amount of energy")
     pue = pue_of(pue)
     found = _find(regions(file), region)
     kwh = energy_j * pue / _J_PER_KWH
     notes = []
     for what, figure in (("carbon intensity", found.carbon), ("price", found.price)):
         if figure is None:
-            notes.append(f"the table knows no {what} of {found.name}")
+            notes.append(f"the table has no {what} for {found.name}")
         elif figure.unverified:
-            notes.append(f"the {what} of {found.name} was not compared with its source")
+            notes.append(f"the {what} of {found.name} is unverified")
     return Footprint(
         energy_j,
         pue,
@@ -189,7 +191,7 @@ def _find(table: Mapping[str, Region], wanted: str) -> Region:
     near = did_you_mean(wanted, [*table, *(region.name for region in table.values())])
     raise NotFound(
         f"no region {wanted!r} in the table" + (f"; {near}" if near else ""),
-        hint=f"known: {', '.join(table)}; or give a table of your own",
+        hint=f"known: {', '.join(table)}; or pass your own table",
     )
 
 

@@ -237,10 +237,10 @@ def number(value: Any) -> float:
         return value
     if isinstance(value, str):
         if value not in _SPECIAL:
-            raise ValueError(f"{value!r} is no number")
+            raise ValueError(f"{value!r} is not a number")
         return _SPECIAL[value]
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     if -sys.float_info.max <= value <= sys.float_info.max:
         return value
     return _SPECIAL["Infinity" if value > 0 else "-Infinity"]
@@ -282,7 +282,7 @@ def read_log(files: Iterable[Path]) -> Log:
 def _whole(said: Any) -> int:
     """Return a whole number that a line states; ValueError for anything else."""
     if type(said) is not int or not -_MOST_NS <= said <= _MOST_NS:
-        raise ValueError(f"{said!r} is no time, nor the number of a process")
+        raise ValueError(f"{said!r} is not a time, nor the number of a process")
     return said
 
 
@@ -331,7 +331,7 @@ def _column(said: Mapping[str, str]) -> Iterable[Any]:
     if kind == "float64":
         return map(number_text, _reals(packed))
     if kind != "int64":
-        raise ValueError(f"{kind!r} is no kind of numbers")
+        raise ValueError(f"{kind!r} is not a kind of numbers")
     return _integers(packed)
 
 
@@ -397,7 +397,7 @@ class _Reading:
         elif "named" in line:
             self._log.threads[writer, int(line["thread"])] = str(line["named"])
         else:
-            raise ValueError("a line of no known kind")
+            raise ValueError("a line of unknown kind")
 
     def _take_writer(self, said: Mapping[str, Any], pid: int) -> None:
         rank = said.get("rank")

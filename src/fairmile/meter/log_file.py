@@ -117,13 +117,13 @@ class LogFile:
         self._untold += 1
         reason = os.strerror(error.errno) if error.errno else str(error)
         if error.errno == ENOENT:
-            reason = "its folder is gone"
+            reason = "its folder no longer exists"
         first = self.failure is None
         self.failure = reason
         self._drop_newest()
         if first and sys.stderr is not None:
             line = (
-                f"fairmile: cannot write {self.path}: {reason}; the program goes on, what it records is kept for now\n"
+                f"fairmile: cannot write {self.path}: {reason}; the program continues and keeps its records for now\n"
             )
             with suppress(OSError, ValueError):  # stderr may be closed, or full as well
                 sys.stderr.write(line)

@@ -141,7 +141,7 @@ class Meter:
         if isinstance(name, str) or name is None:
             return lambda function: self._timed(function, name)
         if not callable(name):
-            raise usage_error(f"{name!r} is no name for a timer", "a name is a text")
+            raise usage_error(f"{name!r} is not a name for a timer", "a name is a text")
         return self._timed(name, None)
 
     def start(self, name: str, /) -> None:
@@ -321,7 +321,7 @@ class Meter:
     def _timer(self, name: str, *, is_explicit: bool = False) -> Timer:
         """Return the list for calls of a new name in this thread."""
         if not isinstance(name, str):
-            raise usage_error(f"{name!r} is no name for a timer", "a name is a text")
+            raise usage_error(f"{name!r} is not a name for a timer", "a name is a text")
         self._started()
         self._enter_thread()
         timer = Timer(self, name, is_explicit=is_explicit)
@@ -358,7 +358,7 @@ class Meter:
         with self._lock:
             elsewhere = any(each.running for each in self._threads_calls if each.name == name)
         place = "in this thread" if elsewhere else "at all"
-        return usage_error(f"timer {name!r} was stopped but does not run {place}", f"call start({name!r}) first")
+        return usage_error(f"timer {name!r} was stopped but is not running {place}", f"call start({name!r}) first")
 
     def _add(self, line: str) -> None:
         if self._log.path is None:

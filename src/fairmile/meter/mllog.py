@@ -199,9 +199,9 @@ def _record(said: Any, line: int, rank: int | None) -> Record:
         raise ValueError("no mapping")
     metadata = said.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise ValueError("metadata is no mapping")
+        raise ValueError("metadata is not a mapping")
     if isinstance(said["time_ms"], bool) or not float(said["time_ms"]) < float("inf"):
-        raise ValueError("time_ms is no time")
+        raise ValueError("time_ms is not a time")
     namespace, type = str(said.get("namespace") or ""), str(said.get("event_type") or "POINT_IN_TIME")
     return Record(line, rank, namespace, float(said["time_ms"]), type, str(said["key"]), said.get("value"), metadata)
 

@@ -104,7 +104,7 @@ def render(summaries: Sequence[SpanSummary] | Sequence[MetricSummary], form: For
     """Return summaries as text in one of the FORMS; times are seconds wherever a program may read them."""
     rows = [asdict(each) for each in summaries]
     if form not in FORMS:
-        raise UsageError(f"there is no form {form!r}", hint="one of " + ", ".join(FORMS))
+        raise UsageError(f"no form {form!r}", hint="one of " + ", ".join(FORMS))
     if form == "table":
         return _table(summaries)
     if form == "text":

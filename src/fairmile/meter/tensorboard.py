@@ -97,7 +97,7 @@ def _scalars(file: Path) -> Iterator[Scalar]:
             try:
                 yield from _event(memoryview(data))
             except _MALFORMED as error:
-                raise Integrity(f"record {number} is no event: {error}") from error
+                raise Integrity(f"record {number} is not an event: {error}") from error
             if number == _MOST_RECORDS:
                 raise Integrity(f"it has more than {_MOST_RECORDS:,} records")
 

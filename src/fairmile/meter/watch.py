@@ -227,7 +227,7 @@ def watch_command(
     it; Ctrl-C reaches it by itself. A program that cannot be started raises SystemFailure.
     """
     if not argv:
-        raise UsageError("there is no program to run: the command is empty")
+        raise UsageError("no program to run: the command is empty")
     names = SOURCES.names() if wanted is None else list(wanted)
     found = find_sources([name for name in names if name != "process"], root=root)
     in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "sigtimedwait")
@@ -311,7 +311,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int], fou
     except FileNotFoundError as error:
         found.close()
         raise MissingProgram(
-            f"there is no program {argv[0]!r} on this machine", hint="install it, or load its module first"
+            f"no program {argv[0]!r} on this machine", hint="install it, or load its module first"
         ) from error
     except (OSError, ValueError) as error:
         found.close()

@@ -256,7 +256,7 @@ def _require(wanted: Sequence[str], gpus: Sequence[str], *, all_of_them: bool) -
             raise Unsupported(sentence, hint=_HINT)
     for each in gpus if scopes is not None else ():  # a machine without any measures the rest
         if not any(scope.startswith(f"device {each} ") or each in scope for scope in scopes or ()):
-            raise UsageError(f"--gpu {each}: there is no such GPU here", hint=_HINT)
+            raise UsageError(f"--gpu {each}: no such GPU here", hint=_HINT)
 
 
 def _gpu_scopes(available: AvailableSources) -> list[str] | None:

@@ -182,7 +182,7 @@ def df(text: str, name: str, path: str) -> StoragePlace:
     lines = [line for line in text.splitlines() if line.strip()]
     cells = lines[-1].split() if len(lines) > 1 else []
     if len(cells) < 7 or not (cells[2].isdigit() and cells[4].isdigit()):
-        return StoragePlace(name, path, problem="df said nothing of it")
+        return StoragePlace(name, path, problem="df printed nothing about it")
     return StoragePlace(name, path, cells[1], int(cells[2]) * 1024, int(cells[4]) * 1024)
 
 

@@ -142,7 +142,7 @@ def choose_sets(system: System, software: Sequence[str], partition: str = "") ->
         if not sets:
             places = dict.fromkeys(place for each in system.software[name] for place in each.partitions)
             raise Conflict(
-                f"{name} on {system.name} is known for {', '.join(places)}, not for partition {partition!r}",
+                f"{name} on {system.name} is available for {', '.join(places)}, not for partition {partition!r}",
                 hint="name one of these partitions, or none",
             )
         candidates.append(sets)
@@ -169,7 +169,7 @@ def _unknown(kind: str, name: str, system: System, known: list[str]) -> NotFound
 
 def _has(system: System) -> str:
     if not system.software:
-        return f"nothing is known of software on {system.name}; add it to a system file of your own"
+        return f"no software is registered for {system.name}; add it to a system file of your own"
     return f"{system.name} has: {', '.join(system.software)}"
 
 
@@ -177,22 +177,22 @@ def _trust(system: System) -> Iterator[str]:
     if system.retired:
         yield f"{system.name} was retired on {system.retired}."
     if system.verified is None:
-        yield f"Nobody has verified what is known of {system.name}."
+        yield f"The description of {system.name} is unverified."
 
 
 def _about(system: System, name: str, chosen: SoftwareSet, partition: str) -> Iterator[str]:
     sets = system.software[name]
     rivals = [each for each in sets if each is not chosen and (not partition or _fits(each, partition))]
     if rivals:
-        yield f"{name} on {system.name} has {len(sets)} sets of lines; taken: {_known_by(chosen)}."
-        yield from (f"Not taken for {name}: {_known_by(each)}." for each in rivals)
+        yield f"{name} on {system.name} has {len(sets)} sets of lines; used: {_known_by(chosen)}."
+        yield from (f"Not used for {name}: {_known_by(each)}." for each in rivals)
     if not chosen.lines:
         yield f"{name} needs no modules on {system.name}."
     if chosen.container:
         command = " ".join(chosen.container)
         yield f"{name} on {system.name} is in a container: job scripts start programs with `{command}`."
     if _doubted(system, name, sets.index(chosen)):
-        yield f"Nobody has verified the lines of {name} on {system.name}."
+        yield f"The lines of {name} on {system.name} are unverified."
     for sentence in chosen.disagrees:
         yield f"{name} on {system.name}: {sentence} The system's file is followed."
     if chosen.note:
@@ -245,7 +245,7 @@ def evaluate(
     if not spans:
         raise UsageError(
             f"{file or 'the script'} has no module block",
-            hint=f"put the output of `fairmile system modules SYSTEM SOFTWARE` where the modules belong ({BEGIN} …)",
+            hint=f"insert the output of `fairmile system modules SYSTEM SOFTWARE` where the modules belong ({BEGIN} …)",
         )
     _refuse_absent(remove, spans, file)
     inside = {at for span in spans for at in range(span.first, span.last + 1)}
@@ -296,15 +296,17 @@ def _spans(lines: Sequence[str], file: str) -> list[_Span]:
                 message = "the marker names no system"
                 problems.append(Problem(message, file=file, line=at + 1, hint=f"write '{BEGIN} SYSTEM SOFTWARE…'"))
         elif begun is None:
-            message = "a module block ends here that never began"
-            problems.append(Problem(message, file=file, line=at + 1, hint="remove the line, or the marker is missing"))
+            message = "a module block ends here that was not started"
+            problems.append(
+                Problem(message, file=file, line=at + 1, hint="remove the line, or add the missing marker above")
+            )
         else:
             first, indent, words = begun
             spans.append(_Span(first, at, indent, "".join(words[:1]), tuple(words[1:])))
             begun = None
     if begun is not None:
-        message = "the module block never ends"
-        problems.append(Problem(message, file=file, line=begun[0] + 1, hint=f"put '{END}' behind its last line"))
+        message = "the module block has no end"
+        problems.append(Problem(message, file=file, line=begun[0] + 1, hint=f"add '{END}' after its last line"))
     if problems:
         raise InvalidDocument(problems)
     return spans
@@ -345,11 +347,11 @@ def _block_for(system: System, names: Sequence[str], partition: str, header: Hea
     except Conflict:
         # Names that are not known and lines that cannot stand together raise here as well.
         block = module_block(system, names)
-        line = f"Line {header.partition_line} asks for {header.partition}"
-        remark = f"{line}, where these lines are not known to be right."
+        line = f"Line {header.partition_line} requests {header.partition}"
+        remark = f"{line}, for which these lines are unverified."
         return block, [remark]
     plain = module_block(system, names)
-    remark = f"The lines are those for {header.partition}, which line {header.partition_line} asks for."
+    remark = f"The lines are those for {header.partition}, which line {header.partition_line} requests."
     return block, [remark] if plain.lines != block.lines else []
 
 

@@ -66,7 +66,7 @@ class Document:
     def need(self) -> System:
         """Return the system, or raise InvalidDocument with every error."""
         if self.system is None:
-            raise InvalidDocument(self.errors, hint="`fairmile system check FILE` tells all that is wrong")
+            raise InvalidDocument(self.errors, hint="`fairmile system check FILE` lists all problems")
         return self.system
 
     def line(self, steps: Steps) -> int | None:
@@ -121,7 +121,9 @@ class Document:
             cause = entry["ctx"]["error"]
             return self._problem(steps, str(cause), hint=getattr(cause, "hint", None) or "")
         if kind == "string_pattern_mismatch" and entry["loc"][-1] == "[key]":
-            return self._problem(steps, f"{steps[-1]!r} is no name", hint="names are letters, digits, '.', '_' and '-'")
+            return self._problem(
+                steps, f"{steps[-1]!r} is not a name", hint="names are letters, digits, '.', '_' and '-'"
+            )
         expected = " or ".join(dict.fromkeys(_expected(each) for each in entries))
         near = self._suggest(given, _choices(entries)) if isinstance(given, str) else ""
         return self._problem(steps, f"expected {expected}, found {given!r:.80}" + (f"; {near}" if near else ""))
@@ -137,7 +139,7 @@ class Document:
             if partition.cores is None and system.scheduler.dialect != "shell":
                 yield self._doubt(
                     ("partitions", name),
-                    "says nothing of its cores, so that tasks cannot be cut to fit",
+                    "does not state its cores, so tasks cannot be fitted",
                     "add `cores`, the physical cores of one node",
                 )
         for name, sets in system.software.items():
@@ -148,7 +150,7 @@ class Document:
             if not _leads_somewhere(doubt, self._located.data):
                 yield self._doubt(
                     ("unverified", place),
-                    f"{doubt!r} leads to no value of this file",
+                    f"{doubt!r} is not a value of this file",
                     "write the path of a value, such as partitions.gpu.memory_gib",
                 )
 
@@ -160,11 +162,11 @@ class Document:
         if system.retired is not None and system.retired <= today:
             yield self._doubt(("retired",), f"out of service since {system.retired}")
         elif system.verified is None and system.scheduler.dialect != "shell":
-            yield self._doubt(("verified",), "nobody ever verified this file", renew)
+            yield self._doubt(("verified",), "this file was never verified", renew)
         elif system.verified is not None and system.verified < old:
             yield self._doubt(("verified",), f"verified on {system.verified}, more than a year ago", renew)
         if not system.sources and system.scheduler.dialect != "shell":
-            yield self._doubt(("sources",), "no source is named", "add the addresses where the values come from")
+            yield self._doubt(("sources",), "no source given", "add the addresses of the sources")
 
     def _software(self, system: System, steps: Steps, each: SoftwareSet) -> Iterator[Problem]:
         if not each.lines and not each.note:
@@ -181,12 +183,12 @@ class Document:
             if partition.cores is not None and wanted > partition.cores * partition.threads_per_core:
                 threads = partition.cores * partition.threads_per_core
                 yield self._doubt(
-                    (*steps, "cpus_per_task"), f"the tasks want {wanted} on a node, but {name!r} has {threads}"
+                    (*steps, "cpus_per_task"), f"the tasks need {wanted} on a node, but {name!r} has {threads}"
                 )
 
 
 def read_document(text: str, file: str) -> Document:
-    """Return a system file as it stands; a text that is no YAML raises InvalidDocument."""
+    """Return a system file as it stands; a text that is not YAML raises InvalidDocument."""
     return Document(file, load_located(text, file=file))
 
 
@@ -229,7 +231,7 @@ def _needed(location: Sequence[str | int]) -> str:
         "scheduler": "the batch system, such as {dialect: slurm}",
         "dialect": "slurm, lsf, pbs, flux or shell",
         "partitions": "at least one partition, such as {batch: {cores: 64}}",
-        "path": "the folder, which may hold variables of the system",
+        "path": "the folder, which may contain variables of the system",
         "purpose": "home, project, scratch, archive or node",
         "count": "the number of accelerators of one node",
         "model": "the name of the accelerator",

@@ -78,7 +78,7 @@ def _scheduler_comments(result: ProbeResult) -> Iterator[str]:
     for name in ("scontrol", "bsub", "qsub", "flux"):
         program = result.programs.get(name)
         if program is not None and program.problem and result.scheduler == "shell":
-            yield _comment(f"{name} is there but failed: {program.problem}")
+            yield _comment(f"{name} is installed but failed: {program.problem}")
 
 
 def _partitions(result: ProbeResult) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _partitions(result: ProbeResult) -> Iterator[str]:
         yield from (f"    {line}" for line in _partition_comments(queue))
     for queue in result.queues:
         if queue not in usable:
-            yield _comment(f"left out: {queue.name}, which has no nodes or a name that cannot be used here")
+            yield _comment(f"skipped {queue.name}: it has no nodes, or its name is not usable")
     yield from (_comment(f"the machine that was probed has {each}") for each in _hardware(result))
 
 
@@ -124,7 +124,7 @@ def _partition_comments(queue: Queue) -> Iterator[str]:
     if queue.kinds[0].gpus:
         yield "# memory_gib of the GPUs, and their full name"
     if not queue.up:
-        yield "# it was not up when it was probed"
+        yield "# it was down when it was probed"
 
 
 def _gpus(kind: Nodes) -> dict[str, Any] | None:
@@ -156,7 +156,7 @@ def _described(kind: Nodes) -> str:
                 ],
             )
         )
-        or "nothing that is known",
+        or "nothing known",
     ]
     return " ".join(parts)
 

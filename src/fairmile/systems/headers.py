@@ -103,21 +103,21 @@ def _beyond(header: Header, where: tuple[str, Partition] | None) -> Iterator[str
         has = limits.gpu.count if limits.gpu else 0
         if asked > has:
             number = header.options[option][0]
-            yield f"Line {number}: {asked} GPUs on a node are more than the {has} that {name} has."
+            yield f"Line {number}: {asked} GPUs on a node exceed the {has} of {name}."
     seconds = _seconds(header.value("time"))
     if limits.max_time is not None and seconds > limits.max_time:
         number, text = header.options["time"]
-        yield f"Line {number}: {text} is longer than {name} gives, {format_duration(limits.max_time)}."
+        yield f"Line {number}: {text} exceeds the limit of {name}, {format_duration(limits.max_time)}."
     nodes = _number(header.value("nodes").partition("-")[0])
     most = limits.max_nodes or limits.nodes
     if most is not None and nodes > most:
-        yield f"Line {header.options['nodes'][0]}: {nodes} nodes are more than {name} gives, {most}."
+        yield f"Line {header.options['nodes'][0]}: {nodes} nodes exceed the limit of {name}, {most}."
     tasks = max(_number(header.value("ntasks-per-node")), 1)
     wanted = tasks * max(_number(header.value("cpus-per-task")), 1)
     if limits.cores is not None and wanted > limits.cores * limits.threads_per_core:
         number = max(header.options[each][0] for each in ("ntasks-per-node", "cpus-per-task") if each in header.options)
         has = limits.cores * limits.threads_per_core
-        yield f"Line {number}: {wanted} CPUs on a node are more than the {has} that {name} has."
+        yield f"Line {number}: {wanted} CPUs on a node exceed the {has} of {name}."
 
 
 def _gpus(text: str, *, plain: bool) -> int:

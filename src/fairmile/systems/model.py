@@ -28,7 +28,7 @@ def _one_line(text: str) -> str:
 
 def _shell_line(text: str) -> str:
     if not _one_line(text):
-        raise ValueError("expected a line for the shell, found an empty text")
+        raise ValueError("expected a shell command, found an empty text")
     return text
 
 
@@ -41,7 +41,7 @@ def _option(text: str) -> str:
 def _variables(values: Mapping[str, str]) -> Mapping[str, str]:
     for name, text in values.items():
         if not _VARIABLE.fullmatch(name):
-            raise ValueError(f"{name!r} is no environment variable that can be set")
+            raise ValueError(f"{name!r} is not an environment variable that can be set")
         if not text.isprintable():
             raise ValueError(f"{name!r} is set to {text!r}, expected one line of printable text")
     return values

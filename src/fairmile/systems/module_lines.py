@@ -196,14 +196,14 @@ def _refuse_contradictions(parsed: Sequence[tuple[str, list[ModuleLine]]]) -> No
                 _compare(held, module, framework, f"only one {family} is loaded")
             if name in gone or module in gone:
                 other = gone.get(name) or gone[module]
-                raise Conflict(f"{framework} loads {module}, which {other} throws out", hint=_APART)
+                raise Conflict(f"{framework} loads {module}, which {other} unloads", hint=_APART)
             own[name] = (module, framework)
             if family:
                 own_families[family] = (module, framework)
         for module in (module for line in lines for module in line.unloads):
             held = by_name.get(module_name(module))
             if held is not None and module in (held[0], module_name(held[0])):
-                raise Conflict(f"{framework} throws out {module}, which {held[1]} loads", hint=_APART)
+                raise Conflict(f"{framework} unloads {module}, which {held[1]} loads", hint=_APART)
             gone[module] = framework
         by_name |= own
         by_family |= own_families

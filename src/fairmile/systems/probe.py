@@ -144,7 +144,7 @@ def probe(
     """Return what the machine behind `runner` has.
 
     `also` names further folders to look at, which may hold variables such as `/scratch/$USER`. A program that is not
-    there, fails or does not answer within `answer_s` is no error: the result says so. Only a machine that cannot be
+    there, fails or does not answer within `answer_s` is not an error: the result says so. Only a machine that cannot be
     reached raises. `on_step` is told what is looked at.
     """
     return _Probe(runner, also, answer_s, on_step or (lambda _: None)).found(today)
@@ -209,7 +209,7 @@ class _Probe:
 
     def _modules(self, script: str) -> Modules:
         if "bash" not in self._programs:
-            return Modules(problem="there is no bash")
+            return Modules(problem="no bash")
         try:
             told = _run(self._runner, ["bash", "-lc"], script, _LOGIN_S)
         except SystemFailure as error:
@@ -223,7 +223,7 @@ class _Probe:
         problem = ""
         if kind == "lmod":
             # Where a compiler brings its own modules, only this tells what can be loaded in the end.
-            self._step("modules that other modules bring")
+            self._step("modules provided by other modules")
             spider = _MODULES + "say reachable; module -t spider 2>&1\nsay end\n"
             try:
                 reachable = answers.module_list(
@@ -280,7 +280,7 @@ class _Probe:
     def _measured(self, places: Mapping[str, str], told: Mapping[str, _Answer]) -> list[StoragePlace]:
         found: list[StoragePlace] = []
         for name, path in places.items():
-            answer = told.get(f"df {name}", _Answer("", "there is no df"))
+            answer = told.get(f"df {name}", _Answer("", "no df"))
             if not answer.problem:
                 found.append(answers.df(answer.out, name, path))
             elif name not in _PATHS or name in self._also:  # the usual paths are only guesses
@@ -320,7 +320,7 @@ def _run(runner: Runner, shell: Sequence[str], script: str, timeout_s: float) ->
     if "end" not in sections:
         said = result.stderr.strip().splitlines()
         raise SystemFailure(
-            f"the shell gave no answer (exit code {result.exit_code})" + (f": {said[-1]}" if said else "")
+            f"the shell did not answer (exit code {result.exit_code})" + (f": {said[-1]}" if said else "")
         )
     return sections
 

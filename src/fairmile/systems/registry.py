@@ -363,7 +363,7 @@ class Systems:
                 if source is not None and alias in source.read() and alias in self[name].aliases:
                     return source
             except FairmileError:
-                continue  # a broken file has no aliases; it is told when its own name is asked for
+                continue  # a broken file has no aliases; it is reported when its own name is asked for
         return None
 
     def _unknown(self, name: str) -> NotFound:
@@ -411,7 +411,7 @@ def add_system(file: Path, folder: Path, *, replace: bool = False, dry_run: bool
     target = folder / f"{system.name}{_ENDING}"
     there = target.is_file()
     if there and not replace and _read(target, str(target)) != text:
-        raise Conflict(f"{target} describes {system.name!r} already", hint="--replace puts the new file in its place")
+        raise Conflict(f"{target} describes {system.name!r} already", hint="--replace overwrites it")
     if not dry_run:
         write_atomic(target, text)
     return AddedSystem(system.name, target, system.name in Systems().names(), dry_run)
@@ -420,7 +420,7 @@ def add_system(file: Path, folder: Path, *, replace: bool = False, dry_run: bool
 def _refuse_lost_aliases(system: System, names: Sequence[str], document: Document, file: Path) -> None:
     problems = [
         Problem(
-            f"{alias!r} is the name of another system, which would be found instead",
+            f"{alias!r} is the name of another system, which takes precedence",
             field=f"aliases[{place}]",
             file=str(file),
             line=document.line(("aliases", place)),
@@ -442,7 +442,7 @@ def remove_system(name: str, folder: Path, systems: Systems, *, dry_run: bool = 
     if not target.is_file():
         raise UsageError(
             f"{name!r} is not one of your own systems: it comes from {origin}",
-            hint=f"only what `fairmile system add` put into {folder} can be removed",
+            hint=f"only files added with `fairmile system add` to {folder} can be removed",
         )
     if not dry_run:
         target.unlink()
@@ -463,7 +463,7 @@ def _read(file: Path | Traversable, shown: str) -> str:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise SystemFailure(f"cannot read {shown}: {reason}") from error
     if len(data) > _LARGEST:
-        raise InvalidDocument([Problem("is larger than 1 MiB, which no description of a system is", file=shown)])
+        raise InvalidDocument([Problem("is larger than 1 MiB, too large for a system file", file=shown)])
     try:
         return data.decode()
     except UnicodeDecodeError as error:

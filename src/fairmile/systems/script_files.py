@@ -24,7 +24,7 @@ def read_script(script: Path) -> str:
     except OSError as error:
         raise SystemFailure(f"cannot read {script}: {error.strerror}") from error
     if len(data) > _LARGEST:
-        raise UsageError(f"{script} is larger than {_LARGEST >> 20} MiB, which no script is")
+        raise UsageError(f"{script} is larger than {_LARGEST >> 20} MiB, too large for a script")
     return data.decode("utf-8", "surrogateescape")
 
 

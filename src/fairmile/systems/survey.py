@@ -186,7 +186,7 @@ def _partitions(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
         if alone:
             yield from _hardware(label, partition, _as_nodes(result), result.processor.model)
         elif not queues or not partition.named:
-            yield SurveyRow(label, "registered", "its scheduler gives no list of partitions here", "unknown")
+            yield SurveyRow(label, "registered", "its scheduler lists no partitions here", "unknown")
         elif name not in queues:
             yield SurveyRow(label, "registered", "not there", "missing")
         else:
@@ -299,7 +299,7 @@ def _file_systems(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
 def _file_system(label: str, registered: FileSystem, places: Mapping[str, Any]) -> SurveyRow:
     shown = f"{registered.path} ({registered.kind})" if registered.kind else registered.path
     if "<" in registered.path:
-        return SurveyRow(label, shown, "the path holds a name that only you know", "unknown")
+        return SurveyRow(label, shown, "the path has a placeholder that only you can fill in", "unknown")
     place = places.get(registered.path)
     if place is None:
         return SurveyRow(label, shown, "not there", "missing")
@@ -387,7 +387,7 @@ def _module(module: str, result: ProbeResult, *, hidden: bool) -> SurveyRow:
     if others:
         return SurveyRow(label, module, ", ".join(others), "unknown" if hidden else "differs")
     if hidden:
-        return SurveyRow(label, module, "not seen before the lines above it have run", "unknown")
+        return SurveyRow(label, module, "visible only after the lines above it", "unknown")
     return SurveyRow(label, module, "not there", "missing")
 
 

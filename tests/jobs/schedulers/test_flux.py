@@ -162,7 +162,7 @@ def test_a_job_cancelled_before_its_start_is_told_so() -> None:
 def test_why_a_job_waits_is_passed_on() -> None:
     said = changed("pending", annotations={"sched": {"reason_pending": "insufficient resources"}})
     seen = heard(Flux().status(["fiFxrykWs"]), said)["fiFxrykWs"]
-    assert seen.sentence == "The job waits for its turn. Flux says: insufficient resources."
+    assert seen.sentence == "The job is queued. Flux says: insufficient resources."
 
 
 def test_the_key_stands_behind_the_name_where_lists_show_it() -> None:

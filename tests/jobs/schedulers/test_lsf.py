@@ -103,7 +103,7 @@ class TestLsf(SchedulerTests):
                             State.QUEUED,
                             "PEND",
                             "New job is waiting for scheduling;",
-                            "The job waits for its turn. LSF says: New job is waiting for scheduling.",
+                            "The job is queued. LSF says: New job is waiting for scheduling.",
                         )
                     },
                 ),

@@ -203,7 +203,7 @@ def test_the_exit_status_of_an_earlier_run_is_no_end_of_a_requeued_job() -> None
 
 def test_a_server_without_history_says_so_once() -> None:
     question = Pbs().history(["7.pbs"])
-    with pytest.raises(Unsupported, match="keeps no history"):
+    with pytest.raises(Unsupported, match="no job history"):
         heard(question, NO_HISTORY)
 
 

@@ -13,7 +13,7 @@ from fairmile.jobs.states import Observed, State
 from fairmile.testing.schedulers import Cluster, Listing, LiveSchedulerTests, Said, SchedulerTests, Subject
 
 ID = "4711-99@here"
-ELSEWHERE = Observed(State.UNKNOWN, "elsewhere", sentence="it was started on here: only there it can be seen")
+ELSEWHERE = Observed(State.UNKNOWN, "elsewhere", sentence="it was started on here: look for it there")
 
 
 class TestDialect(SchedulerTests):

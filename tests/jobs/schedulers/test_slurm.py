@@ -175,7 +175,7 @@ class TestSubmission:
         assert slurm.submit("/w/job.sh", JobFiles("/w", "/w")).argv == ("sbatch", "--parsable", "/w/job.sh")
 
     def test_without_an_id_in_the_answer_is_a_failure_that_shows_it(self) -> None:
-        with pytest.raises(SystemFailure, match="gave no job id but 'welcome'"):
+        with pytest.raises(SystemFailure, match="returned no job id: 'welcome'"):
             slurm.submit("/w/job.sh", FILES).read(said("welcome\n"))
 
     @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ class TestSubmission:
 
     def test_where_no_slurm_is_set_up_asked_nobody(self) -> None:
         complaint = "sbatch: fatal: Could not establish a configuration source\n"
-        with pytest.raises(MissingProgram, match="sbatch finds no configuration of Slurm"):
+        with pytest.raises(MissingProgram, match="sbatch has no Slurm configuration"):
             slurm.submit("/w/job.sh", FILES).read(said("", complaint, 1))
 
     def test_failing_in_words_that_are_not_known_is_a_failure_of_the_system_with_those_words(self) -> None:
@@ -218,7 +218,7 @@ class TestSubmission:
             slurm.submit("/w/job.sh", FILES).read(said("", "sbatch: error: the moon is full\n", 1))
 
     def test_failing_without_a_word_says_so(self) -> None:
-        with pytest.raises(SystemFailure, match="exit code 9 and said nothing"):
+        with pytest.raises(SystemFailure, match="exit code 9 without a message"):
             slurm.submit("/w/job.sh", FILES).read(said("", "", 9))
 
 
@@ -268,11 +268,11 @@ class TestStatus:
                 "down, drained or kept",
             ),
             ("PartitionTimeLimit", "more time than its partition allows"),
-            ("PartitionNodeLimit", "Ask for fewer"),
+            ("PartitionNodeLimit", "Request fewer"),
             ("BeginTime", "starts by itself"),
             ("JobArrayTaskLimit", "as you allowed at once"),
             ("Licenses", "licence"),
-            ("SomethingNew", "Slurm gives as the reason: SomethingNew."),
+            ("SomethingNew", "Reason given by Slurm: SomethingNew."),
         ],
     )
     def test_says_why_a_job_waits(self, reason: str, words: str) -> None:
@@ -294,7 +294,7 @@ class TestStatus:
     def test_of_a_job_cancelled_for_its_dependency_says_so(self) -> None:
         seen = status("7|CANCELLED|0|0||DependencyNeverSatisfied|\n")["7"]
         assert seen.state is State.CANCELLED
-        assert seen.sentence == "The job it waited for did not end as needed, so Slurm cancelled it."
+        assert seen.sentence == "The job it depends on did not end as required, so Slurm cancelled it."
 
     def test_counts_an_exit_code_of_0_only_where_the_job_ended_well(self) -> None:
         assert status("7|CANCELLED|0|0|n1|None|\n")["7"].exit_code is None
@@ -342,7 +342,7 @@ class TestHistory:
     def test_is_not_asked_for_again_where_there_is_no_accounting(self) -> None:
         question = slurm.history(["7"])
         assert question is not None
-        with pytest.raises(Unsupported, match="keeps no accounting"):
+        with pytest.raises(Unsupported, match="no accounting"):
             question.read(said("", "Slurm accounting storage is disabled\n", 1))
 
     def test_may_be_asked_again_while_the_database_is_away(self) -> None:
@@ -367,7 +367,7 @@ class TestCancelling:
 
     def test_what_is_no_id_never_reaches_a_command(self) -> None:
         for wrong in ("-u root", "7;reboot", "7_", "all", ""):
-            with pytest.raises(UsageError, match="no id of a Slurm job"):
+            with pytest.raises(UsageError, match="not an id of a Slurm job"):
                 slurm.cancel([wrong])
 
 
@@ -515,7 +515,7 @@ class TestAgainstARealSlurm:
     def test_a_job_that_asks_for_too_much_waits_and_says_why(self, live: Live) -> None:
         job = live.submit("#SBATCH --time=500", "true")
         seen = live.wait(job, until=lambda seen: seen.reason == "PartitionTimeLimit")[job]
-        assert seen.sentence == "It asks for more time than its partition allows. Cancel it and ask for less time."
+        assert seen.sentence == "It requests more time than its partition allows. Cancel it and request less time."
         live.ask(slurm.cancel([job]))
 
     def test_a_wrong_partition_is_refused_with_a_hint(self, live: Live) -> None:

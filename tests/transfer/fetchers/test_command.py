@@ -434,7 +434,7 @@ def test_a_key_in_a_query_never_becomes_an_argument_either(folder: Path) -> None
 
 def test_no_path_brings_a_second_line_into_the_standard_input(folder: Path) -> None:
     mine = fetcher("mytool", {"command": ["mytool", "{file}"], "input": "get {path}\n"})
-    with pytest.raises(UsageError, match="not a path should have"):
+    with pytest.raises(UsageError, match="no path should have"):
         mine.bring("mytool+my://host/a%0Adelete", folder, lambda count: None)
 
 

@@ -133,7 +133,7 @@ def split_reference(reference: str) -> tuple[str, str]:
         return name, ""
     if not _DIGEST.fullmatch(digest) or not name:
         raise UsageError(
-            f"{reference!r} is no image reference: what follows '@' is no digest",
+            f"{reference!r} is not an image reference: what follows '@' is not a digest",
             hint="a digest is sha256: and 64 hexadecimal digits",
         )
     return name, digest
@@ -184,7 +184,7 @@ def _without_tag(name: str) -> str:
 
 def _word(text: str) -> str:
     if not text or not text.isprintable() or any(sign.isspace() for sign in text):
-        raise UsageError(f"{text!r} is no name of an image")
+        raise UsageError(f"{text!r} is not a name of an image")
     return text
 
 

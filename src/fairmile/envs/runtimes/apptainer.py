@@ -28,7 +28,7 @@ class Apptainer:
             words.append(f"--bind={bind.source}:{bind.inside}:{'ro' if bind.read_only else 'rw'}")
         for name, value in container.variables.items():
             if "," in value:
-                raise UsageError(f"Apptainer cannot be given {name}, whose value has a comma", hint="export it instead")
+                raise UsageError(f"Apptainer cannot pass {name}, whose value has a comma", hint="export it instead")
             words.append(f"--env={name}={value}")
         words += [f"--pwd={container.folder}"] if container.folder else []
         return [*words, *container.options, _address(container.image), *argv]

@@ -27,8 +27,8 @@ def refused_job(scheduler: str, result: Result, passing: re.Pattern[str]) -> Fai
     if passing.search(result.stderr) or passing.search(result.stdout):
         return no_answer(scheduler, result)
     return UsageError(
-        f"{scheduler} refused the job: {said(result) or f'exit code {result.exit_code} and no word'}",
-        hint="change what the job asks for: partition, account, time, nodes",
+        f"{scheduler} refused the job: {said(result) or f'exit code {result.exit_code} without a message'}",
+        hint="change partition, account, time or nodes",
     )
 
 
@@ -37,8 +37,8 @@ def failed_question(scheduler: str, result: Result, passing: re.Pattern[str]) ->
     if passing.search(result.stderr) or passing.search(result.stdout):
         return no_answer(scheduler, result)
     return SystemFailure(
-        f"`{result.argv[0]}` failed with exit code {result.exit_code}: {said(result) or 'it said nothing'}",
-        hint=f"try the same command by hand where {scheduler} runs",
+        f"`{result.argv[0]}` failed with exit code {result.exit_code}: {said(result) or 'no output'}",
+        hint=f"run the same command yourself where {scheduler} runs",
     )
 
 
@@ -47,7 +47,7 @@ def no_answer(scheduler: str, result: Result) -> Transient:
     words = said(result)
     return Transient(
         f"{scheduler} gave no usable answer" + (f": {words}" if words else ""),
-        hint="try again; if it stays so, ask those who run the system",
+        hint="try again; if it happens again, ask the support of the system",
     )
 
 

@@ -37,14 +37,14 @@ _MOST_JOBS = 100_000
 _NEVER_RAN = -128  # the return code of a job that was ended before its start
 
 _STATES = {
-    "NEW": (State.QUEUED, "The job has just been taken."),
+    "NEW": (State.QUEUED, "The job was just accepted."),
     "DEPEND": (State.QUEUED, "The job waits for another one."),
-    "PRIORITY": (State.QUEUED, "The job waits to be given its priority."),
-    "SCHED": (State.QUEUED, "The job waits for its turn."),
-    "PENDING": (State.QUEUED, "The job waits for its turn."),
+    "PRIORITY": (State.QUEUED, "The job is queued and has no priority yet."),
+    "SCHED": (State.QUEUED, "The job is queued."),
+    "PENDING": (State.QUEUED, "The job is queued."),
     "RUN": (State.RUNNING, "The job runs."),
     "RUNNING": (State.RUNNING, "The job runs."),
-    "CLEANUP": (State.ENDING, "The job has ended and is tidied up."),
+    "CLEANUP": (State.ENDING, "The job has ended and is being cleaned up."),
 }
 _RESULTS = {
     "COMPLETED": (State.DONE, "The program ended with exit code 0."),
@@ -178,7 +178,7 @@ def _observed(job: Mapping[str, Any]) -> Observed:
         elif state is State.QUEUED and reason:
             sentence += f" Flux says: {reason.rstrip('. ')}."
     else:
-        state, sentence = State.UNKNOWN, f"Flux says {native!r}, which is not known here."
+        state, sentence = State.UNKNOWN, f"Flux says {native!r}, an unknown state."
     if note and state.is_end and state is not State.DONE and note not in sentence:
         sentence += f" Flux says: {note.rstrip('. ')}."
     return Observed(
@@ -195,11 +195,11 @@ def _observed(job: Mapping[str, Any]) -> Observed:
 
 def _failure(kind: str, note: str, code: int | None, signal: int | None) -> tuple[State, str]:
     if _NODE.search(f"{kind} {note}"):
-        return State.NODE_FAILED, "The job was lost with a node of it."
+        return State.NODE_FAILED, "The job was lost with one of its nodes."
     if _MEMORY.search(f"{kind} {note}"):
-        return State.OUT_OF_MEMORY, "The job used more memory than it may."
+        return State.OUT_OF_MEMORY, "The job exceeded its memory limit."
     if kind in ("dependency", "depend"):
-        return State.CANCELLED, "A job that this one had to wait for did not end as it should."
+        return State.CANCELLED, "A job that this one depends on did not end as required."
     if code == _NEVER_RAN or (code is None and kind):
         return State.FAILED, "The job could not be started."
     return end_of(code if code is None or code >= 0 else None, signal)

@@ -37,7 +37,7 @@ _SUBMITTED = re.compile(r"Job <([0-9]+)> is submitted")
 _ID = re.compile(r"([0-9]+)(?:\[([0-9]+)\])?")
 
 _STATES = {
-    "PEND": (State.QUEUED, "The job waits for its turn."),
+    "PEND": (State.QUEUED, "The job is queued."),
     "WAIT": (State.QUEUED, "The job waits for its turn in a chunk of short jobs."),
     "PROV": (State.QUEUED, "The job waits while its host is started."),
     "PSUSP": (State.HELD, "The job is held before its start, by its owner or an administrator."),
@@ -52,25 +52,25 @@ _DONE = ("DONE", "PDONE", "POST_DONE", "PERR", "POST_ERR")
 _REASONS = {
     "TERM_RUNLIMIT": (State.TIMED_OUT, "The job reached its time limit."),
     "TERM_CPULIMIT": (State.TIMED_OUT, "The job reached its limit of processor time."),
-    "TERM_DEADLINE": (State.TIMED_OUT, "The job's deadline came before its end."),
-    "TERM_WINDOW": (State.TIMED_OUT, "The hours in which the queue runs jobs were over."),
-    "TERM_MEMLIMIT": (State.OUT_OF_MEMORY, "The job used more memory than it had asked for."),
-    "TERM_SWAP": (State.OUT_OF_MEMORY, "The job used more swap space than it may."),
+    "TERM_DEADLINE": (State.TIMED_OUT, "The job missed its deadline."),
+    "TERM_WINDOW": (State.TIMED_OUT, "The run window of the queue closed."),
+    "TERM_MEMLIMIT": (State.OUT_OF_MEMORY, "The job used more memory than requested."),
+    "TERM_SWAP": (State.OUT_OF_MEMORY, "The job exceeded its swap limit."),
     "TERM_OWNER": (State.CANCELLED, "The job was cancelled by its owner."),
     "TERM_FORCE_OWNER": (State.CANCELLED, "The job was cancelled by its owner, without time to clean up."),
     "TERM_ADMIN": (State.CANCELLED, "The job was cancelled by an administrator."),
     "TERM_FORCE_ADMIN": (State.CANCELLED, "The job was cancelled by an administrator, without time to clean up."),
-    "TERM_ORPHAN_SYSTEM": (State.CANCELLED, "A job that this one had to wait for did not end as it should."),
-    "TERM_PREEMPT": (State.PREEMPTED, "The job had to make room for one of higher priority."),
+    "TERM_ORPHAN_SYSTEM": (State.CANCELLED, "A job that this one depends on did not end as required."),
+    "TERM_PREEMPT": (State.PREEMPTED, "The job was preempted by one of higher priority."),
     "TERM_LOAD": (State.PREEMPTED, "The job was ended because the load of its host was too high."),
-    "TERM_REQUEUE_OWNER": (State.PREEMPTED, "The job was taken off by its owner, to run once more."),
-    "TERM_REQUEUE_ADMIN": (State.PREEMPTED, "The job was taken off by an administrator, to run once more."),
+    "TERM_REQUEUE_OWNER": (State.PREEMPTED, "The job was requeued by its owner."),
+    "TERM_REQUEUE_ADMIN": (State.PREEMPTED, "The job was requeued by an administrator."),
     "TERM_ZOMBIE": (State.NODE_FAILED, "The job ended while LSF had lost contact with its host."),
-    "TERM_REMOVE_HUNG_JOB": (State.NODE_FAILED, "LSF gave the job up after its host did not answer for too long."),
+    "TERM_REMOVE_HUNG_JOB": (State.NODE_FAILED, "LSF gave up on the job after its host stopped responding."),
     "TERM_CHKPNT": (State.FAILED, "The job was ended after its checkpoint."),
     "TERM_CWD_NOTEXIST": (State.FAILED, "The job's working folder does not exist on the host, or cannot be reached."),
-    "TERM_PROCESSLIMIT": (State.FAILED, "The job started more processes than it may."),
-    "TERM_THREADLIMIT": (State.FAILED, "The job started more threads than it may."),
+    "TERM_PROCESSLIMIT": (State.FAILED, "The job exceeded its process limit."),
+    "TERM_THREADLIMIT": (State.FAILED, "The job exceeded its thread limit."),
     "TERM_EXTERNAL_SIGNAL": (State.FAILED, "The job was ended by a signal that did not come from LSF."),
 }
 
@@ -173,7 +173,7 @@ def _observed(record: Mapping[str, Any]) -> tuple[str, Observed]:
     id = f"{found[1]}_{index - 1}" if index else found[1]
     code = whole(_text(record, "EXIT_CODE"))
     exit_reason, pend_reason = _text(record, "EXIT_REASON"), _text(record, "PEND_REASON")
-    state, sentence, reason = State.UNKNOWN, f"LSF says {native!r}, which is not known here.", ""
+    state, sentence, reason = State.UNKNOWN, f"LSF says {native!r}, an unknown state.", ""
     if native in _DONE and not code:
         state, sentence = end_of(0)
         code = 0

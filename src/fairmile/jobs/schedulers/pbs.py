@@ -40,30 +40,30 @@ _ID = re.compile(r"([0-9]+)(?:\[([0-9]*)\])?((?:\.[A-Za-z0-9._-]+)?)")
 _LINE = re.compile(r'(\s*)"((?:[^"\\]|\\.)*)":\s*(.*?),?\s*')
 
 _STATES = {
-    "Q": (State.QUEUED, "The job waits for its turn."),
+    "Q": (State.QUEUED, "The job is queued."),
     "W": (State.QUEUED, "The job waits for the time at which it may start, or for its files."),
     "T": (State.QUEUED, "The job is on its way to another queue or server."),
     "M": (State.QUEUED, "The job was moved to another server."),
     "H": (State.HELD, "The job is held: by its owner, an administrator, or a job that it waits for."),
-    "S": (State.RUNNING, "The job is suspended, to make room for one of higher priority."),
+    "S": (State.RUNNING, "The job is suspended for one of higher priority."),
     "U": (State.RUNNING, "The job is suspended while somebody uses its workstation."),
     "R": (State.RUNNING, "The job runs."),
     "B": (State.RUNNING, "Tasks of the array run."),
-    "E": (State.ENDING, "The job has ended and is tidied up."),
+    "E": (State.ENDING, "The job has ended and is being cleaned up."),
 }
 _ENDS = ("F", "X")
 # Exit_status below 0, as job.h of OpenPBS and the reference guide of PBS Professional name them.
-_NOT_STARTED = (State.FAILED, "The job could not be started; its log or the administrators know why.")
-_NODE = (State.NODE_FAILED, "The job was lost because PBS could not reach a node of it.")
-_AGAIN = (State.PREEMPTED, "The job was taken off, to run once more.")
-_MEMORY = (State.OUT_OF_MEMORY, "The job used more memory than it had asked for.")
+_NOT_STARTED = (State.FAILED, "The job could not be started; see its log, or ask the administrators.")
+_NODE = (State.NODE_FAILED, "The job was lost because PBS could not reach one of its nodes.")
+_AGAIN = (State.PREEMPTED, "The job was requeued.")
+_MEMORY = (State.OUT_OF_MEMORY, "The job used more memory than requested.")
 _REASONS = {
     -1: ("JOB_EXEC_FAIL1", *_NOT_STARTED),
     -2: ("JOB_EXEC_FAIL2", *_NOT_STARTED),
     -3: ("JOB_EXEC_RETRY", State.NODE_FAILED, "The job could not be started on its nodes."),
-    -4: ("JOB_EXEC_INITABT", State.NODE_FAILED, "The job was ended because PBS was started anew on its node."),
-    -5: ("JOB_EXEC_INITRST", State.NODE_FAILED, "The job was ended because PBS was started anew on its node."),
-    -6: ("JOB_EXEC_INITRMG", State.NODE_FAILED, "The job was ended because PBS was started anew on its node."),
+    -4: ("JOB_EXEC_INITABT", State.NODE_FAILED, "The job was ended because PBS was restarted on its node."),
+    -5: ("JOB_EXEC_INITRST", State.NODE_FAILED, "The job was ended because PBS was restarted on its node."),
+    -6: ("JOB_EXEC_INITRMG", State.NODE_FAILED, "The job was ended because PBS was restarted on its node."),
     -7: ("JOB_EXEC_BADRESRT", State.FAILED, "The job could not be started again from its checkpoint."),
     -10: ("JOB_EXEC_FAILUID", State.FAILED, "The node does not know the user or the group of the job."),
     -11: ("JOB_EXEC_RERUN", *_AGAIN),
@@ -79,13 +79,13 @@ _REASONS = {
     -21: ("JOB_EXEC_FAIL_SECURITY", *_NOT_STARTED),
     -22: ("JOB_EXEC_HOOKERROR", *_NOT_STARTED),
     -23: ("JOB_EXEC_FAIL_KRB5", State.FAILED, "The job had no valid Kerberos ticket."),
-    -24: ("JOB_EXEC_KILL_NCPUS_BURST", State.FAILED, "The job used more processors than it had asked for."),
-    -25: ("JOB_EXEC_KILL_NCPUS_SUM", State.FAILED, "The job used more processors than it had asked for."),
+    -24: ("JOB_EXEC_KILL_NCPUS_BURST", State.FAILED, "The job used more processors than requested."),
+    -25: ("JOB_EXEC_KILL_NCPUS_SUM", State.FAILED, "The job used more processors than requested."),
     -26: ("JOB_EXEC_KILL_VMEM", *_MEMORY),
     -27: ("JOB_EXEC_KILL_MEM", *_MEMORY),
     -28: ("JOB_EXEC_KILL_CPUT", State.TIMED_OUT, "The job reached its limit of processor time."),
     -29: ("JOB_EXEC_KILL_WALLTIME", State.TIMED_OUT, "The job reached its time limit."),
-    -30: ("JOB_EXEC_JOINJOB", State.NODE_FAILED, "A node of the job did not join in."),
+    -30: ("JOB_EXEC_JOINJOB", State.NODE_FAILED, "A node of the job did not join."),
     -31: ("JOB_EXEC_KILL_HPMEM", *_MEMORY),
     -32: ("JOB_EXEC_RERUN_ZOMBIE_JOB", *_NODE),
 }
@@ -135,7 +135,7 @@ class Pbs:
             jobs = _asked_jobs(result, ids)
             found = _observations(jobs)
             if result.exit_code == 0 and jobs:
-                silent = Observed(State.UNKNOWN, sentence="PBS said nothing about the job, not even that it is gone.")
+                silent = Observed(State.UNKNOWN, sentence="PBS returned nothing about the job.")
                 heard = {*jobs, *(task_of(id)[0] for id in jobs)}
                 found |= {id: silent for id in ids if id not in heard}
             return found
@@ -147,7 +147,7 @@ class Pbs:
 
         def read(result: Result) -> dict[str, Observed]:
             if _NO_HISTORY.search(result.stderr):
-                raise Unsupported("this PBS keeps no history of jobs", hint="the job's own files tell how it ended")
+                raise Unsupported("this PBS has no job history", hint="its own files record how it ended")
             return _observations(_asked_jobs(result, ids))
 
         return Question(("qstat", "-x", "-f", "-t", "-F", "json", *map(_pbs_id, ids)), read)
@@ -219,7 +219,7 @@ def _jobs(result: Result) -> dict[str, dict[str, Any]]:
 
 
 def _jobs_by_line(text: str) -> dict[str, dict[str, Any]]:
-    """Read the jobs out of a document that is no JSON.
+    """Read the jobs out of a document that is not JSON.
 
     qstat does not escape every value of a variable, such as `005` or the body of a function (openpbs/openpbs issues
     1255 and 2541). It puts each attribute on a line of its own, further in the deeper it belongs, so that one
@@ -264,7 +264,7 @@ def _observed(job: Mapping[str, Any]) -> Observed | None:
             reason = comment
             sentence += f" PBS says: {comment.rstrip('. ')}."
     else:
-        state, sentence = State.UNKNOWN, f"PBS says {native!r}, which is not known here."
+        state, sentence = State.UNKNOWN, f"PBS says {native!r}, an unknown state."
     is_end = native in _ENDS
     return Observed(
         state,
@@ -289,7 +289,7 @@ def _end(job: Mapping[str, Any], status: int | None, signal: int | None, comment
     if status is None:
         return comment, State.LOST, "PBS does not say how the job ended."
     if status < 0:
-        return comment, State.FAILED, f"PBS ended the job for a reason of its own, {status}."
+        return comment, State.FAILED, f"PBS ended the job, reason {status}."
     if signal and _ran_out_of_time(job):
         return comment, State.TIMED_OUT, "The job reached its time limit."
     if whole(job.get("substate")) == _TERMINATED or comment.endswith("and terminated") or status == _BY_SIGNAL + 15:

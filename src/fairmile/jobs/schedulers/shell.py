@@ -170,10 +170,10 @@ def _read_status(result: Result, ids: Sequence[str]) -> dict[str, Observed]:
         if id in ids and word == "running":
             found[id] = Observed(State.RUNNING, word)
         elif id in ids and word == "orphaned":
-            found[id] = Observed(State.RUNNING, word, sentence="its script was killed, but what it started still runs")
+            found[id] = Observed(State.RUNNING, word, sentence="its script was killed, but its processes still run")
         elif id in ids:
             host = id.rpartition("@")[2]
-            found[id] = Observed(State.UNKNOWN, word, sentence=f"it was started on {host}: only there it can be seen")
+            found[id] = Observed(State.UNKNOWN, word, sentence=f"it was started on {host}: look for it there")
     return found
 
 

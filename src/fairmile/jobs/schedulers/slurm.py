@@ -113,7 +113,7 @@ def _read_submitted(result: Result) -> str:
     for line in reversed(result.stdout.splitlines()):  # a site's own remarks may stand before it
         if found := _ACCEPTED.fullmatch(line.strip()):
             return found[1]
-    raise SystemFailure(f"sbatch gave no job id but {result.stdout.strip()[:200]!r}")
+    raise SystemFailure(f"sbatch returned no job id: {result.stdout.strip()[:200]!r}")
 
 
 def _read_status(line: str) -> tuple[str, Observed]:
@@ -227,7 +227,9 @@ def _ranges(numbers: set[int]) -> str:
 def _parts(job: str) -> tuple[str, int | None]:
     found = _ID.fullmatch(job)
     if found is None:
-        raise UsageError(f"{job!r} is no id of a Slurm job", hint="expected a number such as 123, or 123_4 for a task")
+        raise UsageError(
+            f"{job!r} is not an id of a Slurm job", hint="expected a number such as 123, or 123_4 for a task"
+        )
     return found["base"], None if found["index"] is None else int(found["index"])
 
 
@@ -279,15 +281,15 @@ def _failure(result: Result, program: str) -> FairmileError:
         words = words.replace(mark, "")
     small = words.lower()
     if "accounting storage is disabled" in small:
-        return Unsupported("this Slurm keeps no accounting", hint="the job's own files tell how it ended")
+        return Unsupported("this Slurm has no accounting", hint="its own files record how it ended")
     if any(word in small for word in NOT_SET_UP):
-        return MissingProgram(f"{program} finds no configuration of Slurm: {words}")
+        return MissingProgram(f"{program} has no Slurm configuration: {words}")
     if any(word in small for word in TRANSIENT):
         return no_answer("Slurm", result)
     for word, hint in WRONG:
         if word in small:
             return UsageError(f"Slurm refuses: {words}", hint=hint)
     return SystemFailure(
-        f"{program} failed: {words or f'it ended with exit code {result.exit_code} and said nothing'}",
-        hint=f"try `{program}` by hand where Slurm runs",
+        f"{program} failed: {words or f'exit code {result.exit_code} without a message'}",
+        hint=f"run `{program}` yourself where Slurm runs",
     )

@@ -58,13 +58,13 @@ HELD_REASONS = (
 _STATE_SENTENCES: Mapping[str, str] = {
     "BOOT_FAIL": "Its nodes did not come up. Submit it again.",
     "CANCELLED": "Somebody cancelled it.",
-    "COMPLETED": "It ended as it should.",
-    "COMPLETING": "It is ending: its processes are being cleared away.",
-    "CONFIGURING": "It has its nodes, and they are being made ready.",
+    "COMPLETED": "It completed.",
+    "COMPLETING": "It is ending: its processes are being cleaned up.",
+    "CONFIGURING": "Its nodes are allocated and being prepared.",
     "DEADLINE": "Its deadline passed before it could end. Give a later one, or ask for less time.",
-    "LAUNCH_FAILED": "Slurm could not start it on its nodes. Submit it again, and tell the site if it comes back.",
+    "LAUNCH_FAILED": "Slurm could not start it on its nodes. Submit it again, and contact the site if it fails again.",
     "NODE_FAIL": "A node that it ran on failed. Submit it again, or let Slurm requeue it.",
-    "OUT_OF_MEMORY": "It needed more memory than it was given. Ask for more memory or fewer tasks on a node.",
+    "OUT_OF_MEMORY": "It ran out of memory. Request more memory or fewer tasks per node.",
     "PREEMPTED": "A job of higher priority took its nodes. Submit it again, or let Slurm requeue it.",
     "RECONFIG_FAIL": "Its nodes could not be set up for it. Submit it again.",
     "REQUEUED": "It goes back into the queue and starts again by itself.",
@@ -74,57 +74,57 @@ _STATE_SENTENCES: Mapping[str, str] = {
     "REVOKED": "Another cluster of the federation took it over. Ask for it there.",
     "SPECIAL_EXIT": "It asked to be held after its exit code. Release it with `scontrol release`, or cancel it.",
     "STAGE_OUT": "It ended, and its burst buffer is being written back.",
-    "STOPPED": "It was stopped by a signal and keeps its nodes. `scancel --signal=CONT` lets it go on.",
-    "SUSPENDED": "It is suspended, and its nodes are lent to other jobs. It goes on when they are free again.",
-    "TIMEOUT": "It reached its time limit. Ask for more time, or let it save its state before the end.",
+    "STOPPED": "It was stopped by a signal and keeps its nodes. `scancel --signal=CONT` continues it.",
+    "SUSPENDED": "It is suspended, and other jobs use its nodes. It continues when they are free.",
+    "TIMEOUT": "It reached its time limit. Request more time, or save checkpoints before the end.",
 }
 
 _REASONS: Mapping[str, str] = {
-    "AccountNotAllowed": "Its partition does not take its account. Choose another account or partition.",
-    "AssociationJobLimit": "Your account has as many jobs as it may have. It starts when others have ended.",
-    "AssociationResourceLimit": "Your account uses as much as it may at once. It starts when other jobs have ended.",
-    "AssociationTimeLimit": "The computing time of your account is spent. Use another account, or ask for more.",
-    "BadConstraints": "No node has what it asks for. Cancel it and change its constraint, memory or GPUs.",
+    "AccountNotAllowed": "Its partition does not accept its account. Choose another account or partition.",
+    "AssociationJobLimit": "Your account has reached its job limit. It starts when other jobs have ended.",
+    "AssociationResourceLimit": "Your account has reached its resource limit. It starts when other jobs have ended.",
+    "AssociationTimeLimit": "Your account has no computing time left. Use another account, or apply for more.",
+    "BadConstraints": "No node matches its request. Cancel it and change its constraint, memory or GPUs.",
     "BeginTime": "Its earliest start is not reached yet; after a requeue Slurm waits a little. It starts by itself.",
     "BurstBufferOperation": "Its burst buffer could not be set up. Check its burst buffer options.",
     "BurstBufferResources": "It waits for space in the burst buffer. It starts by itself.",
-    "BurstBufferStageIn": "Its data are being copied into the burst buffer. It starts by itself.",
-    "Cleaning": "It was requeued, and its last run is still being cleared away. It starts by itself.",
+    "BurstBufferStageIn": "Its data is being copied into the burst buffer. It starts by itself.",
+    "Cleaning": "It was requeued, and its last run is still being cleaned up. It starts by itself.",
     "DeadLine": "It cannot end before its deadline any more. Submit it with a later one.",
     "Dependency": "It waits for another job to end.",
-    "DependencyNeverSatisfied": "The job it waits for did not end as needed, so it will never start. Cancel it.",
+    "DependencyNeverSatisfied": "The job it depends on did not end as required, so it will never start. Cancel it.",
     "FedJobLock": "The clusters of the federation are agreeing on who runs it. It starts by itself.",
-    "InactiveLimit": "It did nothing for longer than the site allows, and was ended.",
-    "InvalidAccount": "Its account is not known or not yours. Cancel it and submit it with another.",
-    "InvalidQOS": "Its QOS is not known or not yours. Cancel it and submit it with another.",
-    "JobArrayTaskLimit": "As many tasks of its array run as you allowed at once. It starts when another has ended.",
+    "InactiveLimit": "It was idle for longer than the site allows, and was ended.",
+    "InvalidAccount": "Its account is unknown or not yours. Cancel it and submit it with another.",
+    "InvalidQOS": "Its QOS is unknown or not yours. Cancel it and submit it with another.",
+    "JobArrayTaskLimit": "Its array has reached its limit of concurrent tasks. It starts when another task has ended.",
     "JobHeldAdmin": "The site holds it. Ask its support why; only they can release it.",
     "JobHeldUser": "It is held. Release it with `scontrol release`.",
-    "JobHoldMaxRequeue": "It was requeued too often and is held. Look into its logs, then release or cancel it.",
-    "JobLaunchFailure": "It could not be started, or its script was killed. Look into its logs.",
+    "JobHoldMaxRequeue": "It was requeued too often and is held. Check its logs, then release or cancel it.",
+    "JobLaunchFailure": "It could not be started, or its script was killed. Check its logs.",
     "Licenses": "It waits for a licence that others use. It starts by itself.",
-    "MaxBBPerAccount": "Your account uses as much burst buffer as it may. It starts when other jobs have ended.",
+    "MaxBBPerAccount": "Your account has reached its burst buffer limit. It starts when other jobs have ended.",
     "NodeDown": "A node that it needs is down. It starts when the node is back, or ask for other nodes.",
-    "OutOfMemory": "It needed more memory than it was given. Ask for more memory or fewer tasks on a node.",
-    "PartitionConfig": "It asks for more than its partition may give. Cancel it and ask for less, or choose another.",
+    "OutOfMemory": "It ran out of memory. Request more memory or fewer tasks per node.",
+    "PartitionConfig": "It requests more than its partition allows. Cancel it, then request less or choose another.",
     "PartitionDown": "Its partition is closed for new starts. It starts when the site opens it, or choose another.",
-    "PartitionInactive": "Its partition is switched off. It starts when the site opens it, or choose another.",
-    "PartitionNodeLimit": "It asks for more nodes than its partition gives, or they are down. Ask for fewer.",
-    "PartitionTimeLimit": "It asks for more time than its partition allows. Cancel it and ask for less time.",
-    "Priority": "Other jobs go before it. It starts when its turn comes.",
+    "PartitionInactive": "Its partition is disabled. It starts when the site opens it, or choose another.",
+    "PartitionNodeLimit": "It requests more nodes than its partition allows, or they are down. Request fewer.",
+    "PartitionTimeLimit": "It requests more time than its partition allows. Cancel it and request less time.",
+    "Priority": "Other jobs have higher priority. It starts by itself.",
     "Prolog": "The nodes are being prepared for it. It starts by itself.",
-    "QOSJobLimit": "Your QOS has as many jobs as it may have. It starts when others have ended.",
-    "QOSNotAllowed": "Its account or partition does not take its QOS. Choose another QOS.",
-    "QOSResourceLimit": "Your QOS uses as much as it may at once. It starts when other jobs have ended.",
-    "QOSTimeLimit": "It asks for more time than its QOS allows. Cancel it and ask for less time.",
-    "QOSUsageThreshold": "Your recent use is above what its QOS allows. It starts when that has faded.",
+    "QOSJobLimit": "Your QOS has reached its job limit. It starts when other jobs have ended.",
+    "QOSNotAllowed": "Its account or partition does not accept its QOS. Choose another QOS.",
+    "QOSResourceLimit": "Your QOS has reached its resource limit. It starts when other jobs have ended.",
+    "QOSTimeLimit": "It requests more time than its QOS allows. Cancel it and request less time.",
+    "QOSUsageThreshold": "Your recent use is above what its QOS allows. It starts when that has decayed.",
     "ReqNodeNotAvail": "Nodes that it could use are down, drained or reserved, often for maintenance.",
     "Reservation": "It waits for the start of its reservation.",
     "ReservationDeleted": "Its reservation was deleted. Cancel it, or give it another one.",
     "Resources": "It is next in line and waits for enough free nodes.",
-    "SchedDefer": "Slurm looks at it in its next round. It starts by itself.",
+    "SchedDefer": "Slurm considers it in its next scheduling cycle. It starts by itself.",
     "SystemFailure": "Slurm itself, its network or a file system failed. Submit it again.",
-    "TimeLimit": "It reached its time limit. Ask for more time, or let it save its state before the end.",
+    "TimeLimit": "It reached its time limit. Request more time, or save checkpoints before the end.",
     "launch failed requeued held": "It could not be started on its node, was requeued and is held. Release it with "
     "`scontrol release`, and tell the site's support if it comes back.",
     "job requeued in held state": "It was requeued and is held. Release it with `scontrol release`, or cancel it.",
@@ -172,19 +172,19 @@ WRONG: tuple[tuple[str, str], ...] = (
     ("node count specification invalid", "ask for as many nodes as the partition gives, or choose another partition"),
     ("requested time limit is invalid", "ask for a time within the partition's limit: `sinfo -o '%P %l'` lists them"),
     ("time limit specification required", "say how long the job may run"),
-    ("requested partition configuration not available", "the partition is closed, or does not take you or this size"),
+    ("requested partition configuration not available", "the partition is closed, or does not accept you or this size"),
     ("invalid feature specification", "no node has the constraint: `sinfo -o '%P %f'` lists what there is"),
     ("requested reservation is invalid", "give a reservation that you may use: `scontrol show reservation` lists them"),
     ("reservation", "check that the reservation is active and that your account may use it"),
     ("invalid node name", "leave the choice of nodes to Slurm, or name nodes of this system"),
-    ("invalid job array specification", "the array is larger than this Slurm takes: split it"),
-    ("job dependency problem", "the job that it waits for is not known here any more"),
+    ("invalid job array specification", "the array is larger than this Slurm allows: split it"),
+    ("job dependency problem", "the job that it depends on is no longer known"),
     ("invalid generic resource", "this system names its GPUs differently: check its system file"),
     ("violates accounting/qos policy", "ask for fewer nodes or less time, or choose another account or QOS"),
     ("account/partition combination", "choose another account or partition"),
     ("does not look like a batch script", "a script begins with #! and a shell"),
-    ("dos line breaks", "write the script with line ends of Unix"),
-    ("unable to open file", "the script is not there on the machine that submits it"),
+    ("dos line breaks", "write the script with Unix line ends"),
+    ("unable to open file", "the script does not exist on the submitting machine"),
     ("unrecognized option", "this Slurm does not know an option in the header: check the job's own options"),
     ("invalid --", "Slurm cannot read the value of an option: check the job's own options"),
     ("access/permission denied", "the job is not yours, or you may not use this system"),
@@ -196,17 +196,17 @@ def explain(seen: Observed) -> str:
     if seen.state in (State.QUEUED, State.HELD) and seen.reason:
         return _explain_reason(seen.reason)
     if seen.state is State.CANCELLED and seen.reason:
-        return "The job it waited for did not end as needed, so Slurm cancelled it."
+        return "The job it depends on did not end as required, so Slurm cancelled it."
     if seen.state is State.FAILED:
         if seen.signal == 9:
-            return "It was killed, as Slurm does to jobs that use more memory than they asked for. Look into its logs."
+            return "It was killed, as Slurm does with jobs that use more memory than requested. Check its logs."
         if seen.signal:
-            return f"It was ended by {signal_name(seen.signal)}. Look into its logs."
+            return f"It was ended by {signal_name(seen.signal)}. Check its logs."
         if seen.exit_code:
-            return f"It ended with exit code {seen.exit_code}. Look into its logs."
-        return _explain_reason(seen.reason) if seen.reason else "It failed. Look into its logs."
+            return f"It ended with exit code {seen.exit_code}. Check its logs."
+        return _explain_reason(seen.reason) if seen.reason else "It failed. Check its logs."
     if seen.native not in STATES and seen.native:
-        return f"Slurm says {seen.native}, a state that is not known here."
+        return f"Slurm says {seen.native}, an unknown state."
     return _STATE_SENTENCES.get(seen.native, "")
 
 
@@ -217,7 +217,7 @@ def _explain_reason(reason: str) -> str:
     for start, sentence in _REASONS.items():  # `ReqNodeNotAvail, UnavailableNodes:n2`
         if word.startswith(start) and not word[len(start)].isalnum():
             return f"{sentence} Slurm says: {word}."
-    return _explain_limit(word) or f"Slurm gives as the reason: {word}."
+    return _explain_limit(word) or f"Reason given by Slurm: {word}."
 
 
 def _explain_limit(word: str) -> str:
@@ -229,7 +229,7 @@ def _explain_limit(word: str) -> str:
     else:
         return ""
     if "Minutes" in word and "Run" not in word:
-        return f"The computing time of {whose} ({word}) does not last for it. Ask for less, or for more computing time."
+        return f"The computing time of {whose} ({word}) is not enough. Request less, or apply for more."
     if "Grp" in word or "PerUser" in word or "PerAccount" in word or "MaxJobs" in word:
         return f"A limit of {whose} ({word}) is reached. It starts when other jobs have ended."
-    return f"It asks for more than {whose} allows for one job ({word}). Cancel it and ask for less."
+    return f"It requests more than {whose} allows for one job ({word}). Cancel it and request less."

@@ -541,9 +541,9 @@ static void fmm_empty_all(void) {
 static void fmm_failed(int error) {
   fmm_failures++;
   fmm_untold++;
-  snprintf(fmm_reason, sizeof fmm_reason, "%s", error == ENOENT ? "its folder is gone" : strerror(error));
+  snprintf(fmm_reason, sizeof fmm_reason, "%s", error == ENOENT ? "its folder no longer exists" : strerror(error));
   if (fmm_failures == 1)
-    fprintf(stderr, "fairmile: cannot write %s: %s; the program goes on, what it records is kept for now\n", fmm_path,
+    fprintf(stderr, "fairmile: cannot write %s: %s; the program continues and keeps its records for now\n", fmm_path,
             fmm_reason);
 }
 

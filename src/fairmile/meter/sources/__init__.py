@@ -19,13 +19,13 @@ SOURCES: Registry[Callable[[Where], Source]] = Registry(
     "source of measurements",
     {
         "nvidia": Plugin(f"{_HERE}.nvidia:Nvidia", summary="NVIDIA GPUs: power, energy, heat, load, clocks, memory"),
-        "nvidia_energy": Plugin(f"{_HERE}.nvidia:NvidiaEnergy", summary="NVIDIA GPUs: the counter of their energy"),
+        "nvidia_energy": Plugin(f"{_HERE}.nvidia:NvidiaEnergy", summary="NVIDIA GPUs: energy counter"),
         "amd": Plugin(f"{_HERE}.amd:Amd", summary="AMD GPUs: power, energy, heat, load, clocks, memory"),
-        "rapl": Plugin(f"{_HERE}.rapl:Rapl", summary="energy of processors and their memory, counted by themselves"),
+        "rapl": Plugin(f"{_HERE}.rapl:Rapl", summary="energy of processors and their memory, from their own counters"),
         "cray": Plugin(f"{_HERE}.cray:Cray", summary="power and energy of an HPE Cray node and its parts"),
-        "slurm": Plugin(f"{_HERE}.slurm:Slurm", summary="the energy that Slurm counts for the job, whole nodes"),
+        "slurm": Plugin(f"{_HERE}.slurm:Slurm", summary="energy of the job's nodes, counted by Slurm"),
         "host": Plugin(f"{_HERE}.host:Host", summary="processors, memory, disks and network of this machine"),
-        "process": Plugin(f"{_HERE}.process:ProcessTree", summary="a program with all that it started"),
+        "process": Plugin(f"{_HERE}.process:ProcessTree", summary="a program and its child processes"),
     },
     entry_points="fairmile.meter_sources",
 )

@@ -12,7 +12,7 @@ from fairmile.meter.sources.source import KeptFile, Where, kept
 
 _CARDS = "/sys/class/drm"
 _VENDOR = "0x1002"
-_STATED = "as the driver states it; its maker states no error"
+_STATED = "as reported by the driver; error not documented"
 # Where the 64-bit energy counter lies in the binary `gpu_metrics`, by (format, content) revision: Linux,
 # drivers/gpu/drm/amd/include/kgd_pp_interface.h. It counts in 2**-16 J there (Instinct MI200 and MI300).
 _ENERGY_AT = {(1, 1): 24, (1, 2): 24, (1, 3): 24, (1, 4): 24, (1, 5): 88, (1, 6): 16, (1, 7): 16}
@@ -40,7 +40,7 @@ class Amd:
             channels.extend(self._open(card / "device", index))
         if not channels:
             self.close()
-            raise Unsupported("the amdgpu driver tells nothing of the GPUs that are asked for")
+            raise Unsupported("the amdgpu driver does not report the requested GPUs")
         self._channels = tuple(channels)
 
     def channels(self) -> tuple[Channel, ...]:
@@ -67,12 +67,12 @@ class Amd:
             return True
 
         power = self._scaled(monitor / "power1_average", 1e-6)
-        if not add("power", "W", power, "mean of the driver's own period; its maker states no error"):
-            add("power", "W", self._scaled(monitor / "power1_input", 1e-6), "at the moment; its maker states no error")
-        resolution = "counter of the driver, 1 µJ; its maker states no error"
+        if not add("power", "W", power, "mean of the driver's own period; error not documented"):
+            add("power", "W", self._scaled(monitor / "power1_input", 1e-6), "at the moment; error not documented")
+        resolution = "counter of the driver, 1 µJ; error not documented"
         if not add("energy", "J", self._scaled(monitor / "energy1_input", 1e-6), resolution, "counter"):
             counter = self._counter(device / "gpu_metrics")
-            add("energy", "J", counter, "counter of the GPU, 15.3 µJ; its maker states no error", "counter")
+            add("energy", "J", counter, "counter of the GPU, 15.3 µJ; error not documented", "counter")
         add("temperature", "°C", self._scaled(monitor / "temp1_input", 1e-3))
         add("utilisation", "%", self._scaled(device / "gpu_busy_percent", 1))
         add("memory_utilisation", "%", self._scaled(device / "mem_busy_percent", 1))

@@ -57,7 +57,7 @@ class Host:
         tick = f"clock ticks of {1000 / os.sysconf('SC_CLK_TCK'):g} ms, since the reading before"
         found = [channel("cpu", "%", f"node (all {self._cores} cores together are 100 %)", tick)]
         if self._memory is not None:
-            found.append(channel("memory", "bytes", "node", "all but what the kernel could give out"))
+            found.append(channel("memory", "bytes", "node", "all memory except what the kernel can free"))
         if self._disks is not None and self._disk_names:
             scope = f"disks of the node ({', '.join(self._disk_names)})"
             found += [channel(what, "bytes", scope, "exact", "counter") for what in ("disk_read", "disk_written")]

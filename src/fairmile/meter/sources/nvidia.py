@@ -18,7 +18,7 @@ _INSTANT_ERROR = "±5 % (NVML reference, for Fermi and Kepler; none stated since
 # nvmlDeviceGetTotalEnergyConsumption: millijoules since the driver was loaded, Volta and later.
 _ENERGY_ERROR = "counter of 1 mJ since the driver was loaded, fed by the sensor of the power (±5 %)"
 _SAMPLED = "share of the driver's last sampling period, 1/6 to 1 s (NVML reference)"
-_EXACT = "as the driver states it"
+_EXACT = "as reported by the driver"
 
 
 class Nvidia:
@@ -40,7 +40,7 @@ class Nvidia:
             raise
         if not self._channels:
             self.close()
-            raise Unsupported("NVIDIA's library tells nothing of the GPUs that are asked for")
+            raise Unsupported("NVIDIA's library does not report the requested GPUs")
 
     def channels(self) -> tuple[Channel, ...]:
         return self._channels
@@ -62,9 +62,9 @@ class Nvidia:
         try:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
-            raise Unsupported(f"NVIDIA's driver counts no GPUs: {error}") from error
+            raise Unsupported(f"NVIDIA's driver reports no GPUs: {error}") from error
         if count == 0:
-            raise Unsupported("NVIDIA's driver is here, but no GPU")
+            raise Unsupported("NVIDIA's driver is installed, but there is no GPU")
         wanted = where.devices or _visible(where.environ.get("CUDA_VISIBLE_DEVICES"))  # None: all
         channels: list[Channel] = []
         for index in range(count):
@@ -132,8 +132,8 @@ def _library() -> Any:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if isinstance(error, pynvml.NVMLError_LibraryNotFound):
-            raise Unsupported("no NVIDIA driver on this machine (libnvidia-ml.so.1 is not there)") from error
-        raise Unsupported(f"NVIDIA's library does not start: {error}") from error
+            raise Unsupported("no NVIDIA driver on this machine (libnvidia-ml.so.1 is missing)") from error
+        raise Unsupported(f"NVIDIA's library failed to start: {error}") from error
     return pynvml
 
 
@@ -151,7 +151,7 @@ def _is_meant(each: str, index: int, uuid: str) -> bool:
 def _instant_w(nvml: Any, handle: Any) -> float:
     value = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_POWER_INSTANT])[0]
     if value.nvmlReturn != nvml.NVML_SUCCESS:
-        raise ValueError("this GPU does not tell its power at the moment")
+        raise ValueError("this GPU does not report its current power")
     return float(value.value.uiVal) / 1e3
 
 

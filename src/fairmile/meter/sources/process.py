@@ -69,7 +69,7 @@ class ProcessTree:
         if not self._proc.is_dir():
             raise Unsupported("no /proc on this machine")
         if not self._take(self.pid):
-            raise Unsupported(f"there is no process {self.pid} on this machine")
+            raise Unsupported(f"no process {self.pid} on this machine")
         self._channels = self._describe()
 
     def channels(self) -> tuple[Channel, ...]:

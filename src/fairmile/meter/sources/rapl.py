@@ -12,7 +12,7 @@ from fairmile.meter.sources.source import KeptFile, Where
 _FOLDER = "/sys/class/powercap"
 _SOCKET = re.compile(r"package-(\d+)(?:-die-(\d+))?")
 # Khan et al. 2018, "RAPL in Action" (doi:10.1145/3177754): measured since Haswell, modelled before.
-_ERROR = "counted by the processor about once a millisecond; its maker states no error"
+_ERROR = "counted by the processor about once a millisecond; error not documented"
 
 
 class Rapl:
@@ -46,7 +46,7 @@ class Rapl:
         if denied is not None:
             shown = "/" + str(denied.relative_to(where.root))
             raise Unsupported(
-                f"{shown} may be read by root only",
+                f"{shown} is readable by root only",
                 hint=f"ask the administrator for `chmod o+r {_FOLDER}/intel-rapl:*/energy_uj` after each start",
             )
         raise Unsupported(f"no zone in {_FOLDER} counts the energy of a socket, its memory or the platform")

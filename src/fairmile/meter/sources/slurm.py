@@ -27,15 +27,15 @@ class Slurm:
         self._job = where.environ.get("SLURM_JOB_ID", "")
         self._runner = runner or Here()
         if not self._job:
-            raise Unsupported("this is no Slurm job: SLURM_JOB_ID is not set")
+            raise Unsupported("this is not a Slurm job: SLURM_JOB_ID is not set")
         if not self._job.isdigit():
-            raise Unsupported(f"SLURM_JOB_ID is {self._job!r}, which is no number of a job")
+            raise Unsupported(f"SLURM_JOB_ID is {self._job!r}, which is not a number of a job")
         said = self._ask("scontrol", "show", "config")
         if said is None:
             raise Unsupported("Slurm does not answer `scontrol show config`")
         kind = _KIND.search(said)
         if kind is None or kind[1].rpartition("/")[2] in ("none", "(null)"):
-            raise Unsupported("Slurm counts no energy here (AcctGatherEnergyType is none)")
+            raise Unsupported("Slurm does not measure energy here (AcctGatherEnergyType is none)")
         every = _FREQUENCY.search(said)
         error = f"{kind[1]}, looked at each {every[1]} s; " if every else f"{kind[1]}; "
         error += "the largest among the steps of the job, which overlap"
