@@ -1,4 +1,4 @@
-"""What is set and where from, the state of catalogs and pools, and what does not work."""
+"""What is set and where from, the state of catalogs, pools and the machine, and what does not work."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fairmile.catalog.results import CatalogDict
 from fairmile.envs.containers import RUNTIMES
 from fairmile.envs.steps import KINDS
 from fairmile.jobs.schedulers import SCHEDULERS
+from fairmile.machine_checks import Check, CheckDict, check_machine
 from fairmile.notify import shown_destinations
 from fairmile.store.pools import Ranked
 from fairmile.transfer.credentials import shown_address
@@ -56,6 +57,7 @@ class DiagnosisDict(TypedDict):
     settings: list[SettingDict]
     catalogs: list[CatalogDict]
     pools: list[PoolStateDict]
+    checks: list[CheckDict]
     unavailable: dict[str, str]
     problems: list[str]
 
@@ -71,11 +73,12 @@ class SystemState(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Result):
-    """The settings with their origin, catalogs and pools with their state, unavailable plug-ins, and problems."""
+    """The settings with their origin, the state of catalogs, pools and the machine, unavailable plug-ins, problems."""
 
     settings: tuple[Setting, ...]
     catalogs: tuple[CatalogDict, ...]
     pools: tuple[Ranked, ...]
+    checks: tuple[Check, ...]
     unavailable: Mapping[str, str]
     problems: tuple[str, ...]
     version: str = __version__
@@ -92,6 +95,7 @@ class Diagnosis(Result):
             ],
             "catalogs": list(self.catalogs),
             "pools": [_pool_state(each) for each in self.pools],
+            "checks": [each.to_dict() for each in self.checks],
             "unavailable": dict(self.unavailable),
             "problems": list(self.problems),
         }
@@ -119,7 +123,12 @@ def diagnose(
     listed += [f"pool {each.pool.name}: {each.trouble}" for each in known_pools if each.trouble]
     listed += [f"system {each.name}: {each.problem}" for each in _collect(systems, listed) if each.problem]
     return Diagnosis(
-        tuple(config.settings()), tuple(known_catalogs), tuple(known_pools), _unavailable_plugins(), tuple(listed)
+        settings=tuple(config.settings()),
+        catalogs=tuple(known_catalogs),
+        pools=tuple(known_pools),
+        checks=check_machine(home),
+        unavailable=_unavailable_plugins(),
+        problems=tuple(listed),
     )
 
 

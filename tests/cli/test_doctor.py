@@ -175,3 +175,13 @@ def test_a_scheduler_that_cannot_be_loaded_is_named(fairmile: Fairmile, monkeypa
 
     monkeypatch.setattr(SCHEDULERS, "failures", lambda: {"tide-queue": Unsupported("its module is gone")})
     assert "not available: scheduler tide-queue: its module is gone" in fairmile("doctor").err
+
+
+def test_what_is_missing_is_told_with_what_it_is_for_and_how_to_get_it(
+    fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    lines = fairmile("doctor").out.splitlines()
+    place = lines.index("missing: tune (for tuning with Optuna): no optuna")
+    assert lines[place + 1] == "  fix: pip install 'fairmile[tune]'"
+    assert any(line.startswith("works: ") and "disk" in line for line in lines)

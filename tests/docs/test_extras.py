@@ -13,6 +13,7 @@ import pytest
 
 from fairmile.base.errors import FairmileError
 from fairmile.cli.failures import Failure
+from fairmile.machine_checks import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 # These bring other extras together, or serve those who work on Fairmile itself.
@@ -179,3 +180,7 @@ def test_a_benchmark_without_torch_ends_with_its_installation(tmp_path: Path) ->
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "hint: pip install 'fairmile[benchmarks]'"
+
+
+def test_the_doctor_knows_every_extra() -> None:
+    assert set(EXTRAS) == extras() - COLLECTIONS

@@ -1,4 +1,4 @@
-"""`fairmile doctor`: settings with their origin, and what does not work."""
+"""`fairmile doctor`: settings with their origin, what is missing for what, and what does not work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairmile.workspace import Workspace
 @click.command()
 @json_output(Diagnosis)
 def doctor(out: Out) -> int:
-    """Show settings with their origin, the state of catalogs and pools, and problems."""
+    """Show what is missing for what and how to fix it, settings with their origin, catalogs and pools."""
     out.show(Workspace.open(on_progress=out.progress).diagnose(), lambda diagnosis: _print_diagnosis(diagnosis, out))
     return 0
 
@@ -33,6 +33,12 @@ def _print_diagnosis(diagnosis: Diagnosis, out: Out) -> None:
     if data["pools"]:
         out.line()
         out.table(["pool", "free", "limited by", "state", "folder"], [_pool_row(each) for each in data["pools"]])
+    out.line()
+    out.item("works: ", ", ".join(each.name for each in diagnosis.checks if each.state == "ok"))
+    for each in diagnosis.checks:
+        if each.state != "ok":
+            out.item(f"{each.state}: ", f"{each.name} (for {each.serves}): {each.found}")
+            out.line(f"  fix: {each.fix}")
     for problem in data["problems"]:
         out.say(f"problem: {problem}")
     for name, error in data["unavailable"].items():

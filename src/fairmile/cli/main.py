@@ -51,7 +51,7 @@ COMMANDS = {
     "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "List and create benchmarks; measure storage."),
     "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings of a project."),
     "completion": Entry("fairmile.cli.completion", "completion", "Set up completion in bash, zsh or fish."),
-    "doctor": Entry("fairmile.cli.doctor", "doctor", "Show settings with their origin, and problems."),
+    "doctor": Entry("fairmile.cli.doctor", "doctor", "Show what is missing for what, and how to fix it."),
 }
 
 
