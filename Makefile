@@ -30,9 +30,9 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Most tests wait for programs and services: two workers a core keep the cores busy. What fails is tried once more,
+# Most tests wait for programs and services: three workers a core keep the cores busy. What fails is tried once more,
 # alone, and both results are in the log.
-WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 define pytest
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 20 $(1) || \
 	  { [ $$? = 1 ] && echo "once more, alone:" && $(BIN)/pytest --last-failed --last-failed-no-failures none $(1); }
