@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import is_running
 
 from fairmile.base.commands import Here, Result, Runner, Ssh
 from fairmile.base.errors import SystemFailure, Transient, UsageError
@@ -351,4 +352,4 @@ def test_an_interruption_while_a_program_starts_leaves_none_behind(tmp_path: Pat
         done = subprocess.run([sys.executable, "-c", script, str(noted)], capture_output=True, text=True, check=True)
         assert done.stdout == "interrupted\n"
         if noted.exists() and noted.read_text():
-            assert not Path("/proc", noted.read_text().strip()).exists()
+            assert not is_running(int(noted.read_text()))

@@ -667,7 +667,7 @@ def test_the_login_that_netrc_has_for_a_server_reaches_it(site: Site, copy: Cata
 def test_a_proxy_of_the_environment_is_asked(site: Site, copy: CatalogFolder) -> None:
     proxy = site.address.removesuffix("/catalog")
     report = sync(source_spec("there", "http://far.example.net/cards"), copy, context(http_proxy=proxy))
-    assert "there is nothing at http://far.example.net/cards/index.json" in report.error
+    assert "http://far.example.net/cards/index.json does not exist" in report.error
     assert site.asked == ["http://far.example.net/cards/index.json"]
 
 

@@ -59,7 +59,7 @@ def test_a_file_is_called_what_the_card_says_or_by_its_address(make: Make, entry
 
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "a\\b", "a//b", "."])
 def test_a_name_that_leads_elsewhere_is_refused(make: Make, name: str) -> None:
-    with pytest.raises(UsageError, match=r"dataset/alpha@1\.0 distribution\[0\].* no plain path"):
+    with pytest.raises(UsageError, match=r"dataset/alpha@1\.0 distribution\[0\].* not a plain path"):
         wanted(make({"name": name, "contentUrl": URL}))
 
 

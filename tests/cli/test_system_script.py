@@ -119,7 +119,7 @@ def test_all_that_the_partition_cannot_give_is_refused_at_once(fairmile: Fairmil
         (["--account", "a b"], "--account: "),
         (["--option", "x"], "expected an option such as"),
         (["--launch", "magic"], "magic"),
-        (["--nodes", "2"], "runs jobs on itself alone"),
+        (["--nodes", "2"], "laptop is a single machine"),
     ],
 )
 def test_what_cannot_be_used_is_refused(fairmile: Fairmile, arguments: list[str], told: str) -> None:

@@ -66,7 +66,7 @@ class TestRun:
         first, heading, best, *_ = done.out.splitlines()
         id = first.removeprefix("study ").partition(":")[0]
         assert first.startswith(f"study {id}: 4 done; ")
-        assert heading.split() == ["best", "trial", "loss", "x", "run"]
+        assert heading.split() == ["best", "trial", "loss", "step", "x", "run"]
         assert best.split()[-1].startswith(f"{id}-0000")
         assert done.err.startswith(f"study {id}\n")
         assert f"`fairmile rerun {best.split()[-1]}` repeats the best trial" in done.err
@@ -162,6 +162,7 @@ tuning: {pruner: asha, time: 1h}
             "depth: an integer from 1 to 8",
             "objective: loss, lower is better",
             "engine optuna, sampler tpe, pruner asha, within 1h",
+            "trials are stopped early at 1/9 of the first finished trial or later",
         ]
         found = tune("run", "space.yaml", "--sampler", "bohb", "--pruner", "hyperband", "--dry-run", "--json")
         assert found.code == 2

@@ -98,6 +98,7 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "runs",
         "benchmark",
         "trust",
+        "completion",
         "doctor",
     ]
 

@@ -226,19 +226,19 @@ def test_a_folder_with_blanks_stays_one_word(write: Write) -> None:
 @pytest.mark.parametrize("write", ALL)
 @pytest.mark.parametrize("folder", ['/a"b', "/a\nb", "/a\\b"])
 def test_a_folder_that_could_write_a_header_line_is_refused(write: Write, folder: str) -> None:
-    with pytest.raises(UsageError, match="cannot stand in the header"):
+    with pytest.raises(UsageError, match="is not allowed in the header"):
         write(request(), JobFiles(folder, folder))
 
 
 @pytest.mark.parametrize("write", [slurm_directives, lsf_directives, pbs_directives])
 def test_a_key_that_is_no_word_is_refused(write: Write) -> None:
-    with pytest.raises(UsageError, match="no key"):
+    with pytest.raises(UsageError, match="is not a key"):
         write(request(), replace(HERE, key="a b"))
 
 
 @pytest.mark.parametrize("write", ALL)
 def test_an_id_that_is_no_word_is_refused(write: Write) -> None:
-    with pytest.raises(UsageError, match="no id of a job"):
+    with pytest.raises(UsageError, match="is not an id of a job"):
         write(request(), replace(HERE, after=(("1; rm -rf /", "ok"),)))
 
 

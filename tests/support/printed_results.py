@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from fairmile.base.results import Result
 
@@ -28,6 +28,8 @@ def assert_sound(result: Result) -> None:
 
 def _misfits(value: Any, hint: Any, path: str) -> list[str]:
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _misfits(value, arguments[0], path)
     if is_typeddict(hint):
         return _misfits_of_keys(value, get_type_hints(hint, include_extras=True), path)
     if origin in (Union, UnionType):

@@ -6,6 +6,14 @@ import contextlib
 from pathlib import Path
 
 
+def is_running(pid: int) -> bool:
+    """Tell whether a process runs; one that ended may stay listed until its parent asks for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def processes_of_session(session: int) -> list[int]:
     """Return the processes of a session that run; one that ended may stay listed until its parent asks for it."""
     found = []

@@ -249,7 +249,7 @@ def test_the_error_of_the_first_source_is_told_where_none_is_left(run: Run) -> N
 
 def test_wrong_bytes_are_found_by_the_digest(run: Run) -> None:
     wrong = DATA[:3_000_000] + b"!" + DATA[3_000_001:]
-    with pytest.raises(Integrity, match=rf"made-up://host-0/data: the sha256 .* expected {SHA256}"):
+    with pytest.raises(Integrity, match=rf"made-up://host-0/data: received sha256 .* expected {SHA256}"):
         run(Source(data=wrong))
 
 

@@ -41,12 +41,17 @@ class Scalar(NamedTuple):
     at_s: float  # unix time
 
 
-def find_event_files(folder: Path, *, since_s: float = 0.0) -> list[Path]:
-    """Return the event files below a folder that were written since a time; hidden folders and links are left out."""
+def find_event_files(folder: Path, *, since_s: float = 0.0, apart: Path | None = None) -> list[Path]:
+    """Return the event files below a folder that were written since a time.
+
+    Hidden folders, links and what lies `apart` are left out.
+    """
     files: list[Path] = []
     waiting, left = [(str(folder), 0)], _MOST_ENTRIES
     while waiting and left > 0:
         place, depth = waiting.pop()
+        if apart is not None and place == str(apart):
+            continue
         try:
             with os.scandir(place) as entries:
                 for entry in entries:

@@ -48,7 +48,7 @@ SORT_OF_NEIGHBOUR = re.compile(
     r"@type|@context|type|propertyID|schemeURI|resourceTypeGeneral|\w+Type|\w+Scheme|is_[a-z_]+"
 )
 # Codes that a format defines and that a property of the profile says in its own word.
-CODES = {"info:eu-repo/semantics/openAccess", "other", "s:Integer", "#{levels.zip}"}
+CODES = {"software", "info:eu-repo/semantics/openAccess", "other", "s:Integer", "#{levels.zip}"}
 
 
 def reader(format: str) -> Any:
@@ -160,6 +160,7 @@ def normal_forms(text: str) -> Iterator[str]:
         yield checksum.hex
     with suppress(UsageError):
         yield f"{parse_size(text)} B"
+    yield re.sub(r"</?p>", "", text)
     yield f".{text}"  # YAML's infinity and not-a-number
     yield text.replace(" ", "T", 1)
     yield re.sub(r"^https?://(dx\.)?(doi|orcid)\.org/", r"https://\2.org/", text)

@@ -258,7 +258,7 @@ class TestStatus:
             ("QOSMaxWallDurationPerJobLimit", "more than its QOS allows for one job"),
             ("QOSGrpGRES", "It starts when other jobs have ended"),
             ("MaxCpuPerAccount", "A limit of its QOS"),
-            ("AssocGrpCPUMinutesLimit", "The computing time of your account (AssocGrpCPUMinutesLimit) does not last"),
+            ("AssocGrpCPUMinutesLimit", "The computing time of your account (AssocGrpCPUMinutesLimit) is not enough"),
             ("AssocGrpCPURunMinutesLimit", "It starts when other jobs have ended"),
             ("AssocMaxJobsLimit", "A limit of your account (AssocMaxJobsLimit) is reached"),
             ("ReqNodeNotAvail, Reserved for maintenance", "often for maintenance"),

@@ -40,6 +40,20 @@ def test_scalars_are_metrics_with_their_steps_and_times(runs: Runs) -> None:
     ]
 
 
+def test_an_event_file_that_another_program_wrote_meanwhile_is_not_taken(runs: Runs) -> None:
+    Path("events.out.tfevents.1.host").write_bytes(event_file([Scalar("other", 1.0, 0, 0.0)], created_s=0))
+    run = runs.run([sys.executable, "-c", WRITE], watch_s=0)
+    assert set(run.metrics) == {"loss", "error"}
+
+
+def test_where_not_all_that_is_written_is_seen_the_folder_is_searched(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRMILE_WATCH", "off")
+    run = runs.run([sys.executable, "-c", WRITE], watch_s=0)
+    assert set(run.metrics) == {"loss", "error"}
+
+
 def test_what_a_program_logs_itself_goes_first(runs: Runs) -> None:
     run = runs.run([sys.executable, "-c", WRITE, "log"], watch_s=0)
     assert (run.metrics["error"].value, run.metrics["error"].count, run.metrics["error"].source) == (7.0, 1, "")

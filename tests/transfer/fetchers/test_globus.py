@@ -177,7 +177,7 @@ def test_links_are_left_out_so_that_no_listing_goes_in_circles(
 
 def test_an_empty_folder_has_nothing(fetcher: Globus, tmp_path: Path) -> None:
     (tmp_path / "there" / "void").mkdir()
-    with pytest.raises(NotFound, match="not a file below"):
+    with pytest.raises(NotFound, match="no file below"):
         fetcher.find(f"globus://{THERE}/void")
 
 

@@ -126,7 +126,11 @@ def finish(
     (folder / _ROOM).unlink(missing_ok=True)
     vanished = not (folder / RECORD).exists()
     first = record.attempts[0].started
-    in_event_files, doubts = take_event_files(folder, work_folder(folder, spec), since_s=first)
+    if watch is not None:
+        watch.finish(elapsed_s)
+    is_first = len(record.attempts) == 1  # what earlier attempts wrote counts, too
+    written = watch.written if watch is not None and is_first else None
+    in_event_files, doubts = take_event_files(folder, work_folder(folder, spec), since_s=first, written=written)
     log = _read_log(folder, spec, printed_from)
     reason = "; ".join(filter(None, [ending.reason, cause])) if ending.state == "failed" else ending.reason
     if vanished:
@@ -157,8 +161,6 @@ def finish(
     if ending.state == "done":  # it will not go on
         record.before = {}
     coverage = record.captured.coverage
-    if watch is not None:
-        watch.finish(elapsed_s)
     if coverage is not None and coverage.is_complete and ending.state == "done":
         coverage.left = find_undeclared(folder, record, watch.before if watch is not None else {})
     try:

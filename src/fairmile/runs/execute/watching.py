@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import select
@@ -35,6 +36,7 @@ from fairmile.runs.execute.capture import is_cache
 from fairmile.runs.record.record import ReadFile, RunRecord
 
 _HOOK = Path(__file__).parent / "audit"
+_SOURCE = _HOOK / "opened.c"
 _OWN = str(Path(__file__).parents[2])  # our own package, which may be installed anywhere
 _CHOICE = "FAIRMILE_WATCH"
 DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
@@ -87,6 +89,7 @@ class FileWatch:
         self._trouble = self._program = ""
         self.pid = 0  # of the program, as soon as it is started
         self.before: dict[str, Stamp] = {}  # the files that were there, and that nothing else covers
+        self.written: list[str] | None = None  # what the program opened to write; None: unknown
 
     @classmethod
     def of(cls, folder: Path, record: RunRecord) -> FileWatch | None:
@@ -141,6 +144,7 @@ class FileWatch:
         digests.save()
         coverage.reads = None if self._trouble else reads
         seen, unseen = log.seen(self.pid, self._program)
+        self.written = log.written(self.pid)
         coverage.watched = [*([f"files in {self._cover.top}"] if not self._trouble else []), *seen]
         coverage.unwatched = [*([self._trouble] if self._trouble else []), *unseen]
 
@@ -161,21 +165,26 @@ def _joined(first: str, rest: str) -> str:
 
 def _built_library(runs: Path, env: Mapping[str, str]) -> str:
     """Return the library that is preloaded, built when it is first needed; empty where there is no C compiler."""
-    source = _HOOK / "opened.c"
     try:
-        digest = sha256_hex(source.read_bytes() + os.uname().machine.encode())[:16]
-        library = runs / f".opened-{digest}.so"
+        library = runs / f".opened-{_source_digest()}.so"
+        if library.exists():
+            return str(library)
         compiler = next(filter(None, (shutil.which(name, path=env.get("PATH")) for name in ("cc", "gcc", "clang"))), "")
-        if library.exists() or not compiler:
-            return str(library) if library.exists() else ""
+        if not compiler:
+            return ""
         with tempfile.TemporaryDirectory(dir=runs, prefix=".opened-") as folder:
             made = Path(folder, "opened.so")
-            command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(source), "-ldl"]
+            command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(_SOURCE), "-ldl"]
             subprocess.run(command, check=True, capture_output=True, timeout=60)
             os.replace(made, library)
     except (OSError, subprocess.SubprocessError):
         return ""
     return str(library)
+
+
+@functools.cache
+def _source_digest() -> str:
+    return sha256_hex(_SOURCE.read_bytes() + os.uname().machine.encode())[:16]
 
 
 class _Inotify:
@@ -243,6 +252,7 @@ class _OpenLog:
 
     def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
         self.opened: dict[str, str] = {}  # how each path was opened first
+        self._written: set[str] = set()
         self._preloaded: set[str] = set()  # processes
         self._pythons: set[str] = set()
         self._others: dict[str, None] = {}
@@ -252,7 +262,14 @@ class _OpenLog:
             elif kind == "n" or (kind == "x" and not _PYTHON.fullmatch(text) and text not in _HARMLESS):
                 self._others[text] = None
             elif kind in "rawl":
-                self.opened.setdefault(os.path.normpath(text), kind)
+                path = os.path.normpath(text)
+                self.opened.setdefault(path, kind)
+                if kind == "w":
+                    self._written.add(path)
+
+    def written(self, pid: int) -> list[str] | None:
+        """Return the paths that were opened to write; None where not all were seen. `pid` is the program's process."""
+        return sorted(self._written) if str(pid) in self._preloaded else None
 
     def seen(self, pid: int, program: str) -> tuple[list[str], list[str]]:
         """Return what was watched beside the folder, and what was not; `pid` is the process of the program."""
