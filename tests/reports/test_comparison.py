@@ -12,6 +12,7 @@ from run_making import make_run, metric_document, repeats
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.reports.comparison import Cell, Comparison, compare, group_runs
 from fairmile.reports.verdicts import Verdict
+from fairmile.runs.record.record import Coverage, ReadFile
 from fairmile.runs.record.run import Run
 
 LOW, HIGH = [1.0, 1.1, 0.9, 1.05], [2.0, 2.1, 1.9, 2.05]
@@ -179,6 +180,17 @@ def test_what_went_in_differently_is_told(tmp_path: Path) -> None:
         "package torch": "2.4 → –",
         "host": "n1 → n2",
     }
+
+
+def test_a_file_that_changed_between_runs_is_told_and_one_that_nobody_watched_is_not(tmp_path: Path) -> None:
+    runs = {name: make_run(tmp_path, name, metrics={"loss": 1.0}) for name in ("a", "b", "unwatched")}
+    for name, digest in (("a", "1" * 64), ("b", "2" * 64)):
+        runs[name].record.spec.folder = "/home/me"
+        reads = {"/home/me/data.csv": ReadFile(sha256=digest), "/etc/same": ReadFile(sha256="3" * 64)}
+        runs[name].captured.coverage = Coverage(reads=reads)
+    found = {each.fact: each.text for each in compare({"a": [runs["a"]], "b": [runs["b"]]}).differences}
+    assert found == {"read data.csv": "111111111111 → 222222222222"}
+    assert compare({"a": [runs["a"]], "unwatched": [runs["unwatched"]]}).differences == ()
 
 
 def test_repeats_that_are_none_are_told(tmp_path: Path) -> None:

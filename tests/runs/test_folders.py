@@ -147,3 +147,15 @@ def test_points_see_large_data_as_links_and_never_share_what_they_write(start: P
     assert [workspace.runs.output(each.run) for each in points] == [b"150\n", b"150\n"]
     assert all((work / "many").is_symlink() for work in works)
     assert not list((start / "results").iterdir())
+
+
+def test_a_point_of_a_sweep_is_done_again_with_the_folder_in_sight(start: Path, tmp_path: Path) -> None:
+    workspace = workspace_here(tmp_path)
+    definition, source = workspace.sweeps.read(command=COMMAND, params={"n": [4]})
+    (point,) = workspace.sweeps.run(workspace.sweeps.create(definition, source, outputs=["out.txt"]))
+    done = workspace.runs.rerun(point.run)
+    assert done.reproduced, workspace.runs.output(done.again.id)
+    verdicts = {each.what: each for each in done.verdicts}
+    assert verdicts["files beside it"].detail == f"not watched; {start} as it is now"
+    assert verdicts["output out.txt"].same is True
+    assert (start / "out.txt").read_text() == "from before\n"

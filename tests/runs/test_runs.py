@@ -454,6 +454,37 @@ class TestRerun:
         assert not done.reproduced
         assert runs.rerun(run.id, tolerance=10.0).reproduced
 
+    def test_sees_the_data_that_the_program_read(self, runs: Runs) -> None:
+        Path("data").mkdir()
+        Path("data/x.txt").write_text("7")
+        Path("other.txt").write_text("not read")
+        Path("train.py").write_text("print('loss', open('data/x.txt').read())\n")
+        run = runs.run(["python3", "train.py"], metrics=LOSS)
+        done = runs.rerun(runs.rerun(run.id).again.id)
+        assert done.reproduced, runs.output(done.again.id)
+        assert {each.what: each.same for each in done.verdicts}["input data/x.txt"] is True
+        assert not (done.again.folder / "work" / "other.txt").exists()
+
+    def test_says_which_file_that_the_program_read_changed(self, runs: Runs) -> None:
+        Path("data.txt").write_text("7")
+        Path("train.py").write_text("print('loss', open('data.txt').read())\n")
+        run = runs.run(["python3", "train.py"], metrics=LOSS)
+        Path("data.txt").write_text("8")
+        done = runs.rerun(run.id)
+        assert {each.what: each.same for each in done.verdicts}["input data.txt"] is False
+        assert not done.reproduced
+        Path("data.txt").unlink()
+        with pytest.raises(NotFound, match=rf"data\.txt, which run {run.id} read, is gone"):
+            runs.rerun(run.id)
+
+    def test_sees_an_input_where_the_program_looks_for_it(self, runs: Runs) -> None:
+        Path("data").mkdir()
+        Path("data/x.txt").write_text("7")
+        Path("train.py").write_text("print('loss', open('data/x.txt').read())\n")
+        run = runs.run(["python3", "train.py"], metrics=LOSS, inputs={"x": Input(path="data")})
+        done = runs.rerun(run.id)
+        assert done.reproduced, runs.output(done.again.id)
+
     def test_a_missing_input_is_named_with_its_digest(self, runs: Runs) -> None:
         Path("data.txt").write_text("1 2 3")
         run = runs.run(["cat", "{inputs.data}"], inputs={"data": Input(path="data.txt")})

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -62,6 +62,22 @@ def show_folder(
     except OSError as error:
         raise write_failure(str(target), error) from error
     return showing.view
+
+
+def show_files(places: Mapping[str, str], target: Path) -> None:
+    """Show files and folders at places in the folder `target`; what lies there already goes before that."""
+    try:
+        for name, source in places.items():
+            there = target / name
+            if os.path.lexists(there):
+                continue
+            there.parent.mkdir(parents=True, exist_ok=True)
+            if os.path.isfile(source) and os.path.getsize(source) <= _MOST_BYTES:
+                shutil.copy2(source, there)
+            else:
+                there.symlink_to(source)
+    except OSError as error:
+        raise write_failure(str(target), error) from error
 
 
 class _Showing:

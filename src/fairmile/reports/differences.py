@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from fairmile.runs.record.record import CapturedCode, CapturedEnvironment
 from fairmile.runs.record.run import Run
 
 _SHORT_DIGEST = 12
+_READ = "read "
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ def facts(run: Run) -> dict[str, str]:
     inputs |= _code(captured.code)
     for name, each in captured.inputs.items():
         inputs[f"input {name}"] = _short(each.sha256) or each.asset or each.path
+    inputs |= _reads(run)
     inputs |= _environment(captured.environment)
     inputs |= _machine(run.hardware)
     inputs |= {name: str(value) for name, value in captured.software.items()}
@@ -51,10 +54,9 @@ def differences(groups: Mapping[str, Sequence[Run]]) -> list[Difference]:
     names = dict.fromkeys(fact for each in known.values() for facts_of_run in each for fact in facts_of_run)
     differing = []
     for fact in names:
-        values = {
-            name: _distinct([facts_of_run.get(fact, "") for facts_of_run in each]) for name, each in known.items()
-        }
-        if len({frozenset(each) for each in values.values()}) > 1:
+        values = {name: _distinct(_values(fact, each)) for name, each in known.items()}
+        compared = [each for each in values.values() if each or not fact.startswith(_READ)]
+        if len(set(map(frozenset, compared))) > 1:
             differing.append(Difference(fact, values))
     return differing
 
@@ -63,9 +65,13 @@ def inner_differences(runs: Sequence[Run]) -> list[str]:
     """Return the names of facts that vary among runs which count as repeats; a seed may."""
     known = [facts(run) for run in runs]
     names = dict.fromkeys(fact for facts_of_run in known for fact in facts_of_run)
-    return [
-        fact for fact in names if fact != "seed" and len({facts_of_run.get(fact, "") for facts_of_run in known}) > 1
-    ]
+    return [fact for fact in names if fact != "seed" and len(set(_values(fact, known))) > 1]
+
+
+def _values(fact: str, known: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return a fact of each run; of a file, only of those that were seen to read it, since not all runs are watched."""
+    values = [facts_of_run.get(fact, "") for facts_of_run in known]
+    return [value for value in values if value] if fact.startswith(_READ) else values
 
 
 def hardware_lines(hardware: Mapping[str, Any]) -> dict[str, str]:
@@ -101,6 +107,18 @@ def storage_lines(hardware: Mapping[str, Any]) -> list[str]:
         ]
         lines.append(f"{path}: {', '.join(filter(None, [str(each.get('type') or ''), *map(str.strip, sizes)]))}")
     return lines
+
+
+def _reads(run: Run) -> dict[str, str]:
+    """Return the files that a program was seen to read, with what they held."""
+    coverage, start = run.captured.coverage, run.record.spec.folder or run.captured.start
+    reads = (coverage.reads if coverage is not None else None) or {}
+    names = {path: os.path.relpath(path, start) if start and _is_below(path, start) else path for path in reads}
+    return {f"{_READ}{names[path]}": _short(read.sha256) for path, read in reads.items()}
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")
 
 
 def _code(code: CapturedCode) -> dict[str, str]:

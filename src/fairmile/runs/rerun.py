@@ -191,6 +191,24 @@ def _inputs(original: Run, again: Run) -> Iterator[Verdict]:
             same = before_sha256 == now_sha256
             detail = f"sha256 {now_sha256[:12]}" if same else f"was {before_sha256[:12]}, is {now_sha256[:12]}"
             yield Verdict(f"input {name}", same, detail)
+    yield from _reads(original, again)
+
+
+def _reads(original: Run, again: Run) -> Iterator[Verdict]:
+    """Compare the files beside the code that the program read."""
+    before, now = (
+        run.captured.coverage.reads if run.captured.coverage is not None else None for run in (original, again)
+    )
+    start = again.captured.start
+    if before is None and start:
+        yield Verdict("files beside it", None, f"not watched; {start} as it is now")
+    for path, read in sorted((now or {}).items()):
+        old = (before or {})[path]
+        same = old.sha256 == read.sha256 if old.sha256 else old.stamp == read.stamp
+        sizes = f"{old.size_bytes} bytes → {read.size_bytes} bytes"
+        digests = f"was {old.sha256[:12]}, is {read.sha256[:12]}" if old.sha256 else sizes
+        detail = (f"sha256 {read.sha256[:12]}" if read.sha256 else "the same size and time stamps") if same else digests
+        yield Verdict(f"input {os.path.relpath(path, start)}", same, detail)
 
 
 def _environment(original: Run, again: Run) -> Verdict:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.digest_cache import DigestCache
+from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
-from fairmile.base.views import View, describe_left_behind, show_folder
+from fairmile.base.views import View, describe_left_behind, show_files, show_folder
 from fairmile.envs.records import Environment
 from fairmile.envs.spec import parse_spec
 from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.materials import Material, bring, materialize
 from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
-from fairmile.runs.execute.watching import DIGESTS
+from fairmile.runs.execute.watching import DIGESTS, listing_digest
 from fairmile.runs.parameters import program_files
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.ledger import recorded_spec
@@ -28,6 +29,7 @@ from fairmile.runs.record.record import (
     CodeFile,
     CodeSource,
     Coverage,
+    ReadFile,
     RunRecord,
 )
 from fairmile.runs.record.run import Run
@@ -104,10 +106,12 @@ class Preparation:
         environment_seen.name, environment_seen.digest = spec.environment, digest
         environment_seen.definition = dict(definition)
         captured = Captured(code=code, inputs=inputs, environment=environment_seen, agent=capture.agent())
+        reads = self._reads_again(original, captured) if original is not None else None
         program = program_files(argv, work, spec.code, self._environ) if work is not None else ()
         captured.coverage = Coverage(
             uncovered=find_uncovered(recorded_spec(spec), captured, argv, self._root, work, program),
             variables_sha256=variables_digest({**self._environ, **spec.env}),
+            reads=reads,
         )
         return captured
 
@@ -123,11 +127,56 @@ class Preparation:
             self._check_content(each.asset, each.sha256, work)
         if code and not given and captured.code.snapshot:
             lay_code(self._store(), captured.code.snapshot, work)
+        if code and not given and record.rerun_of and captured.start:
+            self._lay_beside(record, folder)
         placed = {name: entry.to_dict() for name, entry in captured.inputs.items() if entry.place}
         values = materialize(placed, self._assets(), work) if placed else {}
         values |= {f"inputs.{name}": entry.path for name, entry in captured.inputs.items()}
         values["python"] = python_of(bool(record.spec.environment))
         return {**values, "run": str(folder), "source": str(work)}
+
+    def _reads_again(self, original: Run, captured: Captured) -> dict[str, ReadFile] | None:
+        """Return what a program read beside its code, as it is now; None where nobody watched it.
+
+        What is gone raises NotFound. A rerun gets these files where its program looks for them; one of a run from
+        elsewhere gets none, since its paths mean nothing here.
+        """
+        start = original.spec.folder or original.captured.start
+        if not start or is_foreign(original, self._root):
+            return None
+        captured.start = start
+        top = top_of(captured.code, Path(start))
+        for name, each in captured.inputs.items():
+            before = original.captured.inputs[name].path if name in original.captured.inputs else ""
+            if before and Path(before).is_relative_to(top) and before != str(top):
+                each.at = str(Path(before).relative_to(top))
+        coverage = original.captured.coverage
+        if coverage is None or coverage.reads is None:
+            return None
+        digests = DigestCache(self._root / DIGESTS)
+        reads = {
+            path: _read_now(original, path, read, digests)
+            for path, read in coverage.reads.items()
+            if Path(path).is_relative_to(top) and not read.absent and not read.trouble
+        }
+        digests.save()
+        return reads
+
+    def _lay_beside(self, record: RunRecord, folder: Path) -> None:
+        """Lay the files beside the code of a rerun that its program read; all of them where it was not watched."""
+        captured, start = record.captured, Path(record.captured.start)
+        top, reads = top_of(captured.code, start), captured.coverage.reads if captured.coverage is not None else None
+        places = {each.at: each.path for each in captured.inputs.values() if each.at}
+        for path in reads or {}:
+            name = str(Path(path).relative_to(top))
+            if os.path.isdir(path):  # which the program listed: what it puts there stays its own
+                (folder / WORK / name).mkdir(parents=True, exist_ok=True)
+            else:
+                places[name] = path
+        show_files(places, folder / WORK)
+        if reads is None and start.is_dir():
+            outputs = [os.path.join(record.spec.subfolder, each) for each in record.spec.outputs]
+            show_folder(top, folder / WORK, outputs=outputs, real=record.spec.subfolder, is_code=capture.is_source)
 
     def _check_content(self, name: str, root: str, place: Path) -> None:
         """Raise Integrity where files that were laid out from the store do not have the digests their record claims.
@@ -225,6 +274,22 @@ class Preparation:
             store.materialize(digest, kept)
             return Input(path=str(kept))
         raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
+
+
+def _read_now(original: Run, path: str, before: ReadFile, digests: DigestCache) -> ReadFile:
+    """Return what a file is now that a run read; it has no digest where it had none, for it is too large."""
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            return ReadFile(sha256=listing_digest(path))
+        digest = digests.of(path, status) if before.sha256 else ""
+    except OSError as error:
+        name, why = os.path.basename(path), "is gone" if isinstance(error, FileNotFoundError) else error.strerror
+        stated = f"; its sha256 was {before.sha256}" if before.sha256 else ""
+        raise NotFound(
+            f"{name}, which run {original.id} read, {why}: {path}", hint=f"bring the file back{stated}"
+        ) from error
+    return ReadFile(sha256=digest, size_bytes=status.st_size, stamp=list(Stamp.of(status)))
 
 
 def _has_digest(path: Path, digest: str, size_bytes: int | None) -> bool:
