@@ -18,10 +18,10 @@ test: system-packages $(VENV)/.dev
 test-all: system-packages $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 lint all
 
-quick: $(VENV)/.dev
+quick: $(VENV)/.collected
 	$(call pytest,--quick)
 
-all: $(VENV)/.dev
+all: $(VENV)/.collected
 	$(call pytest,)
 
 lint: $(VENV)/.dev
@@ -29,6 +29,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Reading a test file for the first time takes long (pytest rewrites its assertions). One process does that for all workers.
+TESTS := $(shell find tests -name 'test_*.py')
+$(VENV)/.collected: $(TESTS) | $(VENV)/.dev
+	@$(BIN)/pytest --collect-only -q -p no:cacheprovider $? > $@.log 2>&1 || { tail -30 $@.log; exit 1; }
+	@touch $@
 
 # Most tests wait for programs and services: three workers a core keep the cores busy. What fails is tried once more,
 # alone, and both results are in the log.

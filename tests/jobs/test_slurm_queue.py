@@ -195,6 +195,7 @@ def test_a_minute_of_looking_asks_slurm_twice_however_many_look(polite: Rig) -> 
 # How jobs end
 
 
+@pytest.mark.thorough  # sbatch asks the name service for a minute
 def test_without_a_configuration_of_slurm_nothing_was_submitted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = SimpleNamespace(environ={**rig.cluster.environ, "SLURM_CONF": "/nonexistent/slurm.conf"})
     with monkeypatch.context() as without:
