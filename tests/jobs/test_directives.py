@@ -188,7 +188,7 @@ def test_a_signal_before_the_limit_is_asked_for(write: Write, line: str) -> None
     ("write", "lines"),
     [
         (slurm_directives, ["#SBATCH --dependency=afterok:11:12,afternotok:13", "#SBATCH --kill-on-invalid-dep=yes"]),
-        (lsf_directives, ['#BSUB -w "done(11) && done(12) && exit(13)"']),
+        (lsf_directives, ['#BSUB -w "done(11) && done(12) && exit(13)" -ti']),
         (pbs_directives, ["#PBS -W depend=afterok:11:12,afternotok:13"]),
         (flux_directives, [f"# flux: --dependency={each}" for each in ("afterok:11", "afterok:12", "afternotok:13")]),
     ],

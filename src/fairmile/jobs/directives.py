@@ -116,7 +116,7 @@ def _lsf_asked(request: Request, files: JobFiles) -> Iterator[str]:
     yield from _given("-Jd {}", checked_key(files))
     if files.after:
         tests = [f"{word}({job})" for word, ids in _dependencies("lsf", files) for job in ids]
-        yield f'-w "{" && ".join(tests)}"'
+        yield f'-w "{" && ".join(tests)}" -ti'  # which ends it where that can no longer be; else it waits for ever
 
 
 def _lsf_resources(request: Request) -> Iterator[str]:

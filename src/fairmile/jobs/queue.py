@@ -260,15 +260,16 @@ class Jobs:
 
     def _dependencies(self, after: Sequence[After], system: str) -> list[tuple[After, Record]]:
         """Return the jobs that are still to be waited for; raise for one that can no longer end as wanted."""
-        pending = []
-        for each in after:
-            other = self._records.get(each.job)
+        others = [self._records.get(each.job) for each in after]
+        for other in others:
             if other.system != system:
                 raise UsageError(
                     f"after: job {other.id} runs on {other.system}, this one on {system}",
                     hint="a job can wait only for jobs of its own system",
                 )
-            status = self.refresh([other])[0]  # a scheduler takes a job that it has forgotten for one that went well
+        pending = []
+        # A scheduler takes a job that it has forgotten for one that went well.
+        for each, other, status in zip(after, others, self.refresh(others), strict=True):
             if not status.is_over:
                 pending.append((each, other))
                 continue
@@ -287,6 +288,11 @@ class Jobs:
         """Return the current status of a job and, where it failed, why."""
         job = self.get(reference)
         return JobDetails(job, self._diagnosis(job))
+
+    def id_of(self, key: str) -> str:
+        """Return the id of the job that was submitted with a key, empty where there is none; no system is asked."""
+        record = self._records.with_key(key)
+        return "" if record is None else record.id
 
     def find(self, key: str) -> JobStatus | None:
         """Return the status of the job that was submitted with a key; None where there is none."""

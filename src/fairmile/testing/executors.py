@@ -128,6 +128,7 @@ class ExecutorSuite(Suite):
 
     outlives = True  # whether a run goes on when the process that submitted it is killed
     takes_runs = True  # whether it executes runs of their own, beside members of batches
+    chains = False  # whether its system holds runs back until others have ended, without anybody who follows them
 
     def test_what_succeeds_has_a_complete_record(self, place: Place) -> None:
         works = place.works("echo value {x}", 1, 2)
@@ -238,6 +239,35 @@ class ExecutorSuite(Suite):
         assert bad.id in over[after_bad.id].reason
         with pytest.raises(NotFound):
             place.runs.get(after_bad.id)
+
+    @asked_only_with("chains")
+    def test_a_graph_that_is_submitted_ahead_is_carried_out_by_its_system(self, place: Place) -> None:
+        log = place.folder / "log"
+        (good,) = place.works(f"sleep 1; echo {{x}} >> {log}", "good")
+        bad = place.run(f"sleep 1; echo bad >> {log}; exit 3")
+        next_good, mend = place.run(f"echo next >> {log}"), place.run(f"echo mend >> {log}")
+        (next_bad,) = place.works(f"echo {{x}} >> {log}", "never")
+        (last,) = place.works(f"echo {{x}} >> {log}", "last")
+        tasks = [
+            Task.of(last, After(next_good.id), After(mend.id, "ended"), ahead=True),
+            Task.of(next_good, After(good.id), ahead=True),
+            Task.of(next_bad, After(bad.id), ahead=True),
+            Task.of(mend, After(bad.id, "failed"), ahead=True),
+            Task.of(good),
+            Task.of(bad),
+        ]
+        with place.executor() as executor:
+            graph = Graph(tasks, lambda _: executor)
+            graph.submit()
+        with place.executor() as other:  # which knows nothing of the graph
+            over = followed(other, [graph.handles[task.name] for task in tasks])
+        ended_well = [over[work.id].state for work in (good, next_good, mend, last)]
+        assert ended_well == [RunState.DONE] * 4, over
+        assert (over[bad.id].state, over[next_bad.id].state) == (RunState.FAILED, RunState.CANCELLED)
+        lines = log.read_text().split()
+        assert sorted(lines) == ["bad", "good", "last", "mend", "next"]
+        assert lines.index("good") < lines.index("next") < lines.index("last")
+        assert lines.index("bad") < lines.index("mend") < lines.index("last")
 
     def test_two_processes_that_submit_it_execute_it_once(self, place: Place) -> None:
         count = place.folder / "count"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from fairmile.base.errors import NotFound, UsageError
-from fairmile.runs.execute.executor import After, Graph, Handle, Member, Task, TaskStatus, Work
+from fairmile.runs.execute.executor import After, Condition, Graph, Handle, Member, Task, TaskStatus, Work
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 
@@ -125,3 +125,88 @@ def test_edges_that_lead_nowhere_or_in_a_circle_are_refused() -> None:
         Graph([task("a", "z")], lambda _: Scripted())
     with pytest.raises(UsageError, match="tasks wait for each other: a, b"):
         Graph([task("a", "b"), task("b", "a")], lambda _: Scripted()).follow()
+
+
+class Chain(Scripted):
+    """Holds tasks back by itself, and tells what for."""
+
+    def __init__(self, **states: Sequence[RunState]) -> None:
+        super().__init__(**states)
+        self.held: dict[str, dict[str, Condition]] = {}
+
+    def submit_after(self, works: Sequence[Work], after: Mapping[Handle, Condition]) -> list[Handle]:
+        self.held |= {work.id: {handle.run: condition for handle, condition in after.items()} for work in works}
+        return self.submit(works)
+
+
+def ahead(id: str, *after: After) -> Task:
+    return Task.of(member(id), *after, ahead=True)
+
+
+def test_what_is_submitted_ahead_is_handed_over_at_once_with_what_it_waits_for() -> None:
+    executor = Chain()
+    tasks = [ahead("d", After("b"), After("c", "ended")), ahead("b", After("a")), ahead("c", After("a", "failed"))]
+    graph = Graph([*tasks, task("a")], lambda _: executor)
+    graph.submit()
+    assert executor.submitted == [["a"], ["b"], ["c"], ["d"]]
+    assert executor.held == {"b": {"a": "done"}, "c": {"a": "failed"}, "d": {"b": "done", "c": "ended"}}
+
+
+def test_tasks_that_wait_for_the_same_are_handed_over_together() -> None:
+    executor = Chain()
+    Graph([task("a"), *(ahead(id, After("a")) for id in "bcd")], lambda _: executor).submit()
+    assert executor.submitted == [["a"], ["b", "c", "d"]]
+
+
+def test_the_system_decides_about_what_was_submitted_ahead() -> None:
+    executor = Chain(a=[RunState.FAILED], b=[RunState.CANCELLED])
+    over = Graph([task("a"), ahead("b", After("a")), task("c", "b")], lambda _: executor).follow()
+    assert states(over) == {"a": RunState.FAILED, "b": RunState.CANCELLED, "c": RunState.CANCELLED}
+    assert executor.submitted == [["a"], ["b"]]
+
+
+def test_what_is_known_already_is_not_waited_for() -> None:
+    executor = Chain()
+    known = Run(RunRecord(id="known", state=RunState.DONE), Path("known"))
+    tasks = [Task("a", lambda _: known), task("b"), ahead("c", After("a"), After("b"))]
+    Graph(tasks, lambda _: executor).submit()
+    assert executor.held == {"c": {"b": "done"}}
+
+
+def test_work_ahead_is_made_while_the_runs_before_it_are_queued() -> None:
+    executor = Chain()
+    folders: list[Path] = []
+
+    def make(before: Mapping[str, Run]) -> Work:
+        folders.append(before["a"].folder)
+        return member("b")
+
+    graph = Graph([task("a"), Task("b", make, (After("a"),), ahead=True)], lambda _: executor)
+    graph.submit()
+    assert (folders, executor.submitted) == ([Path("a")], [["a"], ["b"]])
+
+
+def test_what_cannot_wait_on_a_system_is_not_submitted_ahead() -> None:
+    with pytest.raises(UsageError, match="task b cannot be submitted ahead: a, before it, is not on the same system"):
+        Graph([task("a"), ahead("b", After("a"))], lambda _: Scripted()).submit()
+    with pytest.raises(UsageError, match="b, before it, is not on the same system"):
+        Graph([task("b"), ahead("c", After("b"))], lambda _: Chain()).submit()
+    with pytest.raises(UsageError, match="task b cannot be submitted ahead: a, before it, may be tried again"):
+        Graph([task("a", retries=1), ahead("b", After("a"))], lambda _: Chain())
+
+
+def test_a_step_may_come_after_a_failure_alone() -> None:
+    executor = Scripted(a=[RunState.FAILED])
+    tasks = [
+        task("a"),
+        task("b"),
+        Task.of(member("c"), After("a", "failed")),
+        Task.of(member("d"), After("b", "failed")),
+    ]
+    over = Graph(tasks, lambda _: executor).follow()
+    assert states(over) == {
+        "a": RunState.FAILED,
+        "b": RunState.DONE,
+        "c": RunState.DONE,
+        "d": RunState.CANCELLED,
+    }

@@ -44,6 +44,8 @@ class TestLocalPool(ExecutorSuite):
 
 
 class TestScheduler(ExecutorSuite):
+    chains = True
+
     @pytest.fixture
     def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         runs = workspace_on(slurm_cluster, tmp_path, monkeypatch).runs
@@ -52,6 +54,8 @@ class TestScheduler(ExecutorSuite):
 
 @pytest.mark.thorough
 class TestPackedScheduler(ExecutorSuite):
+    chains = True
+
     @pytest.fixture
     def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         runs = workspace_on(slurm_cluster, tmp_path, monkeypatch).runs
@@ -60,6 +64,8 @@ class TestPackedScheduler(ExecutorSuite):
 
 
 class TestSsh(ExecutorSuite):
+    chains = True
+
     @pytest.fixture
     def place(self, tmp_path: Path, sshd: Any) -> Place:
         runs = remote(tmp_path, plain_system(sshd, tmp_path)).runs
@@ -68,6 +74,8 @@ class TestSsh(ExecutorSuite):
 
 @pytest.mark.thorough
 class TestSchedulerOverSsh(ExecutorSuite):
+    chains = True
+
     @pytest.fixture
     def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, sshd: Any) -> Place:
         runs = remote(tmp_path, slurm_system(sshd, slurm_cluster, tmp_path)).runs

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from fairmile.base.errors import UsageError
 from fairmile.runs.execute.worker import Look
@@ -19,7 +19,10 @@ from fairmile.runs.record.record import JobReference, RunRecord, TrialReference
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 
+Condition = Literal["done", "failed", "ended"]
+
 _LOOK_S = 0.5  # between two looks at several executors
+_FAILED = frozenset({RunState.FAILED, RunState.TIMEOUT, RunState.INTERRUPTED})
 
 
 @dataclass(frozen=True)
@@ -105,33 +108,35 @@ class RunHost(Protocol):
 
 @dataclass(frozen=True)
 class After:
-    """Another task that must have come so far: to its end, or to a good one."""
+    """Another task that must have ended: well, with a failure, or either way. One that was cancelled is neither."""
 
     task: str
-    condition: Literal["done", "ended"] = "done"
+    condition: Condition = "done"
 
     def holds(self, state: RunState) -> bool:
-        return state is RunState.DONE or (
-            self.condition == "ended" and state in (RunState.FAILED, RunState.TIMEOUT, RunState.INTERRUPTED)
-        )
+        is_done, is_failed = state is RunState.DONE, state in _FAILED
+        return {"done": is_done, "failed": is_failed, "ended": is_done or is_failed}[self.condition]
 
 
 @dataclass(frozen=True)
 class Task:
     """One run to execute, when the tasks `after` which it comes allow that, and again after a failure.
 
-    `work` may be made when it can begin, from the runs of those tasks; a Run that it returns stands for a new one.
+    `work` may be made when it can begin, from the runs of those tasks; a Run that it returns stands for a new one. A
+    task that is submitted `ahead` waits on the system that executes it and those before it, so that nobody has to stay
+    for it: its work is made while those runs are still queued, and they are not tried again.
     """
 
     name: str
     work: Work | Callable[[Mapping[str, Run]], Work | Run]
     after: tuple[After, ...] = ()
     retries: int = 0
+    ahead: bool = False
 
     @classmethod
-    def of(cls, work: Work, *after: After, retries: int = 0) -> Task:
+    def of(cls, work: Work, *after: After, retries: int = 0, ahead: bool = False) -> Task:
         """Return the task that executes a run, named as that."""
-        return cls(work.id, work, after, retries)
+        return cls(work.id, work, after, retries, ahead)
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,17 @@ class Executor(Protocol):
         """Return the run of a task with its record here, complete where it has ended."""
 
 
+@runtime_checkable
+class Chaining(Protocol):
+    """An executor whose system holds tasks back by itself, until others that it executes have ended."""
+
+    def submit_after(self, works: Sequence[Work], after: Mapping[Handle, Condition]) -> list[Handle]:
+        """Take runs that begin when all of those have ended as their conditions say, or are cancelled by the system.
+
+        Of members of a batch the whole job array is waited for. A cancelled run counts as the system counts it.
+        """
+
+
 class Graph:
     """Tasks with edges on their way through executors; `place` says which takes a run, `on_end` is told of each end."""
 
@@ -196,8 +212,7 @@ class Graph:
         self._needed = {task.name: len(task.after) for task in tasks}
         for task in tasks:
             for each in task.after:
-                if each.task not in self._tasks:
-                    raise UsageError(f"task {task.name} comes after {each.task}, which is not among the tasks")
+                self._check_edge(task, each)
                 self._followers.setdefault(each.task, []).append(task.name)
         self._ready = deque(name for name, count in self._needed.items() if not count)
         self._live: dict[Executor, dict[Handle, str]] = {}
@@ -208,28 +223,63 @@ class Graph:
         self.over: dict[str, TaskStatus] = {}  # by the names of tasks
         self.handles: dict[str, Handle] = {}
 
-    def submit(self) -> None:
-        """Hand over what may begin now."""
-        groups: dict[Executor, list[str]] = {}
-        while self._ready:
-            name = self._ready.popleft()
-            made = self._made(name)
-            if isinstance(made, Run):
-                self._end(name, TaskStatus(Handle(made.id), made.state))
-                continue
-            executor = self._place(made)
-            self.works[name], self._executors[name] = made, executor
-            if callable(self._tasks[name].work):  # else one that cannot be made leaves those before it behind
-                self._hand_over(executor, [name])
-            else:
-                groups.setdefault(executor, []).append(name)
-        for executor, names in groups.items():
-            self._hand_over(executor, names)
+    def _check_edge(self, task: Task, after: After) -> None:
+        before = self._tasks.get(after.task)
+        if before is None:
+            raise UsageError(f"task {task.name} comes after {after.task}, which is not among the tasks")
+        if task.ahead and before.retries:
+            raise UsageError(
+                f"task {task.name} cannot be submitted ahead: {before.name}, before it, may be tried again",
+                hint=f"drop the retries of {before.name}, or submit {task.name} when that has ended",
+            )
 
-    def _hand_over(self, executor: Executor, names: Sequence[str]) -> None:
-        handles = executor.submit([self.works[name] for name in names])
+    def submit(self) -> None:
+        """Hand over what may begin now, and what is submitted ahead of that."""
+        while self._ready:
+            groups: dict[tuple[Executor, tuple[tuple[Handle, Condition], ...]], list[str]] = {}
+            while self._ready:
+                name = self._ready.popleft()
+                made = self._made(name)
+                if isinstance(made, Run):
+                    self._end(name, TaskStatus(Handle(made.id), made.state))
+                    continue
+                executor = self._place(made)
+                pending = tuple(self._pending(name, executor).items())
+                self.works[name], self._executors[name] = made, executor
+                if callable(self._tasks[name].work):  # else one that cannot be made leaves those before it behind
+                    self._hand_over(executor, pending, [name])
+                else:
+                    groups.setdefault((executor, pending), []).append(name)
+            for (executor, pending), names in groups.items():
+                self._hand_over(executor, pending, names)
+
+    def _pending(self, name: str, executor: Executor) -> dict[Handle, Condition]:
+        """Return what a task has to wait for on its executor, which must be that of the others."""
+        pending: dict[Handle, Condition] = {}
+        for each in self._tasks[name].after:
+            if each.task in self.over:
+                continue
+            if self._executors[each.task] is not executor or not isinstance(executor, Chaining):
+                raise UsageError(
+                    f"task {name} cannot be submitted ahead: {each.task}, before it, is not on the same system",
+                    hint=f"submit {name} when {each.task} has ended",
+                )
+            pending[self.handles[each.task]] = each.condition
+        return pending
+
+    def _hand_over(self, executor: Executor, pending: Sequence[tuple[Handle, Condition]], names: Sequence[str]) -> None:
+        works = [self.works[name] for name in names]
+        if pending and isinstance(executor, Chaining):
+            handles = executor.submit_after(works, dict(pending))
+        else:
+            handles = executor.submit(works)
+        is_first = [name for name in names if name not in self.handles]
         self.handles |= dict(zip(names, handles, strict=True))
         self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
+        for name in is_first:
+            for follower in self._followers.get(name, ()):
+                if self._tasks[follower].ahead:
+                    self._pass(follower)
 
     def follow(self) -> dict[str, TaskStatus]:
         """Carry all tasks to their ends and return how each ended; what comes after a bad end is not begun."""
@@ -283,13 +333,19 @@ class Graph:
         self.over[name] = status
         self._on_end(name, status)
         for follower in self._followers.get(name, ()):
-            edge = next(each for each in self._tasks[follower].after if each.task == name)
-            if follower in self.over:
+            if follower in self.over or follower in self.handles:  # its system decides about what was submitted ahead
                 continue
+            edge = next(each for each in self._tasks[follower].after if each.task == name)
             if not edge.holds(status.state):
                 reason = f"it comes after {name}, which is {status.state}"
                 self._end(follower, TaskStatus(Handle(""), RunState.CANCELLED, reason))
-                continue
-            self._needed[follower] -= 1
-            if not self._needed[follower]:
-                self._ready.append(follower)
+            elif not (
+                self._tasks[follower].ahead and name in self.handles
+            ):  # else it was passed when that was handed over
+                self._pass(follower)
+
+    def _pass(self, name: str) -> None:
+        """Note that one more task no longer keeps this one from being handed over."""
+        self._needed[name] -= 1
+        if not self._needed[name] and name not in self.over:
+            self._ready.append(name)

@@ -10,7 +10,7 @@ from typing import Any
 from fairmile.base.errors import FairmileError
 from fairmile.envs.envs import Envs
 from fairmile.jobs.queue import Jobs
-from fairmile.jobs.spec import Resources
+from fairmile.jobs.spec import After, Resources
 from fairmile.runs.execute.batches import ArrayState, Frozen, array_job
 from fairmile.runs.execute.remote_batches import RemoteBatches
 
@@ -32,8 +32,9 @@ class Arrays:
         *,
         at_once: int | None = None,
         resources: Mapping[str, Any] | None = None,
+        after: tuple[After, ...] = (),
     ) -> ArrayState:
-        """Submit a job array, so many tasks of which run together.
+        """Submit a job array, so many tasks of which run together, and which begins `after` other jobs.
 
         `worker` are the words that make Python the worker of a task, `resources` what a task needs where that is not
         what the specification says.
@@ -41,16 +42,19 @@ class Arrays:
         spec = frozen.spec
         needs = spec.resources if resources is None else Resources.model_validate(resources)
         if self.is_remote(spec.system):
-            return self._submit_remote(frozen, worker, key, count=count, at_once=at_once, resources=needs)
+            asked = {"count": count, "at_once": at_once, "resources": needs}
+            return self._submit_remote(frozen, worker, key, after, **asked)
         words = (sys.executable, "-P", *worker)
         job = array_job(spec, words, count=count, at_once=at_once, resources=needs, key=key)
         if spec.environment:
             digest = self._envs().build(spec.environment).digest
             job = self._jobs.equipped(job, self._envs(), digest, on=spec.system)
-        return ArrayState.of(self._jobs.submit(job, on=spec.system))
+        return ArrayState.of(self._jobs.submit(job.model_copy(update={"after": after}), on=spec.system))
 
-    def _submit_remote(self, frozen: Frozen, worker: Sequence[str], key: str, **asked: Any) -> ArrayState:
-        job = self._remote.job(frozen, worker, key=key, **asked)
+    def _submit_remote(
+        self, frozen: Frozen, worker: Sequence[str], key: str, after: tuple[After, ...], **asked: Any
+    ) -> ArrayState:
+        job = self._remote.job(frozen, worker, key=key, **asked).model_copy(update={"after": after})
         try:
             return ArrayState.of(self._jobs.submit(job, on=frozen.spec.system))
         except FairmileError:

@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 from fairmile.base.errors import FairmileError, Transient, UsageError
-from fairmile.jobs.spec import JobSpec
+from fairmile.jobs.spec import After, JobSpec
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
 from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.carrier import local_job
-from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, TaskStatus, Work
+from fairmile.runs.execute.executor import Condition, Handle, Loop, Member, PreparedRun, TaskStatus, Work
 from fairmile.runs.execute.following import status_of
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.job_arrays import Arrays
@@ -35,6 +35,7 @@ from fairmile.runs.targets import complete, value_texts
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the runs
 _HISTORY = 50
 _WORKER = "fairmile.runs.execute.worker"
+_CONDITIONS: Mapping[Condition, Literal["ok", "failed", "any"]] = {"done": "ok", "failed": "failed", "ended": "any"}
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,13 @@ class Scheduler:
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
         """Submit runs, and return the handles of those that were; the limit of a packing holds others back."""
+        return self._submit(works, ())
+
+    def submit_after(self, works: Sequence[Work], after: Mapping[Handle, Condition]) -> list[Handle]:
+        """Submit runs that the scheduler holds back until the jobs of others have ended as their conditions say."""
+        return self._submit(works, self._dependencies(after))
+
+    def _submit(self, works: Sequence[Work], after: tuple[After, ...]) -> list[Handle]:
         taken: dict[str, Handle] = {}
         batches: dict[Path, list[Member]] = {}
         loops: dict[Path, list[Loop]] = {}
@@ -107,13 +115,13 @@ class Scheduler:
             elif isinstance(work, Loop):
                 loops.setdefault(work.batch, []).append(work)
             else:
-                self._submit_run(work)
+                self._submit_run(work, after)
                 taken[work.id] = Handle.of(work)
         for folder, members in batches.items():
-            for id in self._submit_members(folder, members):
+            for id in self._submit_members(folder, members, after):
                 taken[id] = Handle(id, folder)
         for folder, group in loops.items():
-            key = self._submit_loops(folder, group)
+            key = self._submit_loops(folder, group, after)
             taken |= {loop.id: Handle(f"{key}/{index}", folder) for index, loop in enumerate(group)}
         for handle in taken.values():
             self._states.pop(handle, None)
@@ -162,7 +170,7 @@ class Scheduler:
 
     # Runs of their own
 
-    def _submit_run(self, work: PreparedRun) -> None:
+    def _submit_run(self, work: PreparedRun, after: tuple[After, ...]) -> None:
         """Hand a run over; its record, written before, says how to find it again."""
         jobs, spec, folder = self._host.jobs(), work.spec, work.folder
         record = work.record.copy()
@@ -170,7 +178,7 @@ class Scheduler:
         record.state, record.result = RunState.QUEUED, None
         record.job = JobReference(key=key, system=self._system)
         try:
-            job = self._carrier.job(work, record, key)
+            job = self._carrier.job(work, record, key).model_copy(update={"after": after})
             if spec.environment:
                 digest = record.captured.environment.digest
                 job = jobs.equipped(job, self._host.envs(), digest, on=self._system)
@@ -186,13 +194,34 @@ class Scheduler:
             raise
         self._carrier.sent(folder)
 
+    # What they wait for
+
+    def _dependencies(self, after: Mapping[Handle, Condition]) -> tuple[After, ...]:
+        """Return the jobs that execute runs, each with how it must have ended."""
+        jobs = self._host.jobs()
+        members: dict[Path, dict[str, Condition]] = {}
+        keys: dict[tuple[str, Condition], None] = {}
+        for handle, condition in after.items():
+            if handle.batch is None:
+                keys[self._key_of(handle), condition] = None
+            elif "/" in handle.run:  # a loop
+                keys[handle.run.rpartition("/")[0], condition] = None
+            else:
+                members.setdefault(handle.batch, {})[handle.run] = condition
+        for folder, conditions in members.items():
+            keys |= dict.fromkeys((key, conditions[id]) for id, key in _last_arrays(folder).items() if id in conditions)
+        ids = {key: jobs.id_of(key) for key, _ in keys}
+        if lost := next((key for key, id in ids.items() if not id), None):
+            raise UsageError(f"there is no job {lost!r} to wait for on {self._system}")
+        return tuple(After(job=ids[key], condition=_CONDITIONS[condition]) for key, condition in keys)
+
     def _key_of(self, handle: Handle) -> str:
         job = self._host.ledger.get(handle.run).job
         return job.key if job is not None else ""
 
     # Members of a batch
 
-    def _submit_members(self, folder: Path, members: Sequence[Member]) -> list[str]:
+    def _submit_members(self, folder: Path, members: Sequence[Member], after: tuple[After, ...]) -> list[str]:
         """Submit members as job arrays, those that need the same as one, and return the ids of those submitted."""
         batch = Batch.read(folder)
         spec = RunSpec.model_validate(batch.shared.spec.to_dict())
@@ -207,19 +236,24 @@ class Scheduler:
                 tasks, room = tasks[: max(room, 0)], room - len(tasks)
             if tasks:
                 number += 1
-                self._submit_array(Frozen(folder, spec, {}), number, tasks, needs)
+                self._submit_array(Frozen(folder, spec, {}), number, tasks, needs, after)
                 taken += [batch.member(each)["id"] for task in tasks for each in task]
         return taken
 
     def _submit_array(
-        self, frozen: Frozen, number: int, tasks: Sequence[Sequence[int]], needs: Mapping[str, Any]
+        self,
+        frozen: Frozen,
+        number: int,
+        tasks: Sequence[Sequence[int]],
+        needs: Mapping[str, Any],
+        after: tuple[After, ...],
     ) -> None:
         key = f"{frozen.folder.name}-{number}"
         file = write_tasks(frozen.folder, number, key, self._system, tasks)
         words = ["-m", _WORKER, str(frozen.folder), "--tasks", file]
         words += ["--at-once", str(self._packing.slots)] if self._packing.slots > 1 else []
         try:
-            asked: dict[str, Any] = {"at_once": self._packing.at_once, "resources": needs}
+            asked: dict[str, Any] = {"at_once": self._packing.at_once, "resources": needs, "after": after}
             self.submitted.append(self._arrays.submit(frozen, words, len(tasks), key, **asked))
         except FairmileError as error:
             # After a lost connection it may have arrived, and then needs the file.
@@ -227,7 +261,7 @@ class Scheduler:
                 (frozen.folder / file).unlink(missing_ok=True)
             raise
 
-    def _submit_loops(self, folder: Path, loops: Sequence[Loop]) -> str:
+    def _submit_loops(self, folder: Path, loops: Sequence[Loop], after: tuple[After, ...]) -> str:
         """Submit loops as one job array, and return its key."""
         number = len(list(read_tasks(folder))) + 1
         key = f"{folder.name}-{number}"
@@ -235,7 +269,7 @@ class Scheduler:
         words = ["-m", loops[0].module, str(folder), "--job", key, *loops[0].arguments]
         spec = RunSpec.model_validate(Batch.read(folder).shared.spec.to_dict())
         try:
-            self.submitted.append(self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key))
+            self.submitted.append(self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key, after=after))
         except FairmileError as error:
             if not isinstance(error, Transient) and self._arrays.get(key) is None:
                 (folder / file).unlink(missing_ok=True)
@@ -311,6 +345,13 @@ def _status(handle: Handle, member: MemberStatus) -> TaskStatus:
     if member.row is None:
         return TaskStatus(handle, RunState.CANCELLED, "its job ended before it began")
     return TaskStatus(handle, member.row.state, member.row.reason)
+
+
+def _last_arrays(folder: Path) -> dict[str, str]:
+    """Return the keys of the job arrays that execute members of a batch, of each the last one, by the ids of runs."""
+    batch = Batch.read(folder)
+    ids = [member["id"] for member in batch.members()]
+    return {ids[number]: listed["key"] for listed in read_tasks(folder) for task in listed["tasks"] for number in task}
 
 
 def _by_resources(numbers: Sequence[int], batch: Batch, spec: RunSpec) -> list[tuple[Mapping[str, Any], list[int]]]:
