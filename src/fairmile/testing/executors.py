@@ -5,7 +5,7 @@
         def place(self, ...) -> Place:
             return Place(workspace.runs, "pool", tmp_path, environ)
 
-`python -m fairmile.testing.executors` is a process of its own that submits members of a batch and follows them.
+`python -m fairmile.testing.executors` is a process of its own that submits runs and follows them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import NotFound
-from fairmile.runs.execute.executor import After, Executor, Graph, Handle, Member, PreparedRun, Task, TaskStatus
+from fairmile.runs.execute.executor import After, Executor, Graph, Handle, Member, PreparedRun, Task, TaskStatus, Work
 from fairmile.runs.execute.scheduler import Packing
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.runs import Runs
@@ -78,10 +78,16 @@ class Place:
         assert isinstance(made, PreparedRun)
         return made
 
-    def process(self, works: Sequence[Member]) -> subprocess.Popen[bytes]:
-        """Start a process that submits members of one batch and follows them to their ends."""
-        numbers = [str(work.number) for work in works]
-        argv = [sys.executable, "-m", __name__, self.kind, self.system or "-", str(works[0].batch), *numbers]
+    def begun(self, id: str) -> PreparedRun:
+        """Return a run of its own that was executed before, to go on with."""
+        run = self.runs.get(id)
+        return PreparedRun(run.folder, run.record, run.spec)
+
+    def process(self, works: Sequence[Member | PreparedRun]) -> subprocess.Popen[bytes]:
+        """Start a process that submits members of one batch, or runs that were begun, and follows them."""
+        names = [str(work.number) if isinstance(work, Member) else work.id for work in works]
+        batch = str(works[0].batch) if isinstance(works[0], Member) else "-"
+        argv = [sys.executable, "-m", __name__, self.kind, self.system or "-", batch, *names]
         return subprocess.Popen(argv, env=dict(self.environ), cwd=self.folder)
 
 
@@ -283,6 +289,26 @@ class ExecutorSuite(Suite):
         assert status.state is RunState.DONE
         assert count.read_text() == "once\n"
 
+    @asked_only_with("takes_runs")
+    def test_two_processes_that_go_on_with_a_run_execute_it_once(self, place: Place) -> None:
+        count = place.folder / "count"
+        first = place.run(f"echo try >> {count}; test $(wc -l < {count}) -gt 1 && sleep 2")
+        with place.executor() as executor:
+            (status,) = followed(executor, executor.submit([first])).values()
+        assert status.state is RunState.FAILED
+        again = place.begun(first.id)
+        other = place.process([again])
+        try:
+            with place.executor() as executor:
+                (status,) = followed(executor, executor.submit([again])).values()
+            assert other.wait(_PATIENCE_S) == 0
+        finally:
+            other.kill()
+            other.wait()
+        assert status.state is RunState.DONE
+        assert count.read_text() == "try\ntry\n"
+        assert _attempts(place.runs.get(first.id)) == 2
+
     def test_it_is_collected_after_its_submitter_was_killed(self, place: Place) -> None:
         mark = place.folder / "began"
         works = place.works(f"touch {mark}; sleep 2; echo all of it", 1)
@@ -303,13 +329,17 @@ class ExecutorSuite(Suite):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`executors KIND SYSTEM FOLDER NUMBER…`: submit members of a batch, follow them, tell whether all are done."""
-    kind, system, folder, *numbers = arguments
+    """`executors KIND SYSTEM FOLDER NUMBER…`, or `- RUN…` for runs: submit, follow, tell whether all are done."""
+    kind, system, folder, *names = arguments
     workspace = Workspace.open()
-    place = "" if system == "-" else system
-    name = workspace.runs.executors.statuses(Path(folder))
-    works = [Member(Path(folder), int(n), name[int(n)].id, place) for n in numbers]
-    with executor_of(workspace.runs, kind, place) as executor:
+    runs, place = workspace.runs, "" if system == "-" else system
+    works: Sequence[Work]
+    if folder == "-":
+        works = [PreparedRun(run.folder, run.record, run.spec) for run in map(runs.get, names)]
+    else:
+        statuses = runs.executors.statuses(Path(folder))
+        works = [Member(Path(folder), int(n), statuses[int(n)].id, place) for n in names]
+    with executor_of(runs, kind, place) as executor:
         over = followed(executor, executor.submit(works))
     return 0 if all(each.state is RunState.DONE for each in over.values()) else 1
 

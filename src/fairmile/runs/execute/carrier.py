@@ -49,7 +49,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "runs": ("__init__", "coverage"),
     "runs/record": ("__init__", "crate", "layout", "parts", "record", "values"),
     "runs/execute": (
-        *("__init__", "capture", "crew", "ending", "printed", "processes"),
+        *("__init__", "capture", "claims", "crew", "ending", "printed", "processes"),
         *("recorder", "watching", "worker", "written"),
     ),
 }

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from fairmile.base.errors import Conflict, FairmileError, Locked, Unsupported
-from fairmile.base.files import Holder, Lock
+from fairmile.base.errors import FairmileError, Unsupported
+from fairmile.runs.execute.claims import claim_prepared, is_done
 from fairmile.runs.execute.executor import Handle, Launch, Loop, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower, status_of
-from fairmile.runs.execute.recorder import check_no_orphan, execute
+from fairmile.runs.execute.recorder import execute
 from fairmile.runs.execute.worker import Batch
-from fairmile.runs.record.layout import RECORD, read_record
+from fairmile.runs.record.layout import RECORD
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
@@ -99,15 +98,15 @@ class InPlace:
         )
         return record, batch.root / work.id
 
-    def _execute_run(self, work: PreparedRun) -> RunRecord:
+    def _execute_run(self, work: PreparedRun) -> RunRecord | None:
         try:
-            with claimed(work) as claim:
-                if claim.record.result is not None and claim.record.result.state is RunState.DONE:
-                    return claim.record
-                launch = self._host.launch(claim)
-                claim.record.argv = list(launch.argv)
+            with claim_prepared(work.folder, work.record) as record:
+                if record is None or is_done(record):
+                    return record
+                launch = self._host.launch(replace(work, record=record))
+                record.argv = list(launch.argv)
                 done = execute(
-                    work.folder, claim.record, argv=launch.argv, env=launch.env, given=launch.given, echo=self._echo
+                    work.folder, record, argv=launch.argv, env=launch.env, given=launch.given, echo=self._echo
                 )
         except (FairmileError, OSError):
             if not (work.folder / RECORD).exists():  # it never began
@@ -153,21 +152,3 @@ class MembersOnly:
 
     def conclude(self, run: Run) -> None:
         """Members keep what they made in their folders."""
-
-
-@contextlib.contextmanager
-def claimed(work: PreparedRun) -> Iterator[PreparedRun]:
-    """Let one process at a time go on with a run; a fresh one is only known to who made its folder."""
-    if not (work.folder / RECORD).exists():
-        yield work
-        return
-    try:
-        with Lock(work.folder.parent / f".{work.id}.resume", timeout_s=0.5):
-            record = read_record(work.folder)
-            holder = record.attempts[-1].holder if record.attempts else ""
-            if record.result is None and not Holder.parse(holder, 0).is_dead_here():
-                raise Conflict(f"run {work.id} is executed by another process")
-            check_no_orphan(work.folder, work.id)
-            yield replace(work, record=record)
-    except Locked as error:
-        raise Conflict(f"run {work.id} is being resumed by another process") from error

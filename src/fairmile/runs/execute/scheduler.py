@@ -11,7 +11,7 @@ import math
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, Literal, Protocol
@@ -21,6 +21,7 @@ from fairmile.jobs.spec import After, JobSpec
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
 from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.carrier import local_job
+from fairmile.runs.execute.claims import claim_prepared, is_done
 from fairmile.runs.execute.executor import Condition, Handle, Loop, Member, PreparedRun, TaskStatus, Work
 from fairmile.runs.execute.following import status_of
 from fairmile.runs.execute.host import WorkspaceRuns
@@ -171,7 +172,19 @@ class Scheduler:
     # Runs of their own
 
     def _submit_run(self, work: PreparedRun, after: tuple[After, ...]) -> None:
-        """Hand a run over; its record, written before, says how to find it again."""
+        """Hand a run over unless somebody did; its record, written before, says how to find it again."""
+        with claim_prepared(work.folder, work.record) as begun:
+            if begun is None or is_done(begun) or self._is_queued(begun):
+                return
+            self._hand_over(replace(work, record=begun), after)
+
+    def _is_queued(self, record: RunRecord) -> bool:
+        if record.job is None or record.result is not None or record.state is not RunState.QUEUED:
+            return False
+        job = self._host.jobs().find(record.job.key)
+        return job is not None and bool(job.scheduler_id)  # else nobody knows whether it arrived
+
+    def _hand_over(self, work: PreparedRun, after: tuple[After, ...]) -> None:
         jobs, spec, folder = self._host.jobs(), work.spec, work.folder
         record = work.record.copy()
         key = f"{record.id}-{len(record.attempts)}"

@@ -24,18 +24,20 @@ from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fairmile.base.errors import Conflict, FairmileError, SystemFailure
+from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.files import Holder, write_failure
 from fairmile.runs.execute import capture
+from fairmile.runs.execute.claims import claim, claim_prepared, is_done
 from fairmile.runs.execute.crew import CANCELLED, TAKEN, Ended, Order, execute_all
-from fairmile.runs.execute.recorder import check_no_orphan, execute
-from fairmile.runs.record.layout import WORK, read_record
+from fairmile.runs.execute.recorder import execute
+from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import JobReference, RunRecord, RunState, TrialReference
 
 BATCH, MEMBERS = "batch.json", "members.jsonl"
 MEMBER = "FAIRMILE_MEMBER"  # stands in a launcher's command for that of a member
 _MOST_LINKS = 200  # files that are linked one by one into the folder of a member; of more code only the top
 _INTERRUPTED = 130
+_UNWRITTEN_S = 5.0  # a folder without a record that is as old was left by a process that died
 _AT_JOB, _RESUME = "FAIRMILE_BATCH_JOB", "FAIRMILE_RESUME"
 
 # Called while a member runs; it returns why the program is to be stopped, or nothing.
@@ -120,12 +122,23 @@ class Batch:
         have been `mended` tells what runs now, and not what ran before.
         """
         folder = self.root / member["id"]
-        record = self._claimed(folder, member, job, trial)
-        if record is None or _is_done(record):
-            return record
-        if mended:
-            now = self.fresh(member)
-            record.spec, record.captured, record.identity = now.spec, now.captured, now.identity
+        with self._claimed(folder, member, job, trial) as record:
+            if record is None or is_done(record):
+                return record
+            if mended:
+                now = self.fresh(member)
+                record.spec, record.captured, record.identity = now.spec, now.captured, now.identity
+            return self._execute(folder, member, record, look, then)
+
+    def _execute(
+        self,
+        folder: Path,
+        member: Mapping[str, Any],
+        record: RunRecord,
+        look: Look | None,
+        then: Callable[[RunRecord], None] | None,
+    ) -> RunRecord:
+        """Execute a member that was claimed."""
         work = folder / WORK
         values = {f"{{{name}}}": text for name, text in self.values.items()}
         values |= {"{run}": str(folder), "{source}": record.spec.folder or str(work)}
@@ -153,16 +166,20 @@ class Batch:
         above = {str(folder) for name in self.own for folder in PurePosixPath(name).parents}
         return list(_entries(code, "", self.own, self.own | above, is_deep=files <= _MOST_LINKS))
 
+    @contextlib.contextmanager
     def _claimed(
         self, folder: Path, member: Mapping[str, Any], job: JobReference | None, trial: TrialReference | None
-    ) -> RunRecord | None:
+    ) -> Iterator[RunRecord | None]:
+        """Give the record of a member to go on with; None while somebody is at it."""
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
-            return self._begun(folder, member, job, trial)
+            with self._begun(folder, member, job, trial) as record:
+                yield record
+            return
         except OSError as error:
             raise write_failure(str(folder), error) from error
-        return self.fresh(member, job, trial)
+        yield self.fresh(member, job, trial)
 
     def fresh(
         self, member: Mapping[str, Any], job: JobReference | None = None, trial: TrialReference | None = None
@@ -175,35 +192,26 @@ class Batch:
         record.identity = capture.identity(record.spec, record.captured)
         return record
 
+    @contextlib.contextmanager
     def _begun(
         self, folder: Path, member: Mapping[str, Any], job: JobReference | None, trial: TrialReference | None
-    ) -> RunRecord | None:
-        """Return the record of a member that was begun before, or None while somebody is at it."""
-        try:
-            record = read_record(folder)
-        except FileNotFoundError:  # whoever made the folder is about to write it, or died before
+    ) -> Iterator[RunRecord | None]:
+        """Give the record of a member that was begun before; None while somebody is at it."""
+
+        def fresh() -> RunRecord | None:  # whoever made the folder is about to write it, or died before
             age_s = time.time() - folder.stat().st_mtime
-            return None if age_s < 5 else self.fresh(member, job, trial)
-        if _is_done(record):
-            return record
-        if record.result is None and record.attempts:
-            holder = Holder.parse(record.attempts[-1].holder, 0)
+            return None if age_s < _UNWRITTEN_S else self.fresh(member)
+
+        def is_replaced(record: RunRecord, holder: Holder) -> bool:
             me = Holder.me()
             is_elsewhere = (holder.host, holder.place) != (me.host, me.place)
             # By its scheduler, or by who knows from there that the job before is over, but cannot write that here.
-            started_again = job is not None and (self.travelled or record.job == job)
-            if not holder.is_dead_here() and not (started_again and is_elsewhere):
-                return None
-        try:
-            check_no_orphan(folder, record.id)
-        except Conflict:
-            return None
-        record.job, record.trial = job or record.job, trial or record.trial
-        return record
+            return is_elsewhere and job is not None and (self.travelled or record.job == job)
 
-
-def _is_done(record: RunRecord) -> bool:
-    return record.result is not None and record.result.state is RunState.DONE
+        with claim(folder, fresh=fresh, is_replaced=is_replaced) as record:
+            if record is not None and not is_done(record):
+                record.job, record.trial = job or record.job, trial or record.trial
+            yield record
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
@@ -333,11 +341,15 @@ def _feed(execute_one: Callable[[Any], Ended]) -> int:
 
 
 def _ended_run(order: Mapping[str, Any]) -> Ended:
-    """Execute a run that was prepared, as an order describes it."""
+    """Execute a run that was prepared, as an order describes it; one that another process executes is left to that."""
     folder = Path(order["folder"])
     try:
-        record = RunRecord.from_dict(order["record"], "an order")
-        record = execute(folder, record, argv=order["argv"], env=order["env"], given=order["given"])
+        with claim_prepared(folder, RunRecord.from_dict(order["record"], "an order")) as record:
+            if record is None:
+                return Ended(0, folder.name, TAKEN)
+            if not is_done(record):
+                record.argv = list(order["argv"])
+                record = execute(folder, record, argv=order["argv"], env=order["env"], given=order["given"])
     except (FairmileError, OSError) as error:
         return Ended(0, folder.name, "failed", str(error))
     assert record.result is not None
