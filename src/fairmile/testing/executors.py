@@ -118,7 +118,8 @@ def followed(executor: Executor, handles: Collection[Handle]) -> dict[str, TaskS
     return over
 
 
-def _wait_for(condition: Callable[[], object]) -> None:
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until something holds."""
     until = time.monotonic() + _PATIENCE_S
     while not condition():
         assert time.monotonic() < until, "waited in vain"
@@ -133,7 +134,6 @@ class ExecutorSuite(Suite):
     """Tasks that succeed, fail, are killed, cancelled, retried, doubled and lost; the record is the same everywhere."""
 
     outlives = True  # whether a run goes on when the process that submitted it is killed
-    takes_runs = True  # whether it executes runs of their own, beside members of batches
     chains = False  # whether its system holds runs back until others have ended, without anybody who follows them
 
     def test_what_succeeds_has_a_complete_record(self, place: Place) -> None:
@@ -157,7 +157,6 @@ class ExecutorSuite(Suite):
         assert ours["result"].keys() == like_it["result"].keys()
         assert ours["attempts"][0].keys() == like_it["attempts"][0].keys()
 
-    @asked_only_with("takes_runs")
     def test_a_run_of_its_own_is_executed_alike(self, place: Place) -> None:
         works = [place.run("echo fine"), place.run("exit 4")]
         with place.executor() as executor:
@@ -203,7 +202,7 @@ class ExecutorSuite(Suite):
         other = place.process(works)
         handles = [Handle.of(work) for work in works]
         try:
-            _wait_for(lambda: mark.exists() and mark.read_text().strip())
+            wait_for(lambda: mark.exists() and mark.read_text().strip())
             with place.executor() as executor:
                 executor.cancel(handles)
                 (status,) = followed(executor, handles).values()
@@ -289,7 +288,6 @@ class ExecutorSuite(Suite):
         assert status.state is RunState.DONE
         assert count.read_text() == "once\n"
 
-    @asked_only_with("takes_runs")
     def test_two_processes_that_go_on_with_a_run_execute_it_once(self, place: Place) -> None:
         count = place.folder / "count"
         first = place.run(f"echo try >> {count}; test $(wc -l < {count}) -gt 1 && sleep 2")
@@ -314,7 +312,7 @@ class ExecutorSuite(Suite):
         works = place.works(f"touch {mark}; sleep 2; echo all of it", 1)
         handles = [Handle.of(work) for work in works]
         other = place.process(works)
-        _wait_for(lambda: mark.exists() or other.poll() is not None)
+        wait_for(lambda: mark.exists() or other.poll() is not None)
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
         with place.executor() as executor:

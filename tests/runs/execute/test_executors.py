@@ -87,8 +87,6 @@ class TestSchedulerOverSsh(ExecutorSuite):
 # Sockets of Parsl are closed by the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 class TestPilot(ExecutorSuite):
-    takes_runs = False
-
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         return Place(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))

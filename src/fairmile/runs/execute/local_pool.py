@@ -17,6 +17,16 @@ from fairmile.runs.record.run import Run, RunState
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
 
 
+def run_order(work: PreparedRun, host: RunHost) -> dict[str, Any]:
+    """Return what a process that knows nothing of this workspace needs to execute a run."""
+    if (work.folder / RECORD).exists():  # it is tried again
+        work = replace(work, record=read_record(work.folder))
+    launch = host.launch(work)
+    record = {**work.record.to_dict(), "argv": list(launch.argv)}
+    order = {"folder": str(work.folder), "record": record, "argv": list(launch.argv)}
+    return order | {"env": dict(launch.env), "given": dict(launch.given)}
+
+
 class LocalPool:
     """Executes so many runs at once, each process one after the other; they end with the block of this pool."""
 
@@ -81,13 +91,7 @@ class LocalPool:
             return Order(work.batch, work.number, work.id, argv=argv, log=work.batch / work.log)
         if isinstance(work, Member):
             return Order(work.batch, work.number, work.id)
-        if (work.folder / RECORD).exists():  # it is tried again
-            work = replace(work, record=read_record(work.folder))
-        launch = self._host.launch(work)
-        record = {**work.record.to_dict(), "argv": list(launch.argv)}
-        run = {"folder": str(work.folder), "record": record, "argv": list(launch.argv)}
-        run |= {"env": dict(launch.env), "given": dict(launch.given)}
-        return Order(work.folder, 0, work.id, run)
+        return Order(work.folder, 0, work.id, run_order(work, self._host))
 
     def _ended(self, ended: Ended) -> TaskStatus | None:
         """Return how a run ended; None where another process executes it, whose records are followed."""

@@ -1,19 +1,20 @@
 """The executor that is pilot jobs: workers that stay on a system, so that no run waits for its scheduler.
 
 Parsl does the work: it starts the workers, hands runs to them and replaces those that are lost. They end with the
-process that submitted them.
+process that submitted them; where that was killed, they end what they are at (see `pilot_exchange`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import shutil
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,11 @@ from fairmile.jobs.machines import Machine
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.request_rules import DEFAULT_TIME_S, make_request
 from fairmile.jobs.spec import JobSpec
+from fairmile.runs.execute import worker
 from fairmile.runs.execute.crew import TAKEN
-from fairmile.runs.execute.executor import Handle, Member, RunHost, TaskStatus, Work
+from fairmile.runs.execute.executor import Handle, Member, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower
+from fairmile.runs.execute.local_pool import run_order
 from fairmile.runs.execute.worker import Batch
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
@@ -42,14 +45,15 @@ _LOOK_EVERY_S = 0.5  # for the wish that a run be cancelled
 # What of our header Parsl writes itself.
 _THEIRS = ("--job-name", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--output", "--error")
 _CANCELLED = "it was cancelled"
+_EXCHANGE = "fairmile.runs.execute.pilot_exchange"
 
 
 class Pilot:
-    """Executes members of batches on pilot jobs of a machine; they end with the block of this executor.
+    """Executes runs on pilot jobs of a machine; they end with the block of this executor.
 
-    `blocks` pilot jobs are submitted, with the resources and software that the batch asks for and `workers` workers on
-    each node, or one for each core. The folder of the batch must be seen by the nodes; `address` is where they reach
-    this machine.
+    `blocks` pilot jobs are submitted, with the resources and software that the first run or batch asks for, and with
+    `workers` workers on each node, or one for each core. The folders of runs and batches must be seen by the nodes;
+    `address` is where they reach this machine.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class Pilot:
         self._run: Callable[..., Any] | None = None
         self._scratch: Path | None = None
         self._futures: dict[Any, Handle] = {}
+        self._own: set[Handle] = set()  # runs of their own
+        self._wishes: dict[Handle, Path] = {}
         self._over: set[Handle] = set()
         self._follower = Follower(host.collect)
 
@@ -75,15 +81,21 @@ class Pilot:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
-        """Hand members to the workers; the first submission starts them, like a job of its batch."""
+        """Hand runs to the workers; the first submission starts them, like a job of that run or batch."""
         handles = []
         for work in works:
-            if not isinstance(work, Member):
-                raise Unsupported(f"pilot jobs execute members of batches, which {work.id} is not")
             handle = Handle.of(work)
             self._over.discard(handle)
-            _wish(work.batch, work.id).unlink(missing_ok=True)
-            self._futures[self._app(work.batch)(str(work.batch), work.number, work.id)] = handle
+            if isinstance(work, PreparedRun):
+                self._own.add(handle)
+                order, start, spec = _run_order(work, self._host), work.folder.parent, work.spec
+            elif isinstance(work, Member):
+                order, start, spec = {"batch": str(work.batch), "number": work.number, "id": work.id}, work.batch, None
+            else:
+                raise Unsupported("a loop needs a process of its own, which pilot jobs do not give")
+            wish = self._wishes[handle] = _wish(start, work.id)
+            wish.unlink(missing_ok=True)
+            self._futures[self._app(start, spec)(order, str(wish))] = handle
             handles.append(handle)
         return handles
 
@@ -101,9 +113,8 @@ class Pilot:
     def cancel(self, handles: Collection[Handle]) -> None:
         """Wish that runs end: a worker sees that before it begins one, and while one runs."""
         for handle in handles:
-            if handle.batch is None:
-                raise UsageError(f"run {handle.run} is no member of a batch", hint="cancel it where it was submitted")
-            wish = _wish(handle.batch, handle.run)
+            start = handle.batch if handle.batch is not None else self._host.collect(handle.run).folder.parent
+            wish = _wish(start, handle.run)
             try:
                 wish.touch()
             except OSError as error:
@@ -113,21 +124,23 @@ class Pilot:
         """Return the run of a task."""
         return self._host.collect(handle.run)
 
-    def _app(self, batch: Path) -> Callable[..., Any]:
+    def _app(self, start: Path, spec: RunSpec | None) -> Callable[..., Any]:
+        """Return what hands an order to a worker; the pilot jobs are started once, and write below `start`."""
         if self._run is None:
             kernel_class, app = _parsl()
-            spec = RunSpec.model_validate(Batch.read(batch).shared.spec.to_dict())
-            like = JobSpec(argv=("true",), launch="plain", resources=spec.resources, software=spec.software)
-            request = make_request(self._machine.filled(like), self._machine.system)
-            self._scratch = Path(tempfile.mkdtemp(prefix=".pilot-", dir=batch))
+            like = spec or RunSpec.model_validate(Batch.read(start).shared.spec.to_dict())
+            job = JobSpec(argv=("true",), launch="plain", resources=like.resources, software=like.software)
+            request = make_request(self._machine.filled(job), self._machine.system)
+            self._scratch = Path(tempfile.mkdtemp(prefix=".pilot-", dir=start))
             config = _config(request, self._machine, self._scratch, self._workers, self._blocks, self._address)
             self._kernel = kernel_class(config)
-            self._run = app(execute_member, data_flow_kernel=self._kernel)
+            self._run = app(execute_order, data_flow_kernel=self._kernel)
         return self._run
 
     def _ended(self, future: Any) -> TaskStatus | None:
         """Return how a run ended; None where another process executes it, whose record is followed."""
         handle = self._futures.pop(future)
+        self._wishes.pop(handle).unlink(missing_ok=True)
         try:
             state, reason = future.result()
         except Exception as error:  # noqa: BLE001  whatever Parsl raises: the worker, the block or the interchange is gone
@@ -135,13 +148,17 @@ class Pilot:
         if state == TAKEN:
             return None
         self._over.add(handle)
+        if handle in self._own and state == str(RunState.DONE):
+            self._host.conclude(self._host.collect(handle.run))
         return TaskStatus(handle, RunState(state), reason)
 
 
-def execute_member(folder: str, number: int, id: str) -> tuple[str, str]:
-    """Execute a member on a worker, and return its state and why; only what the worker does not survive is raised."""
-    wish = _wish(Path(folder), id)
-    if wish.exists():
+def execute_order(order: Mapping[str, Any], wish: str) -> tuple[str, str]:
+    """Execute a run on a worker, and return its state and why; only what the worker does not survive is raised.
+
+    It is ended, or never begun, as soon as there is a file `wish`.
+    """
+    if os.path.exists(wish):
         return "cancelled", "it was cancelled before it began"
     looked_at = 0.0
 
@@ -151,11 +168,14 @@ def execute_member(folder: str, number: int, id: str) -> tuple[str, str]:
         if now - looked_at < _LOOK_EVERY_S:
             return ""
         looked_at = now
-        return _CANCELLED if wish.exists() else ""
+        return _CANCELLED if os.path.exists(wish) else ""
 
-    batch = Batch.read(Path(folder))
+    if "batch" not in order:
+        ended = worker.execute_order({**order, "env": {**os.environ, **order["env"]}}, look)
+        return ended.state, ended.reason
+    batch = Batch.read(Path(order["batch"]))
     try:
-        record = batch.execute(batch.member(number), look=look)
+        record = batch.execute(batch.member(order["number"]), look=look)
     except (FairmileError, OSError) as error:
         return "failed", str(error)
     if record is None or record.result is None:
@@ -163,9 +183,15 @@ def execute_member(folder: str, number: int, id: str) -> tuple[str, str]:
     return str(record.result.state), record.result.reason
 
 
-def _wish(batch: Path, id: str) -> Path:
-    """Return the file by which somebody wishes that a run be cancelled."""
-    return batch / f".cancel-{id}"
+def _run_order(work: PreparedRun, host: RunHost) -> dict[str, Any]:
+    """Return what a worker needs to execute a run; of variables only those that a pilot job has not, or otherwise."""
+    order = run_order(work, host)
+    return order | {"env": {name: value for name, value in order["env"].items() if os.environ.get(name) != value}}
+
+
+def _wish(folder: Path, id: str) -> Path:
+    """Return the file in the folder of a batch, or of all runs, by which somebody wishes that a run be cancelled."""
+    return folder / f".cancel-{id}"
 
 
 def _check(machine: Machine, blocks: int, workers: int | None) -> None:
@@ -199,7 +225,6 @@ def _config(
 ) -> Config:
     from parsl.config import Config
     from parsl.executors import HighThroughputExecutor
-    from parsl.executors.high_throughput import interchange
 
     # The programs that Parsl looks for by name stand beside its Python; modules may have put another one before it.
     beside = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
@@ -208,7 +233,7 @@ def _config(
     executor = HighThroughputExecutor(
         label="pilot",
         provider=_provider(request, machine, lines, blocks, cpus),
-        interchange_launch_cmd=[sys.executable, interchange.__file__],
+        interchange_launch_cmd=[sys.executable, "-P", "-m", _EXCHANGE, str(scratch), str(os.getpid())],
         address=address,
         max_workers_per_node=workers or cpus,
         worker_logdir_root=str(scratch),

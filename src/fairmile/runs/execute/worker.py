@@ -317,7 +317,7 @@ def start(arguments: Sequence[str]) -> int:
             job = _job(os.environ.pop(_AT_JOB, ""))  # no business of the programs
             return _feed(lambda number: _ended(batch, number, job))
         if given[1] == "--runs":
-            return _feed(_ended_run)
+            return _feed(execute_order)
         at_once = int(given[given.index("--at-once") + 1]) if "--at-once" in given else 1
         return _task(folder, given[2], at_once, launch)
     except (FairmileError, OSError) as problem:
@@ -340,7 +340,7 @@ def _feed(execute_one: Callable[[Any], Ended]) -> int:
     return 0
 
 
-def _ended_run(order: Mapping[str, Any]) -> Ended:
+def execute_order(order: Mapping[str, Any], look: Look | None = None) -> Ended:
     """Execute a run that was prepared, as an order describes it; one that another process executes is left to that."""
     folder = Path(order["folder"])
     try:
@@ -349,7 +349,8 @@ def _ended_run(order: Mapping[str, Any]) -> Ended:
                 return Ended(0, folder.name, TAKEN)
             if not is_done(record):
                 record.argv = list(order["argv"])
-                record = execute(folder, record, argv=order["argv"], env=order["env"], given=order["given"])
+                how = {name: order[name] for name in ("argv", "env", "given")}
+                record = execute(folder, record, look=look, **how)
     except (FairmileError, OSError) as error:
         return Ended(0, folder.name, "failed", str(error))
     assert record.result is not None
