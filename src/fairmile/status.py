@@ -184,7 +184,7 @@ def _alive(counts: Mapping[RunState, int]) -> int:
 
 
 def _of_sweep(sweep: Sweep, counts: Mapping[RunState, int], mean_s: float | None, now: float) -> Activity:
-    total = sweep.count or int(sweep.document.get("study", {}).get("settings", {}).get("trials") or 0)
+    total = sweep.study.settings.trials or 0 if sweep.is_study else sweep.count
     ended = sum(counts.values()) - _alive(counts)
     running = counts.get(RunState.RUNNING, 0)
     text = states_text(counts) or "none started"

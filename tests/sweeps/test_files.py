@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import InvalidDocument, NotFound, UsageError
-from fairmile.sweeps.files import read_document, source_document
+from fairmile.sweeps.files import collect_source, read_definition
 from fairmile.sweeps.model import Definition, Objective
+from fairmile.sweeps.record import Source
 
 SMALLEST = """\
 name: tide
@@ -24,9 +25,9 @@ axes:
 Read = Callable[..., Definition]
 
 
-def read_definition(files: Sequence[Path], *, environ: Mapping[str, str], **rest: Any) -> Definition:
+def definition_of(files: Sequence[Path], *, environ: Mapping[str, str], **rest: Any) -> Definition:
     """Return what files and a command line say of a sweep."""
-    return read_document(source_document(files, **rest), environ=environ)
+    return read_definition(collect_source(files, **rest), environ=environ)
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
         for place, text in enumerate(texts):
             Path(f"{place}.yaml").write_text(text)
         files = [Path(f"{place}.yaml") for place in range(len(texts))]
-        return read_definition(files, **{"params": {}, "environ": {}, **rest})
+        return definition_of(files, **{"params": {}, "environ": {}, **rest})
 
     return reading
 
@@ -70,7 +71,7 @@ def test_times_stay_texts_and_truth_values_stay_what_they_are(read: Read) -> Non
 
 def test_the_name_is_after_the_file_the_asset_or_the_command(read: Read) -> None:
     Path("My_Sweep.v2.yaml").write_text("axes: {a: 1}")
-    assert read_definition([Path("My_Sweep.v2.yaml")], params={}, environ={}).name == "my_sweep"
+    assert definition_of([Path("My_Sweep.v2.yaml")], params={}, environ={}).name == "my_sweep"
     assert read(what="bench", params={"a": 1}).name == "bench"
     assert read(command=["python", "src/train.py"], params={"a": 1}).name == "train"
 
@@ -196,7 +197,7 @@ def test_paths_start_at_the_file_that_says_them(read: Read, tmp_path: Path) -> N
     (tmp_path / "sub").mkdir()
     Path("sub/a.yaml").write_text("code: lib\naxes: {a: 1}\n")
     Path("b.yaml").write_text("notebook: n.ipynb\n")
-    found = read_definition([Path("sub/a.yaml"), Path("b.yaml")], params={}, environ={})
+    found = definition_of([Path("sub/a.yaml"), Path("b.yaml")], params={}, environ={})
     assert found.fields == {"code": [str(tmp_path / "sub/lib")], "notebook": str(tmp_path / "n.ipynb")}
 
 
@@ -381,22 +382,22 @@ def test_a_value_with_placeholders_is_checked_only_when_it_is_known(read: Read) 
 
 def test_a_file_that_is_not_there_is_named(read: Read) -> None:
     with pytest.raises(NotFound, match=r"there is no file none\.yaml"):
-        read_definition([Path("none.yaml")], params={}, environ={})
+        definition_of([Path("none.yaml")], params={}, environ={})
 
 
-# Documents
+# Sources
 
 PROJECT = 'name: old\nconfig: more.yaml\nexperiment:\n  epoch: "1,30"\n  wall: "12:00:00"\n'
 
 
-def test_a_document_is_json_and_gives_the_same_when_the_files_are_gone(read: Read, tmp_path: Path) -> None:
+def test_a_source_is_json_and_gives_the_same_when_the_files_are_gone(read: Read, tmp_path: Path) -> None:
     Path("a.yaml").write_text(SMALLEST + "code: lib\nselect: lr > 0.05\n")
-    document = source_document([Path("a.yaml")], params={"x": (1, 2)}, command=["echo", "{lr}"])
-    kept = json.loads(json.dumps(document))
-    assert kept == document
-    before = read_document(document, {})
+    source = collect_source([Path("a.yaml")], params={"x": (1, 2)}, command=["echo", "{lr}"])
+    kept = Source.from_dict(json.loads(json.dumps(source.to_dict())))
+    assert kept == source
+    before = read_definition(source, {})
     Path("a.yaml").unlink()
-    after = read_document(kept, {})
+    after = read_definition(kept, {})
     assert list(after.points) == list(before.points)
     assert len(after.points) == 4
     assert after.fields == {"argv": ["echo", "{lr}"], "code": [str(tmp_path / "lib")]}
@@ -407,11 +408,11 @@ def test_a_document_is_json_and_gives_the_same_when_the_files_are_gone(read: Rea
 def test_a_project_of_cloudmesh_is_kept_with_the_files_that_it_names(read: Read, change: Any, tmp_path: Path) -> None:
     Path("more.yaml").write_text("data: {scratch: /x}\n")
     Path("old.yaml").write_text(PROJECT)
-    document = json.loads(json.dumps(source_document([Path("old.yaml")], params={})))
-    before = read_document(document, {})
+    source = Source.from_dict(json.loads(json.dumps(collect_source([Path("old.yaml")], params={}).to_dict())))
+    before = read_definition(source, {})
     change(Path("old.yaml"))
     change(Path("more.yaml"))
-    after = read_document(document, {})
+    after = read_definition(source, {})
     for found in (before, after):
         assert (found.dialect.name, found.prefix, found.name) == ("cloudmesh", "experiment", "old")
         assert ids(found) == ["epoch_1_wall_12:00:00", "epoch_30_wall_12:00:00"]
@@ -434,6 +435,6 @@ def test_a_project_of_cloudmesh_can_be_changed_from_the_command_line(read: Read)
     assert found.fields["argv"] == ["echo"]
 
 
-def test_a_document_of_another_version_is_refused() -> None:
+def test_a_source_of_another_version_is_refused() -> None:
     with pytest.raises(UsageError, match="another version"):
-        read_document({"format": 99}, {})
+        Source.from_dict({"format": 99})

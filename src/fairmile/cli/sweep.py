@@ -27,6 +27,7 @@ from fairmile.sweeps.files import is_definition
 from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.generate import Generated, GenerationPlan
 from fairmile.sweeps.model import Definition, place_of
+from fairmile.sweeps.record import Source
 from fairmile.sweeps.results import ChangedSweep, PointStatus, SweepList, SweepPoints, SweepStatus
 from fairmile.sweeps.sweeps import SweepPlan, Sweeps
 from fairmile.workspace import Workspace
@@ -218,7 +219,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
             return 0
     try:
         points = _execute(out, sweeps, known, options)
-        metric = options["best"] or str(known.document.get("best") or "")
+        metric = options["best"] or known.record.best
         status = SweepStatus(known, points, sweeps.best(known, metric))
         out.show(status, lambda status: _print_outcome(out, workspace, status))
         return _exit_code(status, is_over=options["wait"] or not known.system)
@@ -296,7 +297,7 @@ def rm(out: Out, reference: str, dry_run: bool) -> None:
 
 def print_notes(out: Out, sweep: Sweep) -> None:
     """Print what a person should know before a new sweep runs."""
-    for note in sweep.document.get("notes", []):
+    for note in sweep.record.notes:
         out.say(f"note: {note}")
 
 
@@ -345,7 +346,7 @@ def _check_where(context: click.Context, system: str) -> None:
 
 def _read_points(
     workspace: Workspace, options: Mapping[str, Any], context: click.Context | None = None
-) -> tuple[Definition, dict[str, Any]]:
+) -> tuple[Definition, Source]:
     """Return the sweep that is defined; UsageError if an axis is a distribution."""
     definition, source = read_definition(workspace, options, context)
     for name in definition.distributions:
@@ -358,7 +359,7 @@ def _read_points(
 
 def read_definition(
     workspace: Workspace, options: Mapping[str, Any], context: click.Context | None = None, verb: str = "sweep"
-) -> tuple[Definition, dict[str, Any]]:
+) -> tuple[Definition, Source]:
     """Return the sweep that the words and options of a command line define."""
     words = list(options["words"])
     command = command_of(context) if context is not None else ()

@@ -164,7 +164,7 @@ def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _work(out: Out, studies: Studies, study: Sweep, options: Mapping[str, Any]) -> None:
-    wanted = study.document["study"]["settings"].get("trials") or 0
+    wanted = study.study.settings.trials or 0
 
     def look(trials: Sequence[TrialRecord]) -> None:
         out.progress(sum(each.state != "running" for each in trials), max(wanted, len(trials)))
@@ -228,7 +228,7 @@ def _show_status(out: Out, workspace: Workspace, study: Sweep) -> int:
 def _print_status(out: Out, workspace: Workspace, status: StudyStatus) -> None:
     study, best = status.study, status.best
     metrics = [each["metric"] for each in status.objectives]
-    names = list(study.document["study"]["distributions"])
+    names = list(study.study.distributions)
     states = Counter(each.state for each in status)
     shown = ", ".join(out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items())
     out.line(f"study {study.id}: {shown or 'no trial yet'}; {status.spent['node_hours']:.3g} node-hours")

@@ -30,10 +30,10 @@ from fairmile.sweeps.axes import parse_range, values
 from fairmile.sweeps.filters import Filter
 from fairmile.sweeps.model import Better, Definition, Objective, Points, place_of
 from fairmile.sweeps.origins import Origins, SourceFile, key_text, option_of
+from fairmile.sweeps.record import Source
 from fairmile.sweeps.space import Condition, Space
 from fairmile.sweeps.tuning.search_space import Space as TuningSpace
 
-_FORMAT = 1
 _OWN: dict[str, tuple[type, ...]] = {
     "name": (str,),
     "run": (str,),
@@ -135,7 +135,7 @@ DEFINITION_FILE = _DefinitionFile()
 SWEEP_ID = _SweepId()
 
 
-def source_document(
+def collect_source(
     files: Sequence[Path],
     *,
     params: Mapping[str, Any],
@@ -144,8 +144,8 @@ def source_document(
     allow_code: bool = False,
     changes: Mapping[str, Any] | None = None,
     folder: Path | None = None,
-) -> dict[str, Any]:
-    """Return all that a definition is made of as JSON: the texts of the files, and what the command line says.
+) -> Source:
+    """Return all that a definition is made of: the texts of the files, and what the command line says.
 
     `params` are axes that go before axes and settings of the same name in the files, `changes` are other keys of a
     file, such as `select`. `folder` is where relative paths of the command line start; without it, the current one.
@@ -156,41 +156,36 @@ def source_document(
     shown: dict[str, str] = {}
     for file in files:
         _collect(file, texts, shown)
-    return {
-        "format": _FORMAT,
-        "files": [os.path.abspath(file) for file in files],
-        "texts": texts,
-        "shown": shown,
-        "params": {name: list(said) if isinstance(said, tuple) else said for name, said in params.items()},
-        "what": what,
-        "command": list(command),
-        "changes": dict(changes or {}),
-        "folder": os.path.abspath(folder or ""),
-        "allow_code": allow_code,
-    }
+    return Source(
+        files=tuple(os.path.abspath(file) for file in files),
+        texts=texts,
+        shown=shown,
+        params={name: list(said) if isinstance(said, tuple) else said for name, said in params.items()},
+        what=what,
+        command=tuple(command),
+        changes=dict(changes or {}),
+        folder=os.path.abspath(folder or ""),
+        allow_code=allow_code,
+    )
 
 
-def read_document(document: Mapping[str, Any], environ: Mapping[str, str]) -> Definition:
-    """Return the definition that a document was made from; no other file is looked at."""
-    if document.get("format") != _FORMAT:
-        raise UsageError("the definition of the sweep was written by another version", hint="update fairmile")
-    texts: Mapping[str, str] = document["texts"]
-    files = [SourceFile(path, document["shown"][path], _located(path, texts, document)) for path in document["files"]]
-    params: Mapping[str, Any] = document["params"]
+def read_definition(source: Source, environ: Mapping[str, str]) -> Definition:
+    """Return the definition that a source holds; no other file is looked at."""
+    files = [SourceFile(path, source.shown[path], _located(path, source)) for path in source.files]
     reader = _reader_of(files)
     if reader is not None:
-        definition = _read_foreign(reader, document, environ)
+        definition = _read_foreign(reader, source, environ)
         fields = _absolute(definition.fields, os.path.dirname(files[0].path))
-        fields |= _absolute(_from_command_line(document), document["folder"])
+        fields |= _absolute(_from_command_line(source), source.folder)
         places = definition.origin
         definition = replace(
             definition,
             fields=fields,
-            sources=tuple(texts),
-            origin=lambda *path: option_of(path, document) or places(*path),
+            sources=tuple(source.texts),
+            origin=lambda *path: option_of(path, source) or places(*path),
         )
-        return _changed(definition, document["changes"])
-    return _Reading(files, params, document).definition()
+        return _changed(definition, source.changes)
+    return _Reading(files, source).definition()
 
 
 # Files
@@ -207,21 +202,20 @@ def _reader_of(files: Sequence[SourceFile]) -> DialectReader | None:
     return None
 
 
-def _read_foreign(reader: DialectReader, document: Mapping[str, Any], environ: Mapping[str, str]) -> Definition:
+def _read_foreign(reader: DialectReader, source: Source, environ: Mapping[str, str]) -> Definition:
     """Return what another tool's files define; files that changed since are read from what is kept of them."""
-    texts: Mapping[str, str] = document["texts"]
-    rest = {"environ": environ, "allow_code": bool(document["allow_code"]), "params": document["params"]}
-    if all(_is_still(path, text) for path, text in texts.items()):
-        shown = [document["shown"][path] for path in document["files"]]
-        are_near = [os.path.abspath(each) for each in shown] == document["files"]
-        return reader.read([Path(each) for each in (shown if are_near else document["files"])], **rest)
+    rest: dict[str, Any] = {"environ": environ, "allow_code": source.allow_code, "params": source.params}
+    if all(_is_still(path, text) for path, text in source.texts.items()):
+        shown = tuple(source.shown[path] for path in source.files)
+        is_same_place = tuple(map(os.path.abspath, shown)) == source.files
+        return reader.read([Path(each) for each in (shown if is_same_place else source.files)], **rest)
     with tempfile.TemporaryDirectory(prefix="fairmile-") as root:
-        for path, text in texts.items():
+        for path, text in source.texts.items():
             there = Path(root + path)
             there.parent.mkdir(parents=True, exist_ok=True)
             there.write_text(text, encoding="utf-8")
         try:
-            kept = reader.read([Path(root + path) for path in document["files"]], **rest)
+            kept = reader.read([Path(root + path) for path in source.files], **rest)
         except UsageError as error:
             raise UsageError(error.message.replace(root, ""), hint=error.hint) from None
     return replace(kept, origin=lambda *path: kept.origin(*path).replace(root, ""))
@@ -267,8 +261,8 @@ def _collect(file: Path, texts: dict[str, str], shown: dict[str, str]) -> None:
         _collect(part, texts, shown)
 
 
-def _located(path: str, texts: Mapping[str, str], document: Mapping[str, Any]) -> Located | None:
-    return None if path.endswith(PROGRAMS) else load_located(texts[path], file=document["shown"][path])
+def _located(path: str, source: Source) -> Located | None:
+    return None if path.endswith(PROGRAMS) else load_located(source.texts[path], file=source.shown[path])
 
 
 def _with_text_keys(data: Any) -> Any:
@@ -324,9 +318,9 @@ def _absolute(said: Mapping[str, Any], folder: str) -> dict[str, Any]:
     return found
 
 
-def _from_command_line(document: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"run": document["what"]} if document["what"] else {}
-    return {**found, **({"argv": list(document["command"])} if document["command"] else {})}
+def _from_command_line(source: Source) -> dict[str, Any]:
+    fields: dict[str, Any] = {"run": source.what} if source.what else {}
+    return {**fields, **({"argv": list(source.command)} if source.command else {})}
 
 
 # Our own files
@@ -335,11 +329,11 @@ def _from_command_line(document: Mapping[str, Any]) -> dict[str, Any]:
 class _Reading:
     """Makes a definition of what the files and the command line say."""
 
-    def __init__(self, files: Sequence[SourceFile], params: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-        self._document = document
-        self._params = params
+    def __init__(self, files: Sequence[SourceFile], source: Source) -> None:
+        self._source = source
+        self._params = source.params
         self._files = files
-        self._places = Origins(files, document)
+        self._places = Origins(files, source)
         self._said: dict[str, Any] = {}
         for file in files:
             data = self._checked(file)
@@ -350,11 +344,10 @@ class _Reading:
             if any(key in data for key in _EXECUTED):
                 self._said = {key: value for key, value in self._said.items() if key not in _EXECUTED}
             self._said = _merged(self._said, data)
-        changes: Mapping[str, Any] = document["changes"]
-        for key, value in changes.items():
+        for key, value in source.changes.items():
             if why := "no such key" if key not in _KEYS else _wrong_kind(key, value):
                 raise UsageError(f"{key}: {why}")
-        self._said = _merged(self._said, _absolute(changes, document["folder"]))
+        self._said = _merged(self._said, _absolute(source.changes, source.folder))
         if "argv" in self._said:
             self._said.setdefault("command", self._said.pop("argv"))
 
@@ -413,11 +406,11 @@ class _Reading:
         """Return the name that is given, else one after the file, the asset or the command."""
         if "name" in self._said:
             return str(self._said["name"])
-        what = self._document["what"]
+        what = self._source.what
         if self._files or what:
             text = Path(self._files[0].path if self._files else what).name
             return (slug(text.split(".")[0] if self._files or is_run_file(what) else text).lstrip("_") or "sweep")[:64]
-        return command_target(self._document["command"], {}).spec.name
+        return command_target(self._source.command, {}).spec.name
 
     def _words(self, key: str) -> list[str]:
         """Return a command that is a text or a list of words."""
@@ -584,7 +577,7 @@ class _Reading:
             fields["argv"] = self._words("command")
             if not fields["argv"]:
                 self._fail("the command is empty", "command")
-        fields |= _absolute(_from_command_line(self._document), self._document["folder"])
+        fields |= _absolute(_from_command_line(self._source), self._source.folder)
         if "notebook" in fields and ("argv" in fields or "run" in fields):
             self._fail("a notebook is executed by itself, without a command or an asset", "notebook")
         self._complete(fields)

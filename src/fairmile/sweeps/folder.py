@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from fairmile.base.errors import SystemFailure
+from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.files import Holder, write_atomic
 from fairmile.base.results import Result
 from fairmile.runs.record.values import Better, Value
+from fairmile.sweeps.record import StudyRecord, SweepRecord
 
 SWEEP = "sweep.json"
 COMBINED = "-combined"  # ends the id of the run that combines the results of a sweep
@@ -40,44 +41,50 @@ class Sweep(Result):
     """A sweep or study as its folder describes it."""
 
     folder: Path
-    document: Mapping[str, Any]
+    record: SweepRecord
 
     @property
     def id(self) -> str:
-        return str(self.document["id"])
+        return self.record.id
 
     @property
     def name(self) -> str:
-        return str(self.document["name"])
+        return self.record.name
 
     @property
     def created(self) -> float:
-        return float(self.document["created"])
+        return self.record.created
 
     @property
     def count(self) -> int:
-        return int(self.document["count"])
+        return self.record.count
 
     @property
     def system(self) -> str:
-        return str(self.document["system"])
+        return self.record.system
 
     @property
     def is_study(self) -> bool:
-        return "study" in self.document
+        return self.record.study is not None
+
+    @property
+    def study(self) -> StudyRecord:
+        """What makes it a study; UsageError for a sweep."""
+        if self.record.study is None:
+            raise UsageError(f"{self.id} is a sweep, not a study", hint=f"`fairmile sweep show {self.id}`")
+        return self.record.study
 
     @property
     def axes(self) -> Mapping[str, list[Value]]:
         """The values of each axis."""
-        return self.document["axes"]  # type: ignore[no-any-return]
+        return self.record.axes
 
     @property
     def objectives(self) -> list[tuple[str, Better]]:
         """The metrics that its file names, each with its direction where the file tells it."""
-        if self.is_study:
-            return [(each["metric"], each["better"]) for each in self.document["study"]["objectives"]]
-        best = str(self.document.get("best") or "")
-        return [(best, "")] if best else []
+        if self.record.study is not None:
+            return [(each.metric, each.better) for each in self.record.study.objectives]
+        return [(self.record.best, "")] if self.record.best else []
 
     def to_dict(self) -> SweepDict:
         return {
@@ -99,20 +106,25 @@ def list_sweeps(root: Path) -> list[Sweep]:
     """Return all sweeps below a folder, the newest first; a damaged one is left out."""
     found = []
     for file in root.glob(f"[!.]*/{SWEEP}"):
-        with contextlib.suppress(SystemFailure):
+        with contextlib.suppress(SystemFailure, UsageError):  # the latter for one of another version
             found.append(read_sweep(file.parent))
     return sorted(found, key=lambda sweep: sweep.created, reverse=True)
 
 
 def read_sweep(folder: Path) -> Sweep:
     """Return the sweep that a folder holds."""
+    file = folder / SWEEP
     try:
-        document = json.loads((folder / SWEEP).read_bytes())
+        document = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise SystemFailure(f"cannot read {folder / SWEEP}: {error}") from error
-    if not isinstance(document, dict) or "id" not in document:
-        raise SystemFailure(f"{folder / SWEEP} is damaged: expected the record of a sweep")
-    return Sweep(folder, document)
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    return Sweep(folder, SweepRecord.from_dict(document, str(file)))
+
+
+def write_sweep(folder: Path, record: SweepRecord) -> Sweep:
+    """Keep a sweep in its folder, for its owner alone: commands and variables may hold secrets."""
+    write_atomic(folder / SWEEP, json.dumps(record.to_dict()), mode=0o600)
+    return Sweep(folder, record)
 
 
 @contextlib.contextmanager

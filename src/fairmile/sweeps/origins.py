@@ -8,10 +8,11 @@ from typing import Any
 
 from fairmile.base.errors import Problem
 from fairmile.base.yaml import Located
+from fairmile.sweeps.record import Source
 
 _COMMAND_LINE = "the command line"
 _COMMAND = "the command behind --"
-_NO_DOCUMENT: Mapping[str, Any] = {"params": {}, "changes": {}, "command": []}
+_NO_SOURCE = Source()
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,16 @@ class SourceFile:
 class Origins:
     """Tells where something stands: in the last file that says it, below `settings` and `axes` also by its own name."""
 
-    def __init__(self, files: Sequence[SourceFile], document: Mapping[str, Any] = _NO_DOCUMENT) -> None:
+    def __init__(self, files: Sequence[SourceFile], source: Source = _NO_SOURCE) -> None:
         self._files = files
-        self._document = document
+        self._source = source
 
     def __call__(self, *path: str | int) -> str:
         """Return `file:line` of a setting, the file where no line is known, or the option that says it."""
         name = ".".join(map(str, path[1:] if path[:1] == ("axes",) else path))
-        if name in self._document["params"]:
+        if name in self._source.params:
             return f"-p {name}"
-        if option := option_of(path, self._document):
+        if option := option_of(path, self._source):
             return option
         file, line = self.find(path)
         return file if line is None else f"{file}:{line}"
@@ -59,11 +60,11 @@ class Origins:
         return Problem(message, ".".join(map(str, path)), file=file, line=line, hint=hint)
 
 
-def option_of(path: Sequence[str | int], document: Mapping[str, Any]) -> str:
+def option_of(path: Sequence[str | int], source: Source) -> str:
     """Return what else than -p says a setting on the command line, as typed; an empty text where nothing does."""
-    if path and path[0] in document["changes"]:
+    if path and path[0] in source.changes:
         return f"--{path[0]}"
-    return _COMMAND if path == ("command",) and document["command"] else ""
+    return _COMMAND if path == ("command",) and source.command else ""
 
 
 def _keys(data: Any, path: Sequence[str | int]) -> list[Any]:

@@ -36,11 +36,12 @@ from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
 from fairmile.sweeps.arguments import no_axes, program_axes
-from fairmile.sweeps.files import is_definition, read_document, source_document
-from fairmile.sweeps.folder import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
+from fairmile.sweeps.files import collect_source, is_definition, read_definition
+from fairmile.sweeps.folder import COMBINED, Sweep, clear_leftovers, list_sweeps, making, remove_folder, write_sweep
 from fairmile.sweeps.generate import Generated, GenerationPlan, Progress, generate, plan_generation
 from fairmile.sweeps.members import Members, kept
 from fairmile.sweeps.model import Definition, Point
+from fairmile.sweeps.record import Source, StudyRecord, SweepRecord
 from fairmile.sweeps.rendering import Renderer
 from fairmile.sweeps.results import (
     ChangedSweep,
@@ -56,7 +57,6 @@ from fairmile.sweeps.templates import Texts
 
 Definable = Definition | str | Path | Sequence[str]  # what defines a sweep: a file, an asset, the words of a command
 RESULTS = "results.json"
-_FORMAT = "fairmile-sweep/1"
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the points
 _LOOK_S = 0.5
@@ -138,7 +138,7 @@ class Sweeps:
         params: Mapping[str, Any] | None = None,
         allow_code: bool = False,
         changes: Mapping[str, Any] | None = None,
-    ) -> tuple[Definition, dict[str, Any]]:
+    ) -> tuple[Definition, Source]:
         """Return what files, a name or a command say of a sweep, and the same as data that can be kept.
 
         `program` is the path of a program and its arguments, some of which are axes, as `--lr 0.1,0.01`; `tuning` tells
@@ -152,7 +152,7 @@ class Sweeps:
             params = {**axes, **(params or {})}
             if not params:
                 raise no_axes(program[0])
-        document = source_document(
+        source = collect_source(
             [Path(file) for file in files],
             params=params or {},
             what=what,
@@ -160,11 +160,11 @@ class Sweeps:
             allow_code=allow_code,
             changes=changes or {},
         )
-        return read_document(document, environ=self._environ), document
+        return read_definition(source, environ=self._environ), source
 
     def read_any(
         self, what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None
-    ) -> tuple[Definition, dict[str, Any]]:
+    ) -> tuple[Definition, Source]:
         """Return what a file, the name of an asset, a program with its arguments, or a command say of a sweep."""
         if not isinstance(what, str | Path):
             is_path = Word(what[0]).is_path and is_program(Word(what[0]).path)
@@ -332,10 +332,10 @@ class Sweeps:
     def create(
         self,
         definition: Definition,
-        source: Mapping[str, Any],
+        source: Source,
         *,
         template: Path | None = None,
-        study: Mapping[str, Any] | None = None,
+        study: StudyRecord | None = None,
         **changes: Any,
     ) -> Sweep:
         """Freeze a sweep: its points with their identities, the code, the inputs, in a folder of its own."""
@@ -350,26 +350,25 @@ class Sweeps:
                 frozen.write_members(members.lines(frozen, id))
             elif given is not None:
                 shutil.copyfile(given, folder / Path(given).name)
-            document = {
-                "format": _FORMAT,
-                "id": id,
-                "name": definition.name,
-                "created": time.time(),
-                "source": dict(source),
-                "count": count,
-                "template": Path(given).name if given is not None else "",
-                "axes": {name: list(values) for name, values in definition.points.axes.items()},
-                "system": frozen.spec.system,
-                "spec": frozen.spec.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
-                "values": dict(frozen.values),
-                "best": definition.best,
-                "combine": list(definition.combine),
-                "notes": [*plan.notes, *frozen.notes],
+            record = SweepRecord(
+                id=id,
+                name=definition.name,
+                created=time.time(),
+                source=source,
+                count=count,
+                template=Path(given).name if given is not None else "",
+                axes={name: list(values) for name, values in definition.points.axes.items()},
+                system=frozen.spec.system,
+                spec=frozen.spec.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
+                values=dict(frozen.values),
+                best=definition.best,
+                combine=tuple(definition.combine),
+                notes=(*plan.notes, *frozen.notes),
+                study=study,
                 # Trials are made later, by other processes, from the file and what was said beside it.
-                **({"study": dict(study), "changes": kept(changes)} if study is not None else {}),
-            }
-            write_atomic(folder / SWEEP, json.dumps(document), mode=0o600)
-        return Sweep(folder, document)
+                changes=kept(changes) if study is not None else {},
+            )
+            return write_sweep(folder, record)
 
     def _freeze(self, plan: RunPlan, folder: Path, id: str, *, in_place: bool) -> Frozen:
         spec = plan.spec.model_copy(update={"group": id})
@@ -418,7 +417,7 @@ class Sweeps:
         """Remove a sweep; its runs stay."""
         sweep = self.get(reference)
         if dry_run:
-            return ChangedSweep(sweep.folder, sweep.document, "would be removed")
+            return ChangedSweep(sweep.folder, sweep.record, "would be removed")
         if any(not job.is_over for job in self._arrays(sweep)):
             raise Conflict(f"sweep {sweep.id} has jobs", hint=f"`fairmile sweep cancel {sweep.id}` ends them")
         with self._turn(sweep):  # nobody is at it
@@ -427,7 +426,7 @@ class Sweeps:
             remove_folder(sweep.folder)
         except OSError as error:
             raise write_failure(str(sweep.folder), error) from error
-        return ChangedSweep(sweep.folder, sweep.document, "removed")
+        return ChangedSweep(sweep.folder, sweep.record, "removed")
 
     # Status
 
@@ -555,15 +554,15 @@ class Sweeps:
         """Cancel the jobs of a sweep. Finished points stay, and points that are held back are not submitted."""
         sweep = self.get(reference)
         if not sweep.system:
-            return ChangedSweep(sweep.folder, sweep.document, "has no jobs, since it runs here")
+            return ChangedSweep(sweep.folder, sweep.record, "has no jobs, since it runs here")
         if dry_run:
-            return ChangedSweep(sweep.folder, sweep.document, "would be cancelled")
+            return ChangedSweep(sweep.folder, sweep.record, "would be cancelled")
         with self._turn(sweep, patience_s=_PATIENCE_S):
             _hold_back(sweep, ())
             members = Batch.read(sweep.folder).members()
             handles = [Handle(member["id"], sweep.folder) for member in members]
             self._runs().executors.on(sweep.system).cancel(handles)
-        return ChangedSweep(sweep.folder, sweep.document, "cancelled")
+        return ChangedSweep(sweep.folder, sweep.record, "cancelled")
 
     # What came out
 
@@ -591,7 +590,7 @@ class Sweeps:
             for each in found
         ]
         write_atomic(sweep.folder / RESULTS, json.dumps(rows, allow_nan=False))
-        command = sweep.document.get("combine")
+        command = sweep.record.combine
         before = self.combined(sweep)
         is_combined = before is not None and before.state is RunState.DONE
         if not command or is_combined or any(each.state != "done" for each in found):
@@ -601,7 +600,7 @@ class Sweeps:
             command,
             name=f"{sweep.name}-combined"[:64],
             inputs={"results": {"path": str(sweep.folder / RESULTS)}},
-            folder=sweep.document["source"].get("folder") or str(Path.cwd()),
+            folder=sweep.record.source.folder or str(Path.cwd()),
             tags=("combined", sweep.id),
         )
         folder = sweep.folder / "combine"

@@ -90,7 +90,7 @@ class StudyStatus(Results[TrialRecord]):
     @property
     def objectives(self) -> list[ObjectiveDict]:
         """The metrics to optimize, each with its direction."""
-        return [dict(each) for each in self.study.document["study"]["objectives"]]  # type: ignore[misc]
+        return [{"metric": each.metric, "better": each.better} for each in self.study.study.objectives]
 
     def to_dict(self) -> StudyStatusDict:
         return {

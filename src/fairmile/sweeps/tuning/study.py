@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
-from fairmile.base.files import Holder, write_atomic
+from fairmile.base.files import Holder
 from fairmile.base.results import Result
 from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
@@ -30,10 +29,11 @@ from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.trial import step_of_best, trial_result
 from fairmile.runs.record.values import Better
 from fairmile.runs.runs import Runs
-from fairmile.sweeps.files import read_document
-from fairmile.sweeps.folder import SWEEP, Sweep, read_sweep
+from fairmile.sweeps.files import read_definition
+from fairmile.sweeps.folder import Sweep, read_sweep, write_sweep
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Objective
+from fairmile.sweeps.record import Source, StudyRecord
 from fairmile.sweeps.sweeps import Definable, Sweeps
 from fairmile.sweeps.tuning.curves import hindsight, stopper
 from fairmile.sweeps.tuning.engine import ENGINES, Engine, Settings, TrialRecord
@@ -108,17 +108,13 @@ class Studies:
             self._check_place(definition, engine, settings, run.spec.system)
         return StudyPlan(space, definition.objectives, settings, run, trial_s, source)
 
-    def create(self, definition: Definition, source: Mapping[str, Any], **changes: Any) -> Sweep:
+    def create(self, definition: Definition, source: Source, **changes: Any) -> Sweep:
         """Make a study of a definition; `changes` are fields of its runs, or keys of `tuning` such as `trials`.
 
         The seed of the sampler is `tuning_seed`: `seed` is that of the runs.
         """
         space, settings = self._checked(definition, changes)
-        study = {
-            "settings": asdict(settings),
-            "distributions": {name: dict(each) for name, each in space.items()},
-            "objectives": [asdict(each) for each in definition.objectives],
-        }
+        study = StudyRecord(settings, {name: dict(each) for name, each in space.items()}, definition.objectives)
         made = self._sweeps.create(definition, source, study=study, **changes)
         try:
             self._check_place(definition, self.engine(made), settings, made.system)
@@ -166,11 +162,8 @@ class Studies:
 
     def extend(self, study: Sweep, *, trials: int) -> Sweep:
         """Give a study a budget of so many trials in all."""
-        said = {**study.document["study"]}
-        said["settings"] = {**said["settings"], "trials": trials}
-        document = {**study.document, "study": said}
-        write_atomic(study.folder / SWEEP, json.dumps(document), mode=0o600)
-        return Sweep(study.folder, document)
+        extended = replace(study.study, settings=replace(study.study.settings, trials=trials))
+        return write_sweep(study.folder, replace(study.record, study=extended))
 
     def engine(self, study: Sweep) -> Engine:
         """Return the engine over a study's folder."""
@@ -183,8 +176,7 @@ class Studies:
     def get(self, reference: str | Sweep) -> Sweep:
         """Return the study that an id, its unique start or end, a name that only one has, or `last` means."""
         study = self._sweeps.get(reference)
-        if not study.is_study:
-            raise UsageError(f"{study.id} is a sweep, not a study", hint=f"`fairmile sweep show {study.id}`")
+        _ = study.study  # a sweep raises
         return study
 
     def status(self, reference: str | Sweep) -> StudyStatus:
@@ -226,10 +218,9 @@ class Studies:
 
     def hindsight(self, study: Sweep) -> list[dict[str, Any]]:
         """Return, for each way to extrapolate curves, how often it would have been right on the finished trials."""
-        better = study.document["study"]["objectives"][0]["better"]
-        settings = study.document["study"]["settings"]
-        first_rung = Settings(**settings).first_rung or 1
-        judged = hindsight(self.trials(study), better, startup=settings["startup"], min_steps=first_rung)
+        better, settings = study.study.objectives[0].better, study.study.settings
+        first_rung = settings.first_rung or 1
+        judged = hindsight(self.trials(study), better, startup=settings.startup, min_steps=first_rung)
         return [
             {
                 "method": each.method,
@@ -253,8 +244,7 @@ class Studies:
             return [], [], []
         if not sweep.is_study:
             return sweep.objectives, [], []
-        distributions = sweep.document["study"]["distributions"]
-        log = [name for name, each in distributions.items() if each.get("log")]
+        log = [name for name, each in sweep.study.distributions.items() if each.get("log")]
         try:
             return sweep.objectives, self.hindsight(sweep), log
         except Unsupported:  # nothing here can extrapolate
@@ -308,7 +298,7 @@ class Studies:
         engine = self.engine(study)
         if not engine.shares:
             raise UsageError(
-                f"the engine {study.document['study']['settings']['engine']} works in one process only",
+                f"the engine {study.study.settings.engine} works in one process only",
                 hint="take engine: optuna for many workers on a system",
             )
         if self.is_live(study):
@@ -321,7 +311,7 @@ class Studies:
 
     def is_spent(self, study: Sweep) -> bool:
         """Tell whether all trials that a study may have are over."""
-        most = study.document["study"]["settings"]["trials"]
+        most = study.study.settings.trials
         ended = sum(each.state in ("done", "pruned") for each in self.trials(study))
         return most is not None and ended >= most
 
@@ -385,14 +375,11 @@ class Studies:
 
 
 def _engine(study: Sweep, ledger: Ledger) -> Engine:
-    said = study.document.get("study")
-    if not said:
-        raise UsageError(f"{study.id} is a sweep, not a study", hint=f"`fairmile sweep show {study.id}`")
-    settings = Settings(**said["settings"])
-    objectives = [Objective(**each) for each in said["objectives"]]
+    record = study.study
+    settings, objectives = record.settings, record.objectives
     return ENGINES[settings.engine](
         study.folder,
-        said["distributions"],
+        record.distributions,
         objectives,
         settings,
         spent=lambda: _budgeted(study, ledger),
@@ -413,7 +400,7 @@ def _best(study: Sweep, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
     The best of all that was measured may be a value of a trial that was stopped.
     """
-    signs = [1 if each["better"] == "lower" else -1 for each in study.document["study"]["objectives"]]
+    signs = [1 if each.better == "lower" else -1 for each in study.study.objectives]
     done = [each for each in trials if each.state in ("done", "pruned") and len(each.values) == len(signs)]
     costs = {each.number: [sign * value for sign, value in zip(signs, each.values, strict=True)] for each in done}
     if len(signs) == 1:
@@ -439,14 +426,14 @@ def _spent(study: Sweep, ledger: Ledger) -> SpentDict:
 
 def _nodes(study: Sweep) -> int:
     """Return how many nodes a worker has, and with it each trial."""
-    return (study.document["spec"].get("resources") or {}).get("nodes") or 1
+    return (study.record.spec.get("resources") or {}).get("nodes") or 1
 
 
 def _budgeted(study: Sweep, ledger: Ledger) -> dict[str, float]:
     """Return what was spent, for a budget; one of energy that nobody measures would never end, so it raises."""
     spent = _spent(study, ledger)
     over = [row.id for row in ledger.rows(group=study.id, states=[RunState.DONE, RunState.FAILED], limit=1)]
-    if study.document["study"]["settings"]["energy_j"] is not None and over and spent["energy_j"] is None:
+    if study.study.settings.energy_j is not None and over and spent["energy_j"] is None:
         raise SystemFailure(
             f"a budget of energy cannot be kept here: nothing measured that of run {over[0]}",
             hint="`fairmile watch --list` tells why; give trials, time or node_hours instead",
@@ -460,7 +447,7 @@ def _budgeted(study: Sweep, ledger: Ledger) -> dict[str, float]:
 
 def frozen_of(study: Sweep) -> Frozen:
     """Return what the runs of a study share."""
-    return Frozen(study.folder, RunSpec.model_validate(study.document["spec"]), study.document["values"])
+    return Frozen(study.folder, RunSpec.model_validate(study.record.spec), study.record.values)
 
 
 def _loop(study: Sweep, number: int, *arguments: str) -> Loop:
@@ -482,15 +469,14 @@ def work(
     signal that ends processes ends the trials that run, politely first; they are tried again later.
     """
     study, batch = read_sweep(folder), Batch.read(folder)
-    definition = read_document(study.document["source"], environ=environ)
+    record = study.record
+    definition = read_definition(record.source, environ=environ)
     task = int(environ.get("FAIRMILE_ARRAY_INDEX") or 0)
     job = JobReference(key=key, system=study.system, task=task) if key else None
-    objectives = [Objective(**each) for each in study.document["study"]["objectives"]]
-    template = study.document["template"]
-    changes = study.document.get("changes", {})
-    members = Members(definition, folder / template if template else None, environ, changes)
+    template = folder / record.template if record.template else None
+    members = Members(definition, template, environ, record.changes)
     batch = replace(batch, wrapper=tuple(launch)) if launch else batch
-    runner = TrialRunner(study.id, frozen_of(study), members, batch, objectives, job)
+    runner = TrialRunner(study.id, frozen_of(study), members, batch, study.study.objectives, job)
     stopped, me = folder / _STOP, Holder.me()
 
     def stop() -> bool:
