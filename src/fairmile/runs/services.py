@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from fairmile.catalog.assets import Assets
-from fairmile.catalog.catalog import Catalog
-from fairmile.envs.envs import Envs
-from fairmile.jobs.queue import Jobs
 from fairmile.meter.footprint import Supply
-from fairmile.runs.prediction import Predictor
-from fairmile.store.store import Store
+
+if TYPE_CHECKING:  # a run that needs none of them must not wait for their import
+    from fairmile.catalog.assets import Assets
+    from fairmile.catalog.catalog import Catalog
+    from fairmile.envs.envs import Envs
+    from fairmile.jobs.queue import Jobs
+    from fairmile.runs.prediction import Predictor
+    from fairmile.store.store import Store
 
 
 @dataclass(frozen=True)

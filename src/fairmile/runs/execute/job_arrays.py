@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError
-from fairmile.envs.envs import Envs
 from fairmile.jobs.queue import Jobs
 from fairmile.jobs.spec import After, Resources
 from fairmile.runs.execute.batches import ArrayState, Frozen, array_job
 from fairmile.runs.execute.remote_batches import RemoteBatches
+
+if TYPE_CHECKING:  # only jobs in an environment need it
+    from fairmile.envs.envs import Envs
 
 
 class Arrays:
