@@ -385,7 +385,7 @@ def test_a_pool_that_cannot_take_so_many_files_is_passed_over(tmp_path: Path, di
     assert pools.choose(1, files=50).pool.name == "a"
     choice = pools.choose(1, files=51)
     assert choice.pool.name == "b"
-    assert choice.notes == ("skipped pool 'a', which takes 50 more files and 51 are needed",)
+    assert choice.notes == ("skipped pool 'a', which has room for 50 more files, and 51 are needed",)
 
 
 def test_a_missing_pool_is_passed_over_with_its_reason(tmp_path: Path) -> None:

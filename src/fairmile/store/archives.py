@@ -252,14 +252,14 @@ class _Unpacking:
         if conflict is not None:
             path, parent = conflict
             if self.entries.target(parent) is not None:
-                raise refused(self._archive, path, f"leads through the symbolic link {shown(parent)}")
+                raise refused(self._archive, path, f"goes through the symbolic link {shown(parent)}")
             raise refused(self._archive, path, f"needs a folder where the file {shown(parent)} is")
 
     def check_links(self) -> None:
         """Refuse a symbolic link that leads out of the archive, be it by way of other links."""
         for path, target in self.entries.links():
             if not self._stays_inside(path, target):
-                raise refused(self._archive, path, f"is a symbolic link that leads out of the archive, to {target!r}")
+                raise refused(self._archive, path, f"is a symbolic link out of the archive, to {target!r}")
 
     def check_ratio(self, expanded_bytes: int) -> None:
         """Refuse a stream that expands as only a trap does."""
@@ -290,9 +290,9 @@ class _Unpacking:
     def _symlink(self, path: str, target: str) -> ManifestEntry:
         data = os.fsencode(target)
         if not data or b"\0" in data or len(data) > LONGEST_LINK_BYTES:
-            raise refused(self._archive, path, "is a symbolic link whose text no link can have")
+            raise refused(self._archive, path, "is a symbolic link with an invalid target")
         if target.startswith("/"):
-            raise refused(self._archive, path, f"is a symbolic link that leads out of the archive, to {shown(target)}")
+            raise refused(self._archive, path, f"is a symbolic link out of the archive, to {shown(target)}")
         return ManifestEntry(path, len(data), self._sink.add(data), _LINK_MODE)
 
     def _hardlink(self, path: str, member: Member) -> tuple[ManifestEntry, str]:
@@ -382,7 +382,7 @@ def _checked_path(archive: str, member: Member) -> str:
         if length > _LONGEST_PATH_BYTES:
             raise refused(archive, name, f"has a path of more than {_LONGEST_PATH_BYTES:,} bytes")
     except UnicodeEncodeError as error:
-        raise refused(archive, name, "has characters that no file name can have") from error
+        raise refused(archive, name, "has characters that a file name cannot contain") from error
     if not path and member.kind != "folder":
         raise refused(archive, name, "has no name")
     return path

@@ -162,7 +162,7 @@ def _bytes(path: str) -> bytes:
     try:
         return path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise UsageError(f"the path {path!r} holds characters that no file name can have") from error
+        raise UsageError(f"the path {path!r} has characters that a file name cannot contain") from error
 
 
 def _text(path: bytes) -> str:

@@ -408,7 +408,7 @@ class Pools:
             quotas = self._quotas.of(there)
         except OSError as error:
             raise SystemFailure(
-                f"cannot determine the free space of pool {pool.name!r} has: {there}: {error.strerror}",
+                f"cannot determine the free space of pool {pool.name!r}: {there}: {error.strerror}",
                 hint=f"check that the file system is mounted, or change `pools.{pool.name}.folder`",
             ) from error
         block = status.f_frsize or status.f_bsize
@@ -627,7 +627,7 @@ def _refusal(space: Space, need_bytes: int, files: int) -> str:
         held = f", {format_size(space.reserved_bytes)} are reserved" if space.reserved_bytes else ""
         return f"has {format_size(space.free_bytes)} free ({space.limited_by}{held})"
     if space.inodes_free is not None and files > space.inodes_free:
-        return f"takes {space.inodes_free} more files and {files} are needed"
+        return f"has room for {space.inodes_free} more files, and {files} are needed"
     return ""
 
 

@@ -233,7 +233,7 @@ def _in_order(entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:
     try:
         return iter(sorted(entries, key=lambda entry: entry.path.encode("utf-8", "surrogateescape")))
     except UnicodeEncodeError as error:
-        raise UsageError(f"the path {error.object!r} holds characters that no file name can have") from error
+        raise UsageError(f"the path {error.object!r} has characters that a file name cannot contain") from error
 
 
 def _check(entry: ManifestEntry) -> None:

@@ -237,7 +237,7 @@ class _Text:
     def expect(self, wanted: int) -> None:
         found = self.byte()
         if found != wanted:
-            raise self.wrong(f"holds part {found:#x} where {wanted:#x} is due")
+            raise self.wrong(f"has part {found:#x}, expected {wanted:#x}")
 
     def wrong(self, what: str) -> Integrity:
         return damaged(self.archive, f"the header of the 7z archive is damaged: it {what}")
@@ -246,7 +246,7 @@ class _Text:
 def _index(file: RandomAccess) -> tuple[list[_Folder], list[_File]]:
     magic, _, _, crc32, offset, size, header_crc32 = _SIGNATURE.unpack(file.at(0, _SIGNATURE.size, "the first header"))
     if magic != MAGIC:
-        raise damaged(file.archive, "this is no 7z archive")
+        raise damaged(file.archive, "this is not a 7z archive")
     if zlib.crc32(struct.pack("<QQL", offset, size, header_crc32)) != crc32:
         raise damaged(file.archive, "the first header of the 7z archive is damaged")
     if size == 0:
@@ -446,5 +446,5 @@ def _read_names(part: _Text, count: int) -> list[str]:
     except UnicodeDecodeError as error:
         raise part.wrong("holds a name that is not UTF-16") from error
     if len(names) != count + 1 or names.pop():
-        raise part.wrong(f"holds {len(names):,} names where {count:,} are due")
+        raise part.wrong(f"has {len(names):,} names, expected {count:,}")
     return names

@@ -119,7 +119,7 @@ def _member(source: Source, header: _Header, before: _Before) -> Iterator[Member
     elif kind == b"V":
         source.skip(_padded(size), "the label of the volume")
     else:
-        raise refused(source.archive, name, f"is of a kind that is not known: {kind!r}")
+        raise refused(source.archive, name, f"is of an unknown kind: {kind!r}")
 
 
 def _file(source: Source, header: _Header, before: _Before, name: str, size: int) -> Iterator[Member]:
@@ -306,13 +306,13 @@ def _number(raw: bytes, source: Source) -> int:
         return number
     digits = raw.split(b"\0", 1)[0].strip()
     if digits.strip(_OCTAL):
-        raise source.damaged(f"a header holds {digits!r} where a number is due")
+        raise source.damaged(f"a header has {digits!r}, expected a number")
     return int(digits or b"0", 8)
 
 
 def _decimal(source: Source, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) >> 63:
-        raise source.damaged(f"{text[:30]!r} stands where a number is due")
+        raise source.damaged(f"found {text[:30]!r}, expected a number")
     return int(text)
 
 

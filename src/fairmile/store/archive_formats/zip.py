@@ -109,7 +109,7 @@ class _Tail(RandomAccess):
 
     def at(self, offset: int, size: int, what: str) -> bytes:
         if not self._start <= offset <= self.size_bytes - size:
-            raise damaged(self.archive, f"{what} lies outside its place")
+            raise damaged(self.archive, f"{what} is outside the archive")
         return self._tail[offset - self._start : offset - self._start + size]
 
 
@@ -126,7 +126,7 @@ def _directory(tail: bytes, total_bytes: int, archive: str) -> _Directory:
     base = total_bytes - len(tail)
     at = _find_end(tail)
     if at < 0:
-        raise damaged(archive, "the zip archive has no end record: it is cut off, or no zip archive")
+        raise damaged(archive, "the zip archive has no end record: it is cut off, or not a zip archive")
     _, disk, first_disk, _, files, size, offset, _ = _END.unpack_from(tail, at)
     stop = base + at
     if 0xFFFF in (disk, first_disk, files) or 0xFFFFFFFF in (size, offset):
@@ -192,7 +192,7 @@ def _entries(file: RandomAccess, directory: _Directory) -> Iterator[_Entry]:
         yield _entry(head, window[at + _ENTRY.size : name_end], window[name_end:extra_end], file.archive)
         at, count = end, count + 1
     if count & 0xFFFF != directory.files & 0xFFFF:  # programs before zip64 let the number overflow
-        raise damaged(file.archive, f"{what} has {count:,} members where {directory.files:,} are announced")
+        raise damaged(file.archive, f"{what} has {count:,} members, expected {directory.files:,}")
 
 
 def _entry(head: tuple[int, ...], raw_name: bytes, raw_extra: bytes, archive: str) -> _Entry:
@@ -246,13 +246,13 @@ def _content(file: RandomAccess, directory: _Directory, entry: _Entry) -> Part:
     start = place + _LOCAL.size + local[9] + local[10]
     packed = Range(file, start, entry.packed_bytes, what)
     if entry.packed_bytes > file.size_bytes - start:
-        raise damaged(archive, f"is cut off: {entry.packed_bytes:,} bytes are announced at byte {start:,}", name)
+        raise damaged(archive, f"is cut off: expected {entry.packed_bytes:,} bytes at byte {start:,}", name)
     damage = partial(damaged, archive, member=name)
     stream = _decoded(packed, entry, archive)
     return Part(
         stream,
         entry.size_bytes,
-        lambda: damage(f"is shorter than the {entry.size_bytes:,} bytes that are announced"),
+        lambda: damage(f"is shorter than {entry.size_bytes:,} bytes"),
         (entry.crc32, lambda: damage("is damaged: its checksum is wrong")),
     )
 
