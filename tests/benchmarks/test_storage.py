@@ -72,11 +72,11 @@ def test_the_report_is_json(tmp_path: Path) -> None:
 def test_the_method_says_how_memory_was_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "takes_direct", lambda folder: False)
     (buffered,) = evaluate(plan([tmp_path], size_bytes=MB)).measured
-    told = {"storage": "dropped it", "unknown": "asked to drop it", "memory": "did not drop it"}
+    told = {"storage": "after dropping", "unknown": "request to drop", "memory": "could not be dropped"}
     assert told[buffered.read_from] in buffered.method
     monkeypatch.setattr(module, "_memory_bytes", lambda: MB)
     (larger,) = evaluate(plan([tmp_path], size_bytes=2 * MB)).measured
-    assert "larger than this host's memory" in larger.method
+    assert "larger than the memory" in larger.method
     assert larger.read_from == "storage"
 
 
@@ -237,7 +237,7 @@ def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(NotFound, match="no folder"):
         plan([tmp_path / "nothing"])
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         plan([tmp_path / "file"])
     with pytest.raises(UsageError, match="no folder to measure"):
         plan([])
@@ -250,11 +250,11 @@ def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "environ", "words"),
     [
-        ("/gpfs/scratch/me", {}, "scratch: many centres remove old files there"),
-        ("/data/me", {"SCRATCH": "/data"}, "scratch: many centres remove old files there"),
+        ("/gpfs/scratch/me", {}, "scratch: many centres delete old files"),
+        ("/data/me", {"SCRATCH": "/data"}, "scratch: many centres delete old files"),
         ("/local/job1", {"TMPDIR": "/local/job1", "SLURM_JOB_ID": "1"}, "$TMPDIR: emptied when the job ends"),
         ("/local/job1", {"TMPDIR": "/local/job1"}, ""),
-        ("/tmp/me", {}, "a folder for temporary files: may be emptied at any time"),
+        ("/tmp/me", {}, "temporary files: may be deleted at any time"),
         ("/work/x/y", {}, "purged after 30 days"),
         ("/home/me", {}, ""),
     ],
@@ -344,7 +344,7 @@ def test_reads_from_memory_do_not_win_over_measured_ones() -> None:
     found = rankings(made("cached", 50, read_from="memory"), made("disk"))
     assert found["large"] == ("disk", "cached")
     assert found["scratch"] == ("cached", "disk")
-    assert "no measure of the storage" in reasons(made("cached", 50, read_from="memory"))
+    assert "do not measure the storage" in reasons(made("cached", 50, read_from="memory"))
 
 
 def test_a_folder_without_room_for_the_data_is_left_out() -> None:

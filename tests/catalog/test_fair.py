@@ -773,7 +773,7 @@ def test_a_reproduction_is_a_run_on_record() -> None:
     for name in ("urn:other:x", "urn:known:dataset", body()["@id"]):
         found = finding(body("benchmark", reproducedBy=name), "R2b")
         assert found.outcome == "fail"
-        assert f"{name}, which is no run on record" in found.evidence
+        assert f"{name}, which is not a recorded run" in found.evidence
     assert finding(body("benchmark"), "R2b", Surroundings(resolves=known, runs=2)).outcome == "pass"
 
 

@@ -273,7 +273,7 @@ def test_a_job_is_cancelled(job: Fairmile) -> None:
     assert job("cancel", "endless").code == 0
     done = job("wait", "endless", "--timeout", "60")
     assert done.code == 1
-    assert done.out.endswith(": cancelled, cancelled on request\n")
+    assert done.out.endswith(": cancelled on request\n")
     assert job("cancel", "endless").out.endswith(": cancelled\n")
 
 
@@ -301,7 +301,7 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
         (["submit", "--memory", "lots", "--", "true"], "--memory: 'lots' is not a size"),
         (["submit", "--memory", "0", "--", "true"], "--memory: expected more than 0, found 0.0"),
         (["submit", "--env", "UNIT", "--", "true"], "--env 'UNIT' sets nothing"),
-        (["submit", "--env", "A B=1", "--", "true"], "--env: 'A B' is no environment variable that can be set"),
+        (["submit", "--env", "A B=1", "--", "true"], "--env: 'A B' is not an environment variable that can be set"),
         (["submit", "--name", "a b", "--", "true"], "--name: expected at most 64 letters, digits,"),
         (["submit", "--account", "a b", "--", "true"], "--account: expected one word that a header line can hold"),
         (["submit", "--signal", "FOO@9", "--", "true"], "--signal: expected 'USR1', 'USR2', 'TERM', 'INT' or 'HUP'"),
@@ -324,7 +324,7 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
         (["show", "nosuch"], "no job named 'nosuch'"),
         (["wait"], "missing argument 'JOB...'"),
         (["wait", "tides", "--timeout", "soon"], "'soon' is not a duration"),
-        (["log", "tides", "--task", "1"], "is no array: it has no task 1"),
+        (["log", "tides", "--task", "1"], "is not an array: it has no task 1"),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_is_submitted(

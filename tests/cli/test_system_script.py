@@ -74,9 +74,9 @@ def test_every_value_can_be_set(fairmile: Fairmile) -> None:
 def test_where_each_value_comes_from_is_shown(fairmile: Fairmile) -> None:
     lines = fairmile(*JURECA, "--explain", *TRAIN).out.splitlines()
     rows = {line.split("  ")[0]: line.split() for line in lines}
-    assert rows["nodes"][1:] == ["2", "asked", "for"]
+    assert rows["nodes"][1:] == ["2", "requested"]
     assert rows["CPUs per task"][3:] == ["32", "software", "set", "ddp"]
-    assert rows["time"][1:] == ["1h", "asked", "for"]
+    assert rows["time"][1:] == ["1h", "requested"]
     assert "#SBATCH" not in "".join(lines)
 
 
@@ -98,7 +98,7 @@ def test_the_script_is_written_to_a_file(fairmile: Fairmile, place: Path) -> Non
 def test_all_that_the_partition_cannot_give_is_refused_at_once(fairmile: Fairmile) -> None:
     result = fairmile("system", "script", *JURECA[2:], "--gpus-per-node", "8", "--time", "48:00:00", *TRAIN)
     assert (result.code, result.out) == (2, "")
-    assert "8 GPUs are requested, a node of partition dc-gpu of jureca has 4" in result.err
+    assert "8 GPUs requested, a node of partition dc-gpu of jureca has 4" in result.err
     assert "2d requested, partition dc-gpu of jureca allows 1d at most" in result.err
 
 

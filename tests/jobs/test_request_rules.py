@@ -107,7 +107,7 @@ class TestDefaults:
         )
         values = (found.nodes, found.tasks_per_node, found.cpus_per_task, found.gpus_per_node, found.qos, found.time_s)
         assert values == (2, 3, 5, 1, "slow", 3600)
-        assert {found.origins[name] for name in ("nodes", "tasks_per_node", "cpus_per_task", "qos")} == {"asked for"}
+        assert {found.origins[name] for name in ("nodes", "tasks_per_node", "cpus_per_task", "qos")} == {"requested"}
 
     def test_a_job_without_a_time_gets_one_hour_where_there_is_a_limit_and_is_told_so(self) -> None:
         found = ask()
@@ -196,26 +196,26 @@ class TestRefusals:
     def test_each_limit_is_named_with_what_to_do(self) -> None:
         found = refused(nodes=9, time_s="30:00:00", cpus_per_task=65, gpus_per_node=1, memory_gib=300)
         assert found == {
-            "nodes": ("9 nodes are requested, partition cpu of here allows 8 at most", "ask for less"),
+            "nodes": ("9 nodes requested, partition cpu of here allows 8 at most", "request less"),
             "gpus_per_node": (
-                "1 GPU is requested, partition cpu of here has none",
-                "ask for none, or go to a partition with GPUs: gpu",
+                "1 GPU requested, partition cpu of here has none",
+                "request none, or use a partition with GPUs: gpu",
             ),
             "cpus_per_task": (
                 "1 × 65 = 65 CPUs requested, a node of partition cpu of here has 64 cores",
-                "ask for less, or go to partition gpu",
+                "request less, or use partition gpu",
             ),
-            "memory_gib": ("300 GiB requested, a node of partition cpu of here has 256 GiB", "ask for less"),
-            "time": ("1d 6h requested, partition cpu of here allows 1d at most", "ask for less"),
+            "memory_gib": ("300 GiB requested, a node of partition cpu of here has 256 GiB", "request less"),
+            "time": ("1d 6h requested, partition cpu of here allows 1d at most", "request less"),
         }
 
     def test_more_gpus_than_a_node_has(self) -> None:
         message, hint = refused(partition="gpu", gpus_per_node=5)["gpus_per_node"]
-        assert message == "5 GPUs are requested, a node of partition gpu of here has 4"
-        assert hint == "ask for more nodes"
+        assert message == "5 GPUs requested, a node of partition gpu of here has 4"
+        assert hint == "request more nodes"
 
     def test_a_longer_time_leads_to_the_partition_that_gives_it(self) -> None:
-        assert refused(partition="gpu", time_s="3:00:00")["time"][1] == "ask for less, or go to partition cpu"
+        assert refused(partition="gpu", time_s="3:00:00")["time"][1] == "request less, or use partition cpu"
 
     def test_hardware_threads_count_as_cpus(self) -> None:
         assert ask(partition="gpu", cpus_per_task=96).cpus_per_task == 96
@@ -228,11 +228,11 @@ class TestRefusals:
 
     def test_more_nodes_than_there_are(self) -> None:
         message, _ = refused(partition="gpu", nodes=5)["nodes"]
-        assert message == "5 nodes are requested, partition gpu of here allows 4 at most"
+        assert message == "5 nodes requested, partition gpu of here allows 4 at most"
 
     def test_fewer_nodes_than_the_queue_gives(self) -> None:
         message, hint = refused(KNOWN["polaris"], partition="prod", nodes=2, account="me")["nodes"]
-        assert message == "2 nodes are requested, partition prod of polaris allows 10 at least"
+        assert message == "2 nodes requested, partition prod of polaris allows 10 at least"
         assert "debug" in hint
         assert ask(KNOWN["polaris"], partition="prod", account="me").nodes == 10
 

@@ -354,7 +354,7 @@ def test_a_push_that_lost_its_connection_goes_on_later(
     )
     with pytest.raises(Transient, match="connection unexpectedly closed") as caught:
         broken.push("lake", plain.address)
-    assert "what came is kept" in str(caught.value.hint)
+    assert "files that arrived are kept" in str(caught.value.hint)
     assert plain.other.refs() == []
     assert any((plain.folder / "incoming").iterdir())
     broken.push("lake", plain.address)

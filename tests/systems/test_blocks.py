@@ -80,7 +80,7 @@ class TestABlock:
 
     def test_says_where_published_rules_disagree_and_that_the_file_wins(self) -> None:
         notes = module_block(SYSTEMS["deep"], ["ddp"]).notes
-        assert any("nvidia-driver" in note and note.endswith("The system's file is followed.") for note in notes)
+        assert any("nvidia-driver" in note and note.endswith("Fairmile follows the system's file.") for note in notes)
 
     def test_of_a_framework_without_modules_is_empty_and_says_so(self) -> None:
         block = module_block(SYSTEMS["jureca"], ["graphcore"])

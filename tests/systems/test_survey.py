@@ -109,7 +109,7 @@ class TestHardware:
     def test_cannot_be_seen_where_no_scheduler_answers(self) -> None:
         alone = replace(FOUND, scheduler="shell", slurm=None, queues=())
         assert verdict("partition gpu", alone)[0] == "unknown"
-        assert verdict("scheduler", alone) == ("missing", "none answers")
+        assert verdict("scheduler", alone) == ("missing", "none found")
 
     def test_of_a_machine_alone_is_its_own(self) -> None:
         found = ProbeResult(

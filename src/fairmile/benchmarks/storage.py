@@ -236,9 +236,9 @@ def plan(
     `purged` says in words, for a folder and all below it, when files are removed.
     """
     if not paths:
-        raise UsageError("there is no folder to measure", hint="name one, such as $SCRATCH or /tmp")
+        raise UsageError("no folder to measure", hint="name one, such as $SCRATCH or /tmp")
     if size_bytes is not None and size_bytes < speed.SMALLEST_BYTES:
-        raise UsageError(f"{size_bytes} bytes are too few to measure with", hint=f"at least {speed.SMALLEST_BYTES}")
+        raise UsageError(f"{size_bytes} bytes are too few to measure", hint=f"at least {speed.SMALLEST_BYTES}")
     folders: dict[str, StorageFolder] = {}
     for path in paths:
         real = _folder(path)
@@ -280,11 +280,11 @@ def evaluate(
 def _folder(path: str | Path) -> str:
     real = os.path.realpath(path)
     if not os.path.exists(real):
-        raise NotFound(f"there is no folder {path}", hint="create it first; a measurement makes no folders")
+        raise NotFound(f"no folder {path}", hint="create it first")
     if not os.path.isdir(real):
-        raise UsageError(f"{path} is no folder", hint="name the folder that it lies in")
+        raise UsageError(f"{path} is not a folder", hint="name its folder")
     if not os.access(real, os.W_OK | os.X_OK):
-        raise DiskFailure(f"you may not write in {path}", hint="measuring writes files; choose a folder of yours")
+        raise DiskFailure(f"no write permission in {path}", hint="measuring writes files; choose a folder of yours")
     return real
 
 
@@ -299,7 +299,7 @@ def _place(
     if need > free_bytes:
         raise DiskFailure(
             f"measuring {real} needs {format_size(need)}, and it has {format_size(free_bytes)} free ({limit})",
-            hint="free some room, or measure with a smaller file: --size",
+            hint="free some space, or measure less with --size",
         )
     return StorageFolder(
         _label(real),
@@ -324,7 +324,7 @@ def _free(real: str, mount: Mount, quotas: Quotas | None) -> tuple[int, str]:
         raise DiskFailure(f"{real} is on a read-only file system", hint="choose another folder")
     rooms = [(status.f_bavail * status.f_frsize, "file system")]
     if status.f_files and status.f_favail < _FILES:
-        rooms.append((0, f"{status.f_favail} more files are allowed there"))
+        rooms.append((0, f"{status.f_favail} more files fit"))
     if speed.is_memory(mount):
         rooms += [(room, "memory") for room in _free_memory()]
     for quota in quotas.of(Path(real)) if quotas is not None else ():
@@ -351,7 +351,7 @@ def _free_memory() -> list[int]:
 
 def _lifetime(real: str, mount: Mount, purged: Mapping[str, str], environ: Mapping[str, str]) -> str:
     if speed.is_memory(mount):
-        return "takes memory away from the run and is empty after a restart"
+        return "uses the memory of the run and is empty after a restart"
     for folder, words in purged.items():
         if _is_below(real, folder):
             return words
@@ -360,10 +360,10 @@ def _lifetime(real: str, mount: Mount, purged: Mapping[str, str], environ: Mappi
         if environ.get(name) and _is_below(real, environ[name]):
             return f"${name}: emptied when the job ends"
     if _is_below(real, "/tmp") or _is_below(real, "/var/tmp"):
-        return "a folder for temporary files: may be emptied at any time"
+        return "temporary files: may be deleted at any time"
     scratch = environ.get("SCRATCH")
     if "scratch" in real.lower() or (scratch and _is_below(real, scratch)):
-        return "scratch: many centres remove old files there"
+        return "scratch: many centres delete old files"
     return ""
 
 
@@ -442,18 +442,18 @@ def _method(place: StorageFolder, direct: bool, read_from: speed.ReadFrom, writt
     if place.is_memory:
         way = "in memory"
     elif direct:
-        way = "past this host's memory (O_DIRECT)"
+        way = "bypassing the page cache (O_DIRECT)"
     elif written > _memory_bytes():
-        way = "larger than this host's memory"
+        way = "larger than the memory"
     else:
         way = {
-            "storage": "after this host dropped it from its memory",
-            "memory": "but from this host's memory, which did not drop it",
-            "unknown": "after this host was asked to drop it from its memory",
+            "storage": "after dropping the page cache",
+            "memory": "from the page cache, which could not be dropped",
+            "unknown": "after a request to drop the page cache",
         }[read_from]
     return (
         f"one process, one request at a time; {format_size(written)} in blocks of 4 MiB, read {way}; 4 KiB at random;"
-        f" {files} files of 4 KiB, looked up and read right after they were made"
+        f" {files} files of 4 KiB, read right after creation"
     )
 
 
@@ -514,8 +514,8 @@ class _Use:
 
 
 _USES = (
-    _Use("large files, read from end to end", ("seq_read_bytes_per_s",), reads=True),
-    _Use("large files, read here and there", ("random_read_per_s",), reads=True),
+    _Use("large files, sequential reads", ("seq_read_bytes_per_s",), reads=True),
+    _Use("large files, random reads", ("random_read_per_s",), reads=True),
     _Use("many small files", ("file_create_per_s", "file_stat_per_s", "file_read_per_s", "file_delete_per_s")),
     _Use("scratch and checkpoints", ("seq_write_bytes_per_s",), stays="never mind"),
     _Use("results to keep", ("seq_write_bytes_per_s",), stays="must"),
@@ -535,7 +535,7 @@ def _advice(use: _Use, usable: Sequence[Measured]) -> Advice:
     lasting = [each for each in usable if not each.place.lifetime]
     if use.stays == "must":
         if not lasting:
-            return Advice(use.name, (), "files stay in none of these folders: copy results elsewhere")
+            return Advice(use.name, (), "none of these folders keeps files: copy results elsewhere")
         usable = lasting
     ranked = sorted(usable, key=lambda each: (use.rank(each), -use.score(each)))
     first = ranked[0]
@@ -559,7 +559,7 @@ def _why(use: _Use, best: Measured, equals: Sequence[Measured], usable: Sequence
     if near := [each.path for each in others if not each.shares(place)]:
         parts.append(f"{' and '.join(near)} about as fast")
     if not use.is_known(best):
-        parts.append("its reads came from this host's memory, so this is no measure of the storage")
+        parts.append("reads came from the page cache and do not measure the storage")
     memory = max((each for each in usable if each.place.is_memory), key=use.score, default=best)
     faster = use.score(memory) / use.score(best)
     if faster > 1 / _EQUAL:

@@ -259,7 +259,7 @@ def _task(model: Card, dataset: Card) -> Reason | None:
 
 def _domain(model: Card, dataset: Card) -> Reason | None:
     common = _common(model.domains, dataset.domains)
-    return Reason("domain", f"both are of {common[0]}") if common else None
+    return Reason("domain", f"both are in {common[0]}") if common else None
 
 
 def _common(first: Sequence[str], second: Sequence[str]) -> list[str]:
@@ -270,7 +270,7 @@ def _common(first: Sequence[str], second: Sequence[str]) -> list[str]:
 def _format(model: Card, dataset: Card) -> Reason | None:
     given = set(dataset.formats)
     common = [text for text in accepted_formats(model) if format_name(text) in given]
-    return Reason("format", f"the model reads {common[0]}, which the data set is in") if common else None
+    return Reason("format", f"the model reads {common[0]}, the data set's format") if common else None
 
 
 def _signature(model: Card, dataset: Card) -> Reason | None:

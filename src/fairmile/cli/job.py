@@ -203,7 +203,9 @@ def _print_ends(workspace: Workspace, out: Out, ended: JobList, failed: list[Job
 
 
 def _because(status: JobStatus) -> str:
-    sentence = status.status.sentence
+    sentence, state = status.status.sentence, _words(status.state)
+    if sentence.startswith(f"{state} "):
+        return sentence.removeprefix(state)
     return f"{', ' if sentence[:1].islower() else ': '}{sentence}" if sentence else ""
 
 

@@ -117,7 +117,7 @@ class _Choice:
 
     def decide(self) -> None:
         self._decide_place()
-        self._take("nodes", self.spec.resources.nodes, "asked for")
+        self._take("nodes", self.spec.resources.nodes, "requested")
         self._take("nodes", self.here.min_nodes, "the minimum of the partition" * (self.here.min_nodes > 1))
         self._decide_gpus()
         self._decide_launch()
@@ -141,7 +141,7 @@ class _Choice:
     def _decide_place(self) -> None:
         asked = self.spec.resources
         if asked.partition:
-            self.origins["partition"] = "asked for"
+            self.origins["partition"] = "requested"
         elif any(each.partition == self.partition for each in self.sets):
             word = next(w for w, e in zip(self.spec.software, self.sets, strict=True) if e.partition == self.partition)
             self.origins["partition"] = f"software set {word}"
@@ -150,12 +150,12 @@ class _Choice:
             self.used.append("default_partition")
         self.qos = asked.qos or self.here.qos
         given = {"account": asked.account, "qos": asked.qos, "memory_gib": asked.memory_gib}
-        self.origins |= {name: "asked for" for name, value in given.items() if value}
+        self.origins |= {name: "requested" for name, value in given.items() if value}
         if self.here.qos and not asked.qos:
             self.origins["qos"] = f"partition {self.partition}"
 
     def _decide_gpus(self) -> None:
-        self._take("gpus_per_node", self.spec.resources.gpus_per_node, "asked for")
+        self._take("gpus_per_node", self.spec.resources.gpus_per_node, "requested")
         chosen, origin = self._from_sets("gpus_per_node")
         if chosen is not None:
             self._take("gpus_per_node", chosen.gpus_per_node, origin)
@@ -173,7 +173,7 @@ class _Choice:
         self.starter = named if named != "none" else _STARTERS[self.system.scheduler.dialect]
         chosen, origin = self._from_sets("launch")
         if self.spec.launch is not None:
-            self.launch, self.origins["launch"] = self.spec.launch, "asked for"
+            self.launch, self.origins["launch"] = self.spec.launch, "requested"
         elif chosen is not None:
             self.launch, self.origins["launch"] = str(chosen.launch), origin
             if self.launch == "ray":  # its own program starts the workers
@@ -190,13 +190,13 @@ class _Choice:
                     self._take("tasks_per_node", 1, "one task")
 
     def _decide_tasks(self) -> None:
-        self._take("tasks_per_node", self.spec.resources.tasks_per_node, "asked for")
+        self._take("tasks_per_node", self.spec.resources.tasks_per_node, "requested")
         gpus = self.values["gpus_per_node"]
         chosen, origin = self._from_sets("tasks_per_node")
         if chosen is not None:
             # A set with one task for each of its GPUs means so for fewer of them, too.
             by_gpu = chosen.tasks_per_node == "gpus" or (
-                chosen.tasks_per_node == chosen.gpus_per_node and self.origins["gpus_per_node"] == "asked for"
+                chosen.tasks_per_node == chosen.gpus_per_node and self.origins["gpus_per_node"] == "requested"
             )
             tasks = max(gpus, 1) if by_gpu or not isinstance(chosen.tasks_per_node, int) else chosen.tasks_per_node
             self._take("tasks_per_node", tasks, f"{origin}: one for each GPU" if by_gpu else origin)
@@ -206,7 +206,7 @@ class _Choice:
         self._take("tasks_per_node", 1, one)
 
     def _decide_cpus(self) -> None:
-        self._take("cpus_per_task", self.spec.resources.cpus_per_task, "asked for")
+        self._take("cpus_per_task", self.spec.resources.cpus_per_task, "requested")
         tasks, gpus, here = self.values["tasks_per_node"], self.values["gpus_per_node"], self.here
         chosen, origin = self._from_sets("cpus_per_task")
         wanted = chosen.cpus_per_task if chosen is not None else None
@@ -235,7 +235,7 @@ class _Choice:
     def _decide_time(self) -> None:
         asked, limit = self.spec.resources.time_s, self.here.max_time
         if asked is not None:
-            self.time_s, self.origins["time_s"] = asked, "asked for"
+            self.time_s, self.origins["time_s"] = asked, "requested"
         elif limit is not None or self.system.scheduler.needs_time:
             self.time_s = min(DEFAULT_TIME_S, limit or DEFAULT_TIME_S)
             self.origins["time_s"] = "default"
@@ -279,7 +279,7 @@ def _too_many_nodes(choice: _Choice) -> Iterator[Problem]:
     if nodes < here.min_nodes:
         message = f"{_count(nodes, 'node')} requested, {_giver(choice)} allows {here.min_nodes:,} at least"
         fitting = [name for name, each in choice.system.partitions.items() if each.min_nodes <= nodes]
-        yield Problem(message, "nodes", hint=_instead(fitting, "smaller jobs", f"ask for {here.min_nodes} or more"))
+        yield Problem(message, "nodes", hint=_instead(fitting, "smaller jobs", f"request {here.min_nodes} or more"))
 
 
 def _too_much_of_a_node(choice: _Choice) -> Iterator[Problem]:
@@ -287,10 +287,10 @@ def _too_much_of_a_node(choice: _Choice) -> Iterator[Problem]:
     if here.gpu is None and gpus and here.cores is not None:
         have = [name for name, each in choice.system.partitions.items() if each.gpu]
         message = f"{_count(gpus, 'GPU')} requested, {_giver(choice)} has none"
-        yield Problem(message, "gpus_per_node", hint=_instead(have, "GPUs", "ask for none"))
+        yield Problem(message, "gpus_per_node", hint=_instead(have, "GPUs", "request none"))
     if here.gpu is not None and gpus > here.gpu.count:
         message = f"{_count(gpus, 'GPU')} requested, a node of {_giver(choice)} has {here.gpu.count}"
-        yield _beyond(choice, "gpus_per_node", "gpu", message, _gpus, gpus, "ask for more nodes")
+        yield _beyond(choice, "gpus_per_node", "gpu", message, _gpus, gpus, "request more nodes")
     tasks, cpus, room = choice.values["tasks_per_node"], choice.values.get("cpus_per_task", 1), choice.cpus
     if room is not None and tasks * cpus > room:
         per_core = room // (here.cores or 1)
@@ -312,7 +312,7 @@ def _threads(partition: Partition) -> int:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"1 {noun} is" if number == 1 else f"{number:,} {noun}s are"
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _giver(choice: _Choice) -> str:
@@ -320,7 +320,7 @@ def _giver(choice: _Choice) -> str:
 
 
 def _instead(names: Sequence[str], what: str, otherwise: str) -> str:
-    return f"{otherwise}, or go to a partition with {what}: {', '.join(names)}" if names else otherwise
+    return f"{otherwise}, or use a partition with {what}: {', '.join(names)}" if names else otherwise
 
 
 def _beyond(
@@ -330,11 +330,11 @@ def _beyond(
     message: str,
     given: Callable[[Partition], float],
     wanted: float,
-    otherwise: str = "ask for less",
+    otherwise: str = "request less",
 ) -> Problem:
     """Return the problem of a limit that is passed, with the partitions that give as much."""
     fitting = [name for name, each in choice.system.partitions.items() if given(each) >= wanted]
-    hint = f"{otherwise}, or go to partition {' or '.join(fitting)}" if fitting else otherwise
+    hint = f"{otherwise}, or use partition {' or '.join(fitting)}" if fitting else otherwise
     if choice.system.is_unverified(f"partitions.{choice.partition}.{path}"):
         hint += "; this limit is unverified: correct it in a system file of your own"
     return Problem(message, field, hint=hint)

@@ -194,7 +194,7 @@ def _about(system: System, name: str, chosen: SoftwareSet, partition: str) -> It
     if _doubted(system, name, sets.index(chosen)):
         yield f"The lines of {name} on {system.name} are unverified."
     for sentence in chosen.disagrees:
-        yield f"{name} on {system.name}: {sentence} The system's file is followed."
+        yield f"{name} on {system.name}: {sentence} Fairmile follows the system's file."
     if chosen.note:
         yield f"{name} on {system.name}: {chosen.note}"
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fairmile.base.units import parse_duration
+from fairmile.base.words import did_you_mean
 
 Steps: TypeAlias = tuple[str | int, ...]  # where a value stands in a system file
 
@@ -55,7 +56,7 @@ def _dialect(name: str) -> str:
 
     if name not in entry_points(group="fairmile.schedulers").names:
         known = f"{', '.join(map(repr, DIALECTS[:-1]))} or {DIALECTS[-1]!r}"
-        raise ValueError(f"expected {known}, found {name!r}")
+        raise ValueError("; ".join(filter(None, [f"expected {known}, found {name!r}", did_you_mean(name, DIALECTS)])))
     return name
 
 

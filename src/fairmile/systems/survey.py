@@ -160,7 +160,7 @@ def _basics(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
     architectures = there or ((result.architecture,) if result.architecture else ())
     if system.architecture != "any":
         yield _row("architecture", system.architecture, architectures[0] if len(architectures) == 1 else "")
-    answers = result.scheduler if result.scheduler != "shell" else "none answers"
+    answers = result.scheduler if result.scheduler != "shell" else "none found"
     dialect = system.scheduler.dialect
     same = result.scheduler == dialect
     yield SurveyRow(

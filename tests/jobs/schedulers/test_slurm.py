@@ -250,7 +250,7 @@ class TestStatus:
     @pytest.mark.parametrize(
         "reason, words",
         [
-            ("Priority", "Other jobs go before it"),
+            ("Priority", "Other jobs have higher priority"),
             ("Resources", "waits for enough free nodes"),
             ("Dependency", "waits for another job"),
             ("DependencyNeverSatisfied", "will never start. Cancel it"),
@@ -270,7 +270,7 @@ class TestStatus:
             ("PartitionTimeLimit", "more time than its partition allows"),
             ("PartitionNodeLimit", "Request fewer"),
             ("BeginTime", "starts by itself"),
-            ("JobArrayTaskLimit", "as you allowed at once"),
+            ("JobArrayTaskLimit", "limit of concurrent tasks"),
             ("Licenses", "licence"),
             ("SomethingNew", "Reason given by Slurm: SomethingNew."),
         ],
@@ -609,7 +609,7 @@ class TestAgainstARealSlurmWithAccounting:
             ("--time=500", "within the partition's limit"),
             ("--nodes=99", "fewer nodes"),
             ("--constraint=nope", "no node has the constraint"),
-            ("--mem=999G", "ask for less"),
+            ("--mem=999G", "request less"),
         ],
     )
     def test_what_cannot_be_had_is_refused_with_a_hint(self, accounted: Live, option: str, hint: str) -> None:

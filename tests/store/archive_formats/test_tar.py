@@ -201,5 +201,5 @@ def test_the_continuation_of_another_volume_is_not_supported() -> None:
 
 
 def test_a_member_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(UsageError, match="the member 'a' is of a kind that is not known: b'Z'"):
+    with pytest.raises(UsageError, match="the member 'a' is of an unknown kind: b'Z'"):
         unpacked(mended(header(type=b"Z")))

@@ -39,7 +39,7 @@ def _a1a(facts: Facts) -> Verdict:
     if access.level == "public":
         return Verdict(1, access.stated)
     if not access.restricted:
-        return Verdict(0.5, f"{access.stated} is no known level ({_LEVELS})", state)
+        return Verdict(0.5, f"{access.stated} is not a known level ({_LEVELS})", state)
     points = 1.0 if access.conditions else 0.5
     return Verdict(points, f"{access.stated}, {conditions}", facts.fill("conditionsOfAccess"))
 
@@ -60,7 +60,7 @@ def _content_addresses(facts: Facts) -> tuple[float | None, str]:
     odd = next((address for address in facts.addresses if unusable(address)), "")
     barred = f"; {shown(odd)}: {unusable(odd)}" if odd and best[0] < 1 else ""
     if facts.kind not in DATA_KINDS | CODE_KINDS and not best[0]:
-        return None, f"a {facts.noun} has no content beside its card"
+        return None, f"a {facts.noun} has no content besides its card"
     page = usable(facts.card.texts("url"))
     if page and best[0] < 0.5:
         return 0.5, f"only a page: url {shown(page)} (declared, not probed){barred}"
@@ -77,7 +77,7 @@ def _give_address(facts: Facts) -> str:
 def _a1b(facts: Facts) -> Verdict:
     found = next((text for text in (facts.name, facts.card.iri) if text and facts.resolves(text)), "")
     card = Part(
-        "A1b.card", float(bool(found)), f"{shown(found)} leads to the card" if found else "no catalog finds the card"
+        "A1b.card", float(bool(found)), f"{shown(found)} resolves to the card" if found else "no catalog lists the card"
     )
     share, said = _content_addresses(facts)
     address = Part("A1b.address", share, said)
@@ -94,7 +94,7 @@ def _a1b(facts: Facts) -> Verdict:
 def _a1c(facts: Facts) -> Verdict:
     if not facts.addresses:
         if facts.granted:
-            return not_for(facts, f"{facts.access.level}: no public address is asked for")
+            return not_for(facts, f"{facts.access.level}: no public address needed")
         if facts.kind not in DATA_KINDS | CODE_KINDS:
             return not_for(facts, f"this {facts.noun} gives no address")
         return Verdict(0, "no address of the content", _give_address(facts))
@@ -132,7 +132,7 @@ def _a1d(facts: Facts) -> Verdict:
             0.5 if "http" in schemes else 0, f"{facts.access.level}, but over {', '.join(sorted(schemes))}", fix
         )
     points = 0.5 if facts.access.conditions else 0.0
-    return Verdict(points, f"{facts.access.level}, and no address where one would sign in", fix)
+    return Verdict(points, f"{facts.access.level}, and no address to sign in", fix)
 
 
 def _a2(facts: Facts) -> Verdict:

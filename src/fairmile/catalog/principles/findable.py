@@ -51,13 +51,13 @@ def _f1a(facts: Facts) -> Verdict:
     seen = f"@id is {shown(iri)}"
     better = facts.put("@id")
     if not is_iri(iri):
-        return Verdict(0, f"{seen}, which is no absolute address", better)
+        return Verdict(0, f"{seen}, which is not an absolute URI", better)
     if _NOBODYS_HOST.match(iri):
-        return Verdict(0, f"{seen}, on a host that belongs to nobody", better)
+        return Verdict(0, f"{seen}, on a reserved host", better)
     if out_of_reach(iri):
-        return Verdict(0, f"{seen}, which means nothing elsewhere ({out_of_reach(iri)})", better)
+        return Verdict(0, f"{seen}, which nobody else can resolve ({out_of_reach(iri)})", better)
     if scheme_of(iri) not in _KNOWN_SCHEMES:
-        return Verdict(0.5, f"{seen}, of a scheme that few know", better)
+        return Verdict(0.5, f"{seen}, with an uncommon scheme", better)
     return Verdict(1, seen)
 
 
@@ -101,19 +101,19 @@ def _f1d(facts: Facts) -> Verdict:
     if facts.kind == "run" and not version:
         start = facts.card.text("startTime")
         if start:
-            return Verdict(1, f"a run is told apart by its start, {shown(start)}")
+            return Verdict(1, f"a run is identified by its start, {shown(start)}")
         return Verdict(0, "neither version nor startTime", facts.put("startTime"))
     stated = bool(version) and not version.startswith(DIGEST_VERSION_PREFIX)
     if stated:
         seen = f"version {shown(version)!r}"
     else:
-        seen = f"version {shown(version)!r} is only the digest of a source without one" if version else "no version"
+        seen = f"version {shown(version)!r} is a digest, because the source has no version" if version else "no version"
     wanted = [] if stated else ["set version=VERSION"]
     parts = [Part("F1d.version", float(stated), seen)]
     points = float(stated)
     if facts.around.versions > 1:
         link = facts.any_of(("wasRevisionOf", "supersededBy"))
-        said = f"{link} {facts.quote(link)}" if link else f"{facts.around.versions} versions, none linked from here"
+        said = f"{link} {facts.quote(link)}" if link else f"{facts.around.versions} versions, none linked"
         parts.append(Part("F1d.linked", float(bool(link)), said))
         points = 0.6 * stated + 0.4 * bool(link)
         seen = f"{seen}; {said}"
@@ -166,7 +166,7 @@ def _f3(facts: Facts) -> Verdict:
     if facts.bad_checksums:
         name, algorithm, value = facts.bad_checksums[0]
         more = f"; {len(facts.bad_checksums) - 1} more" if len(facts.bad_checksums) > 1 else ""
-        seen = f"{algorithm} of {shown(name)} is {value!r}, which is no checksum{more}"
+        seen = f"{algorithm} of {shown(name)} is {value!r}, which is not a checksum{more}"
         return Verdict(0, seen, facts.put("distribution"))
     address = next((found for entry, _ in facts.files if (found := usable(file_addresses(entry)))), None)
     if address:
@@ -177,7 +177,7 @@ def _f3(facts: Facts) -> Verdict:
         if facts.has(key) and (key not in _ADDRESSES or usable(facts.card.texts(key))):
             return Verdict(1, f"{key} {facts.quote(key)}")
     if facts.granted:
-        return Verdict(1, f"{facts.access.level}; {facts.access.conditions!r} says how the content is reached")
+        return Verdict(1, f"{facts.access.level}; {facts.access.conditions!r} says how to access the content")
     if facts.files:
         fix = facts.put("distribution")
     else:
@@ -189,7 +189,7 @@ def _f3(facts: Facts) -> Verdict:
         return Verdict(0.5, f"{shown(facts.addresses[0])}: {unusable(facts.addresses[0])}", fix)
     if facts.files:
         return Verdict(0.5, f"{counted(len(facts.files), 'file')} by name only, no address", fix)
-    return Verdict(0, "nothing says where the content is", fix)
+    return Verdict(0, "no address or digest of the content", fix)
 
 
 def _f4(facts: Facts) -> Verdict:
@@ -198,7 +198,7 @@ def _f4(facts: Facts) -> Verdict:
     readable = sum(facts.has(key) for key in ("name", "description")) / 2
     missing = facts.missing(("name", "description"))
     said = (
-        f"search engines miss {' and '.join(missing)}" if missing else "name and description can be embedded in a page"
+        f"missing for search engines: {' and '.join(missing)}" if missing else "name and description can be embedded in a page"
     )
     fix = facts.add_card() if not listed else facts.fill(*missing)
     parts = (Part("F4.indexed", float(bool(listed)), seen), Part("F4.readable", readable, said))

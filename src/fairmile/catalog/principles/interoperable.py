@@ -53,9 +53,9 @@ _NEXT_LINK = {
 _BASIC_TYPE = re.compile(r"schema\.org/|XMLSchema#|mlcommons\.org/croissant")
 _SAID = {
     "open": "open",
-    "container": "an archive, what is inside is not said",
+    "container": "an archive with undescribed content",
     "pickle": "runs code when read",
-    "unknown": "no open format we know",
+    "unknown": "not a known open format",
     "source": "source code, not the model",
 }
 
@@ -69,7 +69,7 @@ def _i1a(facts: Facts) -> Verdict:
         "I1a.jsonld", float(linked), "@context and @type are given" if linked else "@context or @type is missing"
     )
     points = share if linked and (in_profile(reading) or not reading.contexts) else share / 2
-    seen = f"{len(reading.terms)} of {counted(total, 'term')} mean something to a machine"
+    seen = f"{len(reading.terms)} of {counted(total, 'term')} defined"
     if reading.unknown:
         seen += f"; unknown: {shown(', '.join(reading.unknown))}"
         fix = facts.define(reading.unknown)
@@ -135,7 +135,7 @@ def _records(facts: Facts) -> Verdict:
     references = [each["references"] for each in fields if each.get("references")]
     named = [each for each in references if isinstance(each, Mapping) and (each.get("field") or each.get("@id"))]
     seen = f"recordSet with {counted(len(fields), 'field')}"
-    said = shown(terms[0]) if terms else "no field names a term of a vocabulary"
+    said = shown(terms[0]) if terms else "no field refers to a vocabulary"
     parts = (
         Part("I1c.fields", 1.0, seen),
         Part("I1c.vocabulary", float(bool(terms)), said),
@@ -154,7 +154,7 @@ def _no_fields(facts: Facts) -> Verdict:
         return Verdict(0, "neither recordSet nor variableMeasured", facts.put("recordSet"), parts)
     variables = [each for each in as_list(facts.card.body.get("variableMeasured")) if isinstance(each, Mapping)]
     terms = [text for each in variables for text in _iris(each.get("propertyID"))]
-    said = shown(terms[0]) if terms else "no variable names a term of a vocabulary"
+    said = shown(terms[0]) if terms else "no variable refers to a vocabulary"
     vocabulary = Part("I1c.vocabulary", float(bool(terms)) if variables else None, said)
     seen = f"{key} {facts.quote(key)}, but no fields"
     fix = facts.put("recordSet")
@@ -192,7 +192,7 @@ def _parameters(facts: Facts) -> Verdict:
 def _match(facts: Facts) -> Verdict:
     spec = next(iter(as_list(facts.card.body.get("matchSpec"))), None)
     if not isinstance(spec, Mapping) or not spec:
-        said = f"matchSpec {facts.quote('matchSpec')} is no object" if spec else "no matchSpec"
+        said = f"matchSpec {facts.quote('matchSpec')} is not an object" if spec else "no matchSpec"
         return Verdict(0, said, facts.put("matchSpec"))
     seen = f"matchSpec with {shown(', '.join(map(str, spec)))}"
     return Verdict(1, seen, parts=(Part("I1c.fields", 1.0, seen),))
@@ -222,12 +222,12 @@ def _i2(facts: Facts) -> Verdict:
         reading.unknown
     )
     share = len(registered) / (len(registered) + len(strange)) if registered or strange else 0.0
-    seen = f"{len(registered)} terms of registered vocabularies, {len(strange)} of none"
+    seen = f"{len(registered)} terms from registered vocabularies, {len(strange)} of none"
     values = sorted(reading.values)
     said = (
         f"value {shown(values[0])}"
         if values
-        else "no person, organisation or subject is named by ORCID, ROR or a subject vocabulary"
+        else "no person, organisation or subject has an ORCID, ROR or vocabulary id"
     )
     parts = (Part("I2.terms", share, seen), Part("I2.values", float(bool(values)), said))
     points = 0.7 * share + 0.3 * bool(values)
@@ -252,7 +252,7 @@ def _i3(facts: Facts) -> Verdict:
     seen = "no link to another asset or paper"
     if links:
         relation, target, way = (dangling if dangling and len(reached) < 2 else None) or (reached or links)[0]
-        seen = f"{len(reached)} of {counted(len(links), 'link')} with a target that is known"
+        seen = f"{len(reached)} of {counted(len(links), 'link')} with a known target"
         seen += f"; {relation} {shown(target)} {way or 'is in no catalog'}"
     parts = (
         Part("I3.linked", float(bool(links)), seen),

@@ -101,7 +101,7 @@ def _r1a(facts: Facts) -> Verdict:
 
 def _r1b(facts: Facts) -> Verdict:
     if not facts.kind:
-        return Verdict(0, f"@type {facts.quote('@type') or 'is missing'} is no kind of asset", _CHECK)
+        return Verdict(0, f"@type {facts.quote('@type') or 'is missing'} is not a kind of asset", _CHECK)
     missing = facts.missing(facts.rich)
     there = len(facts.rich) - len(missing)
     seen = f"{there} of {len(facts.rich)} properties that a {facts.kind} should have"
@@ -151,8 +151,8 @@ def _r11(facts: Facts) -> Verdict:
     # Of several statements each may bind: one that bars or is not known keeps the whole from being free.
     grants = all(each is not None and grants_reuse(each) for each in expressions)
     seen = f"license {shown(texts[0])}"
-    named = f"SPDX {expression}" if expression else f"{shown(texts[0])!r} is no SPDX licence"
-    allows = "anyone may reuse and change it" if grants else "it bars some reuse" if all(expressions) else "not known"
+    named = f"SPDX {expression}" if expression else f"{shown(texts[0])!r} is not an SPDX licence"
+    allows = "anyone may reuse and change it" if grants else "it restricts reuse" if all(expressions) else "not known"
     parts = (
         Part("R1.1a", 1.0, seen),
         Part("R1.1b", float(expression is not None), named),
@@ -170,7 +170,7 @@ def _r12(facts: Facts) -> Verdict:
     if facts.kind != "system":
         origin = _FROM + (("softwareRequirements", "containerImage") if facts.kind == "environment" else ())
         slots["from what"] = facts.any_of(origin)
-    said = ", ".join(f"{slot}: {key} {facts.quote(key)}" if key else f"{slot}: not said" for slot, key in slots.items())
+    said = ", ".join(f"{slot}: {key} {facts.quote(key)}" if key else f"{slot}: not stated" for slot, key in slots.items())
     basic = sum(bool(key) for key in slots.values()) / len(slots)
     formal, how = _formal(facts)
     parts = (Part("R1.2a", basic, said), Part("R1.2b", formal, how))
@@ -216,9 +216,9 @@ def _formal(facts: Facts) -> tuple[float | None, str]:
         return (known + bool(commit)) / 2, f"{said}, {f'commit {shown(commit)}' if commit else 'no commit'}"
     for key, target in stated:
         if is_iri(target) and not out_of_reach(target):
-            return 0.5, f"PROV: {key} {shown(target)}, which no catalog knows"
+            return 0.5, f"PROV: {key} {shown(target)}, which is in no catalog"
     if stated:
-        return 0.25, f"{stated[0][0]} {shown(stated[0][1])} is no address that others can use"
+        return 0.25, f"{stated[0][0]} {shown(stated[0][1])} is not an address that others can use"
     return 0.0, "no PROV statement"
 
 
@@ -232,7 +232,7 @@ def _r13(facts: Facts) -> Verdict:
     filled = 1 - len(missing) / len(required)
     community = float(bool(others)) if standard else float(follows or bool(others))
     seen = f"conformsTo {shown(', '.join(profiles))}" if profiles else "no conformsTo"
-    said = f"required but missing: {', '.join(missing)}" if missing else "all that its kind requires is there"
+    said = f"required but missing: {', '.join(missing)}" if missing else "all required properties are stated"
     parts = (
         Part("R1.3.profile", float(follows or bool(others)), seen),
         Part("R1.3.community", community, f"community standard {shown(others[0])}" if others else seen),
@@ -258,7 +258,7 @@ def _r2a(facts: Facts) -> Verdict:
         key = max(keys, key=lambda each: _usable(facts, each))
         worth = _usable(facts, key)
         state = f"{slot}: {key} {facts.quote(key)}" if worth else f"no {slot}"
-        parts.append(Part(f"R2a.{slot}", worth, state + (", which leads nowhere known" if worth == 0.5 else "")))
+        parts.append(Part(f"R2a.{slot}", worth, state + (", which is in no catalog" if worth == 0.5 else "")))
         if not worth:
             wanted.append(keys[0])
     points = sum(part.points or 0.0 for part in parts) / len(parts)
@@ -298,8 +298,8 @@ def _r2b(facts: Facts) -> Verdict:
         return Verdict(1, f"{counted(facts.around.runs, 'independent run')} on record{within}")
     fix = facts.update("add reproducedBy=RUN")
     if facts.has("reproducedBy"):
-        return Verdict(0, f"reproducedBy {facts.quote('reproducedBy')}, which is no run on record", fix)
-    return Verdict(0, "no independent run is on record", fix)
+        return Verdict(0, f"reproducedBy {facts.quote('reproducedBy')}, which is not a recorded run", fix)
+    return Verdict(0, "no independent run is recorded", fix)
 
 
 CHECKS: Mapping[str, Callable[[Facts], Verdict]] = {

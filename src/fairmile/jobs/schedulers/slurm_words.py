@@ -61,7 +61,7 @@ _STATE_SENTENCES: Mapping[str, str] = {
     "COMPLETED": "It completed.",
     "COMPLETING": "It is ending: its processes are being cleaned up.",
     "CONFIGURING": "Its nodes are allocated and being prepared.",
-    "DEADLINE": "Its deadline passed before it could end. Give a later one, or ask for less time.",
+    "DEADLINE": "Its deadline passed before it could end. Give a later one, or request less time.",
     "LAUNCH_FAILED": "Slurm could not start it on its nodes. Submit it again, and contact the site if it fails again.",
     "NODE_FAIL": "A node that it ran on failed. Submit it again, or let Slurm requeue it.",
     "OUT_OF_MEMORY": "It ran out of memory. Request more memory or fewer tasks per node.",
@@ -104,7 +104,7 @@ _REASONS: Mapping[str, str] = {
     "JobLaunchFailure": "It could not be started, or its script was killed. Check its logs.",
     "Licenses": "It waits for a licence that others use. It starts by itself.",
     "MaxBBPerAccount": "Your account has reached its burst buffer limit. It starts when other jobs have ended.",
-    "NodeDown": "A node that it needs is down. It starts when the node is back, or ask for other nodes.",
+    "NodeDown": "A node that it needs is down. It starts when the node is back, or request other nodes.",
     "OutOfMemory": "It ran out of memory. Request more memory or fewer tasks per node.",
     "PartitionConfig": "It requests more than its partition allows. Cancel it, then request less or choose another.",
     "PartitionDown": "Its partition is closed for new starts. It starts when the site opens it, or choose another.",
@@ -131,7 +131,7 @@ _REASONS: Mapping[str, str] = {
     "job requeued in special exit state": "It asked to be held after its exit code. Release it with "
     "`scontrol release`, or cancel it.",
     "Nodes required for job are DOWN, DRAINED or reserved": "Nodes that it needs are down, drained or kept for jobs "
-    "of higher priority. It starts when they are free, or ask for other nodes.",
+    "of higher priority. It starts when they are free, or request other nodes.",
 }
 
 # Parts of what Slurm says when asking again makes sense; all in lower case.
@@ -163,14 +163,14 @@ WRONG: tuple[tuple[str, str], ...] = (
     ("invalid partition", "choose a partition of this system: `sinfo -s` lists them"),
     ("invalid qos", "give a QOS that your account may use: `sacctmgr show associations user=$USER` lists them"),
     ("user's group not permitted", "choose a partition that your group may use"),
-    ("memory specification can not be satisfied", "no node has that much memory: ask for less, or for more nodes"),
+    ("memory specification can not be satisfied", "no node has that much memory: request less, or more nodes"),
     (
         "requested node configuration is not available",
-        "no node of the partition has these cores, GPUs and memory together: ask for less, or choose another partition",
+        "no node of the partition has these cores, GPUs and memory together: request less, or choose another partition",
     ),
-    ("more processors requested than permitted", "ask for fewer nodes or tasks, or choose another partition"),
-    ("node count specification invalid", "ask for as many nodes as the partition gives, or choose another partition"),
-    ("requested time limit is invalid", "ask for a time within the partition's limit: `sinfo -o '%P %l'` lists them"),
+    ("more processors requested than permitted", "request fewer nodes or tasks, or choose another partition"),
+    ("node count specification invalid", "request as many nodes as the partition gives, or choose another partition"),
+    ("requested time limit is invalid", "request a time within the partition's limit: `sinfo -o '%P %l'` lists them"),
     ("time limit specification required", "say how long the job may run"),
     ("requested partition configuration not available", "the partition is closed, or does not accept you or this size"),
     ("invalid feature specification", "no node has the constraint: `sinfo -o '%P %f'` lists what there is"),
@@ -180,7 +180,7 @@ WRONG: tuple[tuple[str, str], ...] = (
     ("invalid job array specification", "the array is larger than this Slurm allows: split it"),
     ("job dependency problem", "the job that it depends on is no longer known"),
     ("invalid generic resource", "this system names its GPUs differently: check its system file"),
-    ("violates accounting/qos policy", "ask for fewer nodes or less time, or choose another account or QOS"),
+    ("violates accounting/qos policy", "request fewer nodes or less time, or choose another account or QOS"),
     ("account/partition combination", "choose another account or partition"),
     ("does not look like a batch script", "a script begins with #! and a shell"),
     ("dos line breaks", "write the script with Unix line ends"),

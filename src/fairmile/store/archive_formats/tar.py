@@ -306,7 +306,7 @@ def _number(raw: bytes, source: Source) -> int:
         return number
     digits = raw.split(b"\0", 1)[0].strip()
     if digits.strip(_OCTAL):
-        raise source.damaged(f"a header has {digits!r}, expected a number")
+        raise source.damaged(f"a header holds {digits!r}, expected a number")
     return int(digits or b"0", 8)
 
 
