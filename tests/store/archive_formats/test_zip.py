@@ -133,9 +133,7 @@ def test_a_wrong_checksum_names_the_member() -> None:
         unpacked(data)
 
 
-@pytest.mark.parametrize(
-    ("size", "reason"), [(20, "its checksum is wrong"), (10_000, "is shorter than 10,000 bytes")]
-)
+@pytest.mark.parametrize(("size", "reason"), [(20, "its checksum is wrong"), (10_000, "is shorter than 10,000 bytes")])
 def test_a_size_that_lies_names_the_member(size: int, reason: str) -> None:
     with pytest.raises(Integrity, match=rf"the member 'a/one\.txt' .*{reason}"):
         unpacked(patched(SMALL, b"PK\1\2", 24, struct.pack("<L", size)))

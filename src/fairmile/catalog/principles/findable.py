@@ -198,7 +198,9 @@ def _f4(facts: Facts) -> Verdict:
     readable = sum(facts.has(key) for key in ("name", "description")) / 2
     missing = facts.missing(("name", "description"))
     said = (
-        f"missing for search engines: {' and '.join(missing)}" if missing else "name and description can be embedded in a page"
+        f"missing for search engines: {' and '.join(missing)}"
+        if missing
+        else "name and description can be embedded in a page"
     )
     fix = facts.add_card() if not listed else facts.fill(*missing)
     parts = (Part("F4.indexed", float(bool(listed)), seen), Part("F4.readable", readable, said))

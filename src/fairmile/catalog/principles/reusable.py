@@ -170,7 +170,7 @@ def _r12(facts: Facts) -> Verdict:
     if facts.kind != "system":
         origin = _FROM + (("softwareRequirements", "containerImage") if facts.kind == "environment" else ())
         slots["from what"] = facts.any_of(origin)
-    said = ", ".join(f"{slot}: {key} {facts.quote(key)}" if key else f"{slot}: not stated" for slot, key in slots.items())
+    said = ", ".join(f"{slot}: {f'{key} {facts.quote(key)}' if key else 'not stated'}" for slot, key in slots.items())
     basic = sum(bool(key) for key in slots.values()) / len(slots)
     formal, how = _formal(facts)
     parts = (Part("R1.2a", basic, said), Part("R1.2b", formal, how))
