@@ -193,7 +193,7 @@ def sweep(
         sweeps.wait(made)
     else:
         sweeps.run(made, at_once=at_once, failed=failed)
-    return sweeps.status(made, best=made.record.best)
+    return sweeps.status(made)
 
 
 def tune(

@@ -127,9 +127,10 @@ def _pue(value: Any) -> float:
 
 
 def _best_point(runs: Sequence[Run], metric: str) -> str:
-    from fairmile.reports.sweep import best
+    from fairmile.reports.sweep import best, own_metric
 
-    return best(runs, metric).text
+    metric = metric or own_metric(runs)
+    return best(runs, metric).text if metric else ""
 
 
 def _table(value: Any) -> Path | None:

@@ -306,6 +306,19 @@ class TestRun:
         assert sorted(row["id"] for row in rows) == [f"{id}-{n:05d}" for n in range(6)]
         assert {row["metrics"]["loss"] for row in rows} == {3, 4, 5, 6, 8, 10}
 
+    def test_the_best_and_the_results_are_printed_without_being_asked_for(self, sweep: Fairmile) -> None:
+        _, best, *lines = sweep("run", "rates.yaml", "--select", "epochs == 3").out.splitlines()
+        assert best.startswith("Best by loss: lr=1 with 3.")
+        table = [line.split()[1:] for line in lines if not line.startswith("chance")]
+        assert table == [["state", "lr", "epochs", "loss"], ["done", "1", "3", "3"], ["done", "2", "3", "6"]]
+        assert sweep("show", "last", "--json").json["best"].startswith(best)
+
+    def test_a_metric_that_no_point_has_does_not_hide_how_the_sweep_ended(self, sweep: Fairmile) -> None:
+        done = sweep("run", "rates.yaml", "--best", "los")
+        assert done.code == 2
+        assert done.out.splitlines()[0].endswith(": 6 done")
+        assert "did you mean 'loss'?" in done.err
+
     def test_with_json_only_data_is_printed(self, sweep: Fairmile) -> None:
         found = sweep("run", "rates.yaml", "--best", "loss", "--json").json
         assert [each["metrics"] for each in found["points"]] == [{"loss": n} for n in (3, 4, 5, 6, 8, 10)]
@@ -433,7 +446,7 @@ class TestLooking:
     def test_a_sweep_is_shown_point_by_point(self, sweep: Fairmile) -> None:
         sweep("run", "rates.yaml")
         lines = sweep("show", "last", "--best", "loss").out.splitlines()
-        assert lines[0].split() == ["run", "state", "lr", "epochs", "loss", "reason"]
+        assert lines[0].split() == ["run", "state", "lr", "epochs", "loss"]
         assert lines[6].split()[1:] == ["done", "2", "5", "10"]
         assert lines[7].startswith("Best by loss")
         assert "best" in sweep("show", "rates", "--best", "loss", "--json").json
@@ -442,8 +455,8 @@ class TestLooking:
     def test_repeats_are_told_apart(self, sweep: Fairmile) -> None:
         sweep("run", "rates.yaml", "--select", "epochs == 3", "--repeats", "2")
         heading, *rows = sweep("show", "last").out.splitlines()
-        assert heading.split() == ["run", "state", "lr", "epochs", "repeat", "loss", "reason"]
-        assert [row.split()[2:6] for row in rows] == [
+        assert heading.split() == ["run", "state", "lr", "epochs", "repeat", "loss"]
+        assert [row.split()[2:6] for row in rows[:4]] == [
             [lr, "3", repeat, f"{3 * int(lr)}"] for lr in "12" for repeat in "12"
         ]
         assert [each["repeat"] for each in sweep("show", "last", "--json").json["points"]] == [1, 2, 1, 2]

@@ -13,7 +13,7 @@ from run_making import CREATED, make_run, metric_document
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.reports.page import report
-from fairmile.reports.sweep import axes, best, effects, heat_map, is_log, levels, survey
+from fairmile.reports.sweep import axes, best, effects, heat_map, is_log, levels, own_metric, survey
 from fairmile.reports.sweep_page import is_sweep, sweep_blocks
 from fairmile.runs.record.run import Run
 
@@ -94,6 +94,24 @@ def test_a_point_holds_its_repeats_and_the_reason_of_its_failure(tmp_path: Path)
     first, second = survey(runs, "loss").points
     assert (first.estimates["loss"].mean, first.estimates["loss"].count) == (2.0, 2)
     assert (second.endings, second.reason, second.estimates) == ({"failed": 1}, "out of memory", {})
+
+
+@pytest.mark.parametrize(
+    ("logged", "ranks"),
+    [
+        (["loss", "accuracy"], "loss"),
+        (["train_loss", "val_loss"], "val_loss"),
+        (["loss", "values", "test/accuracy"], "test/accuracy"),
+        (["value_loss", "Validation-Loss"], "Validation-Loss"),
+        (["colour"], ""),
+        ([], ""),
+    ],
+)
+def test_a_metric_of_the_validation_ranks_before_one_of_the_training(
+    tmp_path: Path, logged: list[str], ranks: str
+) -> None:
+    run = point(tmp_path, 0, {"lr": 1}, metrics=dict.fromkeys(logged, 1.0))
+    assert own_metric([run]) == ranks
 
 
 def test_the_best_of_single_runs_says_that_noise_is_not_known(tmp_path: Path) -> None:

@@ -43,7 +43,12 @@ _OF_ANY = ("failed", "best", "notify", "dry_run", "as_json")
 _SWEEP = click.argument("reference", metavar="SWEEP")
 _NAME = click.option("--name", default="", help="Name of the sweep, and of the manifest.")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-_BEST = click.option("--best", default="", metavar="METRIC", help="Show the best point by this metric.")
+_BEST = click.option(
+    "--best",
+    default="",
+    metavar="METRIC",
+    help="Rank points by this metric, if not by that of the validation, or the first.",
+)
 
 
 class GroupOrTarget(LazyGroup):
@@ -219,8 +224,9 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
             return 0
     try:
         points = _execute(out, sweeps, known, options)
-        metric = options["best"] or known.record.best
-        status = SweepStatus(known, points, sweeps.best(known, metric))
+        status = SweepStatus(known, points)
+        if options["best"] or known.record.best or any(each.metrics for each in points):
+            status.best = _best(out, workspace, status, options["best"])
         out.show(status, lambda status: _print_outcome(out, workspace, status))
         return _exit_code(status, is_over=options["wait"] or not known.system)
     except KeyboardInterrupt:
@@ -427,6 +433,16 @@ def _run_to_end(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, An
     return sweeps.run(sweep, failed=options["failed"], on_end=report, **limits)
 
 
+def _best(out: Out, workspace: Workspace, status: SweepStatus, metric: str) -> str:
+    """Return which point is best; a metric that none has is an error, which does not hide how the sweep ended."""
+    try:
+        return workspace.sweeps.best(status.sweep, metric)
+    except NotFound:
+        if not out.as_json:
+            _print_outcome(out, workspace, status)
+        raise
+
+
 def _print_progress(out: Out, points: Sequence[PointStatus]) -> None:
     out.progress(sum(each.state not in ("queued", "running", "left") for each in points), len(points))
 
@@ -457,6 +473,8 @@ def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
         out.line(f"combined by run {combined.id}: {combined.state}")
     if status.best:
         out.paragraph(status.best)
+    if len(status) <= _SHOWN and any(each.metrics for each in status):
+        _print_results(out, status)
     if states["failed"] or states["timeout"]:
         retry = f"`fairmile sweep run {sweep.id} --failed` retries the failed points"
         out.hint(f"{retry} once the cause is fixed" if fixes else retry)
@@ -465,7 +483,8 @@ def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
     elif states["left"] or states["interrupted"] or states["cancelled"]:
         out.hint(f"`fairmile sweep run {sweep.id}` runs the missing points")
     elif states.keys() == {"done"}:
-        out.hint(f"`fairmile report {sweep.id}` plots the results")
+        lists = f"`fairmile sweep show {sweep.id}` lists them, " if len(status) > _SHOWN else ""
+        out.hint(f"{lists}`fairmile report {sweep.id}` plots the results")
 
 
 def print_failures(out: Out, runs: Runs, failures: Sequence[tuple[str, str, str]], next_step: str) -> list[str]:
@@ -550,9 +569,13 @@ def _print_sweeps(out: Out, sweeps: SweepList) -> None:
     out.table(["sweep", "size", "runs", "where", "created (UTC)"], rows)
 
 
-def _print_status(out: Out, status: SweepStatus) -> None:
+def _print_results(out: Out, status: SweepStatus) -> None:
     columns, rows = status.table()
     coloured = [[run, out.colour(str(state), _COLOURS.get(str(state), "red")), *rest] for run, state, *rest in rows]
     out.table(columns, coloured, shrink=["reason"])
+
+
+def _print_status(out: Out, status: SweepStatus) -> None:
+    _print_results(out, status)
     if status.best:
         out.paragraph(status.best)

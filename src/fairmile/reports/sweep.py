@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,6 +40,9 @@ _MOST_LEVELS = 12
 _FEWEST_RANGES, _MOST_RANGES = 3, 8
 _COSTS = ("elapsed_s", "energy_j")
 _GROWTH, _LOW = 100.0, 0.25  # numbers that span so much, half of them so low, are shown on a logarithmic scale
+
+# Names such as val_loss, validation/accuracy, test-error.
+_HELD_OUT = re.compile(r"(?:val|valid|validation|test|eval)(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -230,9 +234,21 @@ def survey(runs: Sequence[Run], metric: str | None = None, *, better: Better = "
 
 
 def main_metric(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> str:
-    """Return the metric that ranks: the first one whose direction is known; empty where there is none."""
+    """Return the metric that ranks, of those whose direction is known; empty where there is none.
+
+    That is the first of `metrics`. Without them a metric of the validation or the test goes before one of the training.
+    """
     directed = {name for run in runs for name, each in measures(run).items() if each.better}
-    return next((name for name in metrics or known_names(runs) if name in directed), "")
+    names = [name for name in metrics or known_names(runs) if name in directed]
+    held_out = [] if metrics else [name for name in names if _HELD_OUT.match(name)]
+    return next(iter(held_out or names), "")
+
+
+def own_metric(runs: Sequence[Run]) -> str:
+    """Return the metric that ranks, if programs logged numbers of it; empty where only times and the like are known."""
+    metric = main_metric(runs)
+    values = [run.metrics[metric].value for run in runs if metric in run.metrics]
+    return metric if any(map(math.isfinite, values)) else ""
 
 
 def best(runs: Sequence[Run], metric: str, *, better: Better = "", also: Mapping[Pair, float] | None = None) -> Best:

@@ -157,7 +157,7 @@ class PointStatus(Result):
 
 
 class SweepStatus(Results[PointStatus]):
-    """The status of each point of a sweep; `best` says which point is best, where that was asked."""
+    """The status of each point of a sweep; `best` says which point is best, where a metric ranks them."""
 
     def __init__(self, sweep: Sweep, points: Iterable[PointStatus] = (), best: str = "") -> None:
         super().__init__(points)
@@ -173,10 +173,11 @@ class SweepStatus(Results[PointStatus]):
         return f"{self.sweep.id}: {', '.join(f'{number:,} {state}' for state, number in states.items()) or 'no points'}"
 
     def table(self) -> tuple[list[str], list[list[object]]]:
-        """Return headings and rows: run, state, axes that vary, up to three metrics, and the reason of a failure."""
+        """Return headings and rows: run, state, axes that vary, up to three metrics, and the reasons of failures."""
         metrics = list(dict.fromkeys(name for each in self for name in each.metrics))[:3]
         axes = [name for name, values in self.sweep.axes.items() if len(values) > 1]
         repeated = ["repeat"] if any(each.repeat is not None for each in self) else []
+        reasons = ["reason"] if any(each.reason for each in self) else []
         rows: list[list[object]] = [
             [
                 each.run,
@@ -184,11 +185,11 @@ class SweepStatus(Results[PointStatus]):
                 *(each.values.get(name) for name in axes),
                 *([each.repeat] if repeated else []),
                 *(f"{each.metrics[name]:.5g}" if name in each.metrics else "" for name in metrics),
-                each.reason,
+                *([each.reason] if reasons else []),
             ]
             for each in self
         ]
-        return ["run", "state", *axes, *repeated, *metrics, "reason"], rows
+        return ["run", "state", *axes, *repeated, *metrics, *reasons], rows
 
     def _repr_html_(self) -> str:
         return rows_table(*self.table())

@@ -431,15 +431,22 @@ class Sweeps:
     # Status
 
     def status(self, reference: str | Sweep, *, states: Collection[str] = (), best: str = "") -> SweepStatus:
-        """Return the status of the points of a sweep in some states, or in all, and which is best by a metric."""
+        """Return the status of the points of a sweep in some states, or in all, and which is the best.
+
+        `best` is the metric, if not the one that the sweep declares or, without that, the one that ranks its page. Of
+        points in some states it is told only where it is asked for.
+        """
         sweep = self.get(reference)
         points = [each for each in self.points(sweep) if not states or each.state in states]
-        return SweepStatus(sweep, points, self.best(sweep, best))
+        return SweepStatus(sweep, points, self.best(sweep, best) if best or not states else "")
 
-    def best(self, sweep: Sweep, metric: str) -> str:
-        """Return in a sentence which point is best by a metric; empty where no metric is given, or no point is done."""
-        done = [run for run in self.results(sweep) if run.state is RunState.DONE] if metric else []
-        return self._best(done, metric) if done else ""
+    def best(self, sweep: Sweep, metric: str = "") -> str:
+        """Return in a sentence which point is best; empty where no point is done, or no metric ranks them.
+
+        Without `metric` that is the one which the sweep declares, or else the one that ranks its page.
+        """
+        done = [run for run in self.results(sweep) if run.state is RunState.DONE]
+        return self._best(done, metric or sweep.record.best) if done else ""
 
     def points(self, sweep: Sweep) -> SweepStatus:
         """Return the status of each point; runs whose job has ended silently are settled first."""
