@@ -120,6 +120,12 @@ def test_every_input_has_a_part_in_the_digest(envs: Envs, write: Callable[..., P
     assert len(digests) == 7
 
 
+def test_a_check_is_shown_as_it_was_written(envs: Envs, write: Callable[..., Path]) -> None:
+    lines: list[str] = []
+    envs.build(write(commands("one", "true"), checks=[{"run": "echo 'high tide'"}]), on_line=lines.append)
+    assert lines[-2:] == ["$ echo 'high tide'", "high tide"]
+
+
 def test_checks_have_no_part_in_the_digest_but_new_ones_are_run(
     envs: Envs, write: Callable[..., Path], tmp_path: Path
 ) -> None:

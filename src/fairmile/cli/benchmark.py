@@ -341,7 +341,7 @@ def _print_storage_plan(out: Out, folders: StoragePlan) -> None:
         (each.path, each.kind, format_size(each.free_bytes), format_size(each.size_bytes), each.lifetime)
         for each in folders
     ]
-    out.table(("FOLDER", "KIND", "FREE", "WOULD WRITE", "FILES THERE"), rows)
+    out.table(("folder", "kind", "free", "would write", "lifetime"), rows)
     out.say(f"at most {format_duration(LONGEST_S * len(folders))}")
 
 
@@ -356,7 +356,7 @@ def _print_storage(out: Out, done: StorageRun) -> None:
         )
         for each in good
     ]
-    out.table(("FOLDER", "KIND", *(heading.upper() for heading in _COLUMNS)), rows)
+    out.table(("folder", "kind", *_COLUMNS), rows)
     methods: dict[str, list[str]] = {}
     for each in good:
         methods.setdefault(each.method, []).append(each.place.path)

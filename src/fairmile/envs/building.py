@@ -196,8 +196,8 @@ def run_check(check: CheckSpec, tools: Tools, wrap: Sequence[str]) -> dict[str, 
     kept: list[str] = []
 
     def take(line: str) -> None:
+        tools.on_line(line if kept else f"$ {shown}")  # as it was written, not as the shell is called
         kept.append(line)
-        tools.on_line(line)
 
     began = time.monotonic()
     try:
