@@ -12,7 +12,8 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.yaml import Located
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card
-from fairmile.catalog.catalog import Catalog, NoSuchAsset
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.lookup import NoSuchAsset
 from fairmile.catalog.row import CatalogRow
 from fairmile.resolve import RESOLVERS, Nouns, Resolver, Target, Word, read_document
 

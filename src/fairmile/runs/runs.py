@@ -25,7 +25,8 @@ from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.freezing import freeze
 from fairmile.runs.execute.isolation import isolated_environment
 from fairmile.runs.execute.job_arrays import Arrays
-from fairmile.runs.execute.recorder import Ending, begin, finish
+from fairmile.runs.execute.program import Ending
+from fairmile.runs.execute.recorder import begin, finish
 from fairmile.runs.interchange import export_run, import_runs
 from fairmile.runs.needs import needs_record
 from fairmile.runs.plan import RunPlan, Step

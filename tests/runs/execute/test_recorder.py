@@ -19,7 +19,8 @@ import pytest
 from fairmile.base.errors import Conflict, DiskFailure
 from fairmile.meter.lines import event_files, read_log
 from fairmile.meter.meter import Meter
-from fairmile.runs.execute import recorder
+from fairmile.runs.execute import program, recorder
+from fairmile.runs.execute.output_reader import MetricPattern, OutputReader
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.layout import read_record
 from fairmile.runs.record.record import RecordedSpec, RunRecord
@@ -334,7 +335,7 @@ class TestBadDays:
     def test_a_signal_that_comes_while_the_program_is_being_started_reaches_it(
         self, runs: Runs, monkeypatch: pytest.MonkeyPatch, moment: str
     ) -> None:
-        real = recorder._Program._start
+        real = program.Program._start
 
         def start(self: Any, *streams: int) -> subprocess.Popen[bytes]:
             if moment == "before":
@@ -344,20 +345,20 @@ class TestBadDays:
                 signal.raise_signal(signal.SIGTERM)
             return process
 
-        monkeypatch.setattr(recorder._Program, "_start", start)
+        monkeypatch.setattr(program.Program, "_start", start)
         run = runs.run(["sleep", "600"])
         assert (run.state, run.result.signal) == (RunState.CANCELLED, "TERM")
 
     def test_a_signal_that_comes_while_a_program_cannot_be_started_ends_the_run(
         self, runs: Runs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = recorder._Program._start
+        real = program.Program._start
 
         def start(self: Any, *streams: int) -> subprocess.Popen[bytes]:
             signal.raise_signal(signal.SIGTERM)
             return real(self, *streams)
 
-        monkeypatch.setattr(recorder._Program, "_start", start)
+        monkeypatch.setattr(program.Program, "_start", start)
         run = runs.run(["no-such-program"])
         assert (run.state, run.result.signal, run.result.exit_code) == (RunState.CANCELLED, "TERM", 143)
         assert "'no-such-program' could not be started" in run.result.reason
@@ -489,7 +490,7 @@ def test_a_pattern_that_other_engines_need_years_for_costs_nothing(tmp_path: Pat
     meter = Meter(tmp_path / "events.jsonl")
     printed = tmp_path / "output"
     printed.write_bytes(b"a" * 60_000 + b"b\nvalue 3\n")
-    reader = recorder._OutputReader(meter, {"v": r"(a+)+c|value (?P<value>\d+)"}, None)
+    reader = OutputReader(meter, {"v": r"(a+)+c|value (?P<value>\d+)"}, None)
     with open(printed, "rb") as file, open(os.devnull, "rb") as nothing:
         reader.attach(file, nothing)
         reader.drain()
@@ -508,7 +509,7 @@ def test_without_that_engine_a_pattern_is_dropped_when_it_takes_too_long(
 ) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
     monkeypatch.setattr(recorder, "_SEARCH_S", 0.05)
-    pattern = recorder._MetricPattern(r"(a+)+$|loss (?P<value>\d+)")
+    pattern = MetricPattern(r"(a+)+$|loss (?P<value>\d+)")
     assert [(value, step) for _, value, step in pattern.find(b"loss 7")] == [(b"7", None)]
     with pytest.raises(TimeoutError):
         pattern.find(b"a" * 60 + b"b")

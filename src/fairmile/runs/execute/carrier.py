@@ -24,7 +24,8 @@ from fairmile.base.files import safe_join, write_atomic, write_failure
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
-from fairmile.runs.execute.recorder import Ending, finish
+from fairmile.runs.execute.program import Ending
+from fairmile.runs.execute.recorder import finish
 from fairmile.runs.record.crate import INPUTS
 from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, WORK, read_record, record_text
 from fairmile.runs.record.record import Attempt, Captured, JobReference, RunRecord
@@ -49,8 +50,8 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "runs": ("__init__", "coverage"),
     "runs/record": ("__init__", "crate", "layout", "parts", "record", "values"),
     "runs/execute": (
-        *("__init__", "capture", "claims", "crew", "ending", "printed", "processes"),
-        *("recorder", "watching", "worker", "written"),
+        *("__init__", "capture", "claims", "crew", "ending", "output_reader", "printed", "processes"),
+        *("program", "recorder", "watching", "worker", "written"),
     ),
 }
 _MAIN = """\

@@ -13,7 +13,8 @@ from fairmile.runs.execute import carrier
 from fairmile.runs.execute.executor import Launch, PreparedRun
 from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.processes import end_run
-from fairmile.runs.execute.recorder import Ending, finish
+from fairmile.runs.execute.program import Ending
+from fairmile.runs.execute.recorder import finish
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.reuse import keep_outputs

@@ -41,7 +41,8 @@ from fairmile.runs.execute.carrier import (
     travelling_inputs,
 )
 from fairmile.runs.execute.crew import TAKEN
-from fairmile.runs.execute.recorder import Ending, finish
+from fairmile.runs.execute.program import Ending
+from fairmile.runs.execute.recorder import finish
 from fairmile.runs.execute.worker import BATCH, MEMBERS, Batch
 from fairmile.runs.record.crate import INPUTS
 from fairmile.runs.record.layout import CARD, FAR, OUTPUT, RECORD, WORK, parse_record, read_record, write_record
