@@ -12,11 +12,11 @@ from fairmile.benchmarks import program
 
 SETTINGS = """\
 from dataclasses import dataclass
-from fairmile.benchmarks.harness.settings import TrainSettings, told
+from fairmile.benchmarks.harness.settings import TrainSettings, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(TrainSettings):
-    height: float = told({height}, "metres")
+    height: float = option({height}, "metres")
 """
 PROGRAM = """\
 from settings import Settings

@@ -29,14 +29,14 @@ CARD = """{
 SETTINGS = """from dataclasses import dataclass
 from typing import NamedTuple
 
-from fairmile.benchmarks.harness.settings import TrainSettings, told
+from fairmile.benchmarks.harness.settings import TrainSettings, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(TrainSettings):
-    step: str = told("draw", "which")
-    count: int = told(3, "numbers")
-    factor: int = told(1, "of the sum")
+    step: str = option("draw", "which")
+    count: int = option(3, "numbers")
+    factor: int = option(1, "of the sum")
 
 
 class Step(NamedTuple):

@@ -78,7 +78,7 @@ class Building:
             at = "end"
             self._finish(began, done, checks)
         except Exception as error:
-            told = _told(error)
+            told = _as_own_error(error)
             failure = {"at": at, "message": told.message, "hint": told.hint, "when": _now()}
             # What kept the build from writing may keep this from being written: the first reason is the one to tell.
             with contextlib.suppress(FairmileError, OSError):
@@ -223,7 +223,7 @@ def _last(lines: Sequence[str]) -> str:
     return "\n".join(lines[1:][-_SHOWN_LINES:]) or "it printed nothing"
 
 
-def _told(error: Exception) -> FairmileError:
+def _as_own_error(error: Exception) -> FairmileError:
     """Return an error in words for a person, whatever it was."""
     if isinstance(error, FairmileError):
         return error

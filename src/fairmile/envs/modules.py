@@ -48,7 +48,7 @@ class ModulesStep:
         return {"lines": list(self._lines)}
 
     def run(self, prefix: Path, tools: Tools) -> Mapping[str, Any]:
-        done = self._told(tools, self._lines, _TELL)
+        done = self._output_of(tools, self._lines, _TELL)
         if done is None:
             raise self._failure(tools)
         loaded, files, system = [*done.split("\n"), "", "", ""][:3]
@@ -68,9 +68,9 @@ class ModulesStep:
 
     def trouble(self, tools: Tools) -> SystemFailure | None:
         """Return why the modules cannot be loaded on this machine, or None where they can."""
-        return None if self._told(tools, self._lines, "true") is not None else self._failure(tools)
+        return None if self._output_of(tools, self._lines, "true") is not None else self._failure(tools)
 
-    def _told(self, tools: Tools, lines: Sequence[str], command: str) -> str | None:
+    def _output_of(self, tools: Tools, lines: Sequence[str], command: str) -> str | None:
         """Return what a command prints after the lines were run, or None when one of them fails."""
         script = "\n".join([*render([ModuleLine(line) for line in lines]), command])
         done = replace(tools, acts=()).run(["bash", "--noprofile", "--norc", "-c", script], check=False, quiet=True)
@@ -87,7 +87,7 @@ class ModulesStep:
             said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             if not any(line.startswith("fairmile: failed") for line in said):
                 return SystemFailure(said[-1].removeprefix("fairmile: ") if said else "modules cannot be loaded here")
-            known = (self._told(tools, self._lines[: number - 1], _AVAILABLE) or "").split()
+            known = (self._output_of(tools, self._lines[: number - 1], _AVAILABLE) or "").split()
             word = self._lines[number - 1].split()[-1]
             near = did_you_mean(word, [each for each in known if not each.endswith((":", "/"))])
             told = " ".join(line for line in said if not line.startswith("fairmile: failed"))

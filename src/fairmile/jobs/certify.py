@@ -296,7 +296,7 @@ class _Ended:
 
     def wrong(self) -> str:
         """Say why the job did not end well; empty where it did."""
-        return "" if self.status.state is State.DONE else _told(self.status)
+        return "" if self.status.state is State.DONE else _outcome(self.status)
 
 
 @dataclass(frozen=True)
@@ -571,7 +571,9 @@ def _ends_well(name: str) -> Callable[[_Ended], list[Check]]:
 def _read_exit_code(ended: _Ended) -> list[Check]:
     name, code = "exit code and output", ended.status.status.exit_code
     if code != 7:
-        return [ended.check(name, "failed", f"the program ended with 7, the job reports {code}: {_told(ended.status)}")]
+        return [
+            ended.check(name, "failed", f"the program ended with 7, the job reports {code}: {_outcome(ended.status)}")
+        ]
     if (ended.out, ended.errors) != ("to stdout\n", "to stderr\n"):
         return [ended.check(name, "failed", f"expected two lines, found {ended.out!r} and {ended.errors!r}")]
     return [ended.check(name, "passed")]
@@ -579,10 +581,12 @@ def _read_exit_code(ended: _Ended) -> list[Check]:
 
 def _read_cancelled(ended: _Ended) -> list[Check]:
     is_cancelled = ended.status.state is State.CANCELLED
-    return [ended.check("cancel", "passed" if is_cancelled else "failed", "" if is_cancelled else _told(ended.status))]
+    return [
+        ended.check("cancel", "passed" if is_cancelled else "failed", "" if is_cancelled else _outcome(ended.status))
+    ]
 
 
-def _told(status: JobStatus) -> str:
+def _outcome(status: JobStatus) -> str:
     return f"{status.state}: {status.status.sentence}" if status.status.sentence else str(status.state)
 
 

@@ -103,7 +103,7 @@ class Weighed:
             return Known(status, trouble=self.trouble, counted=status.state.is_end)
         if self.record.spec.array is not None:
             tasks = dict(enumerate(self._statuses()))
-            return Known(_together(tasks), tasks, self._told(tasks.values()), self.missing_since, self.trouble)
+            return Known(_together(tasks), tasks, self._last_answers(tasks.values()), self.missing_since, self.trouble)
         status = self._statuses()[0]
         tasks = {}
         for index in self.indices or ():
@@ -113,9 +113,9 @@ class Weighed:
             tasks[index] = (
                 replace(task, state=State.CANCELLED) if status.state.is_end and not task.state.is_end else task
             )
-        return Known(status, tasks, self._told([status]), self.missing_since, self.trouble)
+        return Known(status, tasks, self._last_answers([status]), self.missing_since, self.trouble)
 
-    def _told(self, statuses: Iterable[TaskStatus]) -> dict[str, Observed]:
+    def _last_answers(self, statuses: Iterable[TaskStatus]) -> dict[str, Observed]:
         """Return what the scheduler last said, for the time until it may be asked again; nothing once all has ended."""
         id = self.record.scheduler_id
         if all(status.state.is_end for status in statuses):

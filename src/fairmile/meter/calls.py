@@ -63,9 +63,9 @@ class Calls(list["Any"]):
         if count := len(self) - len(self) % self.width:
             self.packed.append(self.pack(count))
             del self[:count]
-        return self.told(most)
+        return self.line_if_over(most)
 
-    def told(self, most: int) -> str:
+    def line_if_over(self, most: int) -> str:
         """Return the line that tells the batches if there are more than so many, else nothing."""
         if len(self.packed) <= most:
             return ""
@@ -160,7 +160,7 @@ class Timer(Calls, metaclass=_InSlots):
         if count := len(self.attributed):
             self.tally.add(array("q", self.attributed[:count]))
             del self.attributed[:count]
-        return self.told(most)
+        return self.line_if_over(most)
 
     def _remove(self, count: int) -> None:
         del self[:count]
@@ -203,12 +203,12 @@ class TimerWithAttributes(Timer):
         about = times[2::3]
         del times[2::3]
         packed = pack(f"{len(times)}{INT64}", *times)
-        said = self._said(times, packed, about)
+        said = self._lines_of(times, packed, about)
         self._remove(count)
         self.tally.add_pairs(packed)
         return said
 
-    def _said(self, times: Sequence[int], packed: bytes, about: Sequence[Any]) -> str:
+    def _lines_of(self, times: Sequence[int], packed: bytes, about: Sequence[Any]) -> str:
         """Return the line that tells these calls, or one for each set of names."""
         with suppress(struct_error):  # names, or a number of more than 64 bits
             numbers = pack(f"{len(about)}{INT64}", *about)

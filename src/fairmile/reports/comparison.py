@@ -222,7 +222,7 @@ def _with_params(run: Run, varying: set[tuple[str, str]]) -> str:
     return " ".join([run.name, *settings])
 
 
-def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) -> _Row:
+def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) -> _MetricRow:
     measured = {name: [each.get(metric) for each in map(measures, runs)] for name, runs in groups.items()}
     first = next((each for values in measured.values() for each in values if each), Measure(0.0))
     units = {each.unit for values in measured.values() for each in values if each}
@@ -240,7 +240,7 @@ def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) ->
         cells.append(replace(cell, why=_trouble(cell, len(measured[name]), len(present))))
     cells[0] = replace(cells[0], why=cells[0].why or trouble)
     everything = [value for present in values.values() for value in present]
-    row = _Row(metric, first.unit, better, tuple(cells), {}, [None] * len(cells))
+    row = _MetricRow(metric, first.unit, better, tuple(cells), {}, [None] * len(cells))
     noise = shared_noise(
         [run for runs in groups.values() for run in runs], [cell.estimate for cell in cells if cell.estimate]
     )
@@ -264,7 +264,7 @@ def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) ->
 
 
 @dataclass(frozen=True)
-class _Row:
+class _MetricRow:
     """A row whose verdicts are not settled yet; `pairs` has the comparison of each cell."""
 
     metric: str

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import Conflict, FairmileError, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.placeholders import fill_words
 from fairmile.jobs.queue import JobStatus
 from fairmile.resolve import Nouns, refuse_unused_options, resolve
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
@@ -38,9 +39,8 @@ from fairmile.runs.targets import (
     Runnable,
     checked_spec,
     command_target,
-    filled,
     lasting,
-    python_of,
+    local_command,
     runnable_of,
     value_texts,
 )
@@ -145,7 +145,7 @@ class Planner(Ledger):
         """Return what is declared beside what there is, and the error for what is missing."""
         if not spec.needs:
             return [], None
-        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        argv = local_command(spec)
         offer = offer_for(spec, argv, self._services.jobs, self._environ)
         checked = check_needs(spec.needs, offer)
         return checked, unmet(spec.asset or spec.name, checked, offer)
@@ -215,7 +215,7 @@ class Planner(Ledger):
         notes: list[str] = []
         if machine.reach.host and (left := self._preparation.left_behind(spec)):
             notes.append(f"not carried to {spec.system}: {left}; --data NAME=PATH carries one, to the same place there")
-        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        argv = local_command(spec)
         made = machine.script(carrier.local_job(spec, argv, self.root / "RUN", ""))
         away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
         step = Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect}){away}")
@@ -287,7 +287,7 @@ class Planner(Ledger):
 
 
 def _running(spec: RunSpec) -> _Part:
-    command = " ".join(filled(spec.argv, {"python": "python", **value_texts(spec)}))
+    command = " ".join(fill_words(spec.argv, {"python": "python", **value_texts(spec)}))
     where = f"in {spec.folder or 'a folder of its own'}" + ("" if spec.system else " on this machine")
     return _Part((Step("run", f"{command} {where}"),))
 

@@ -188,7 +188,7 @@ def _from_steps(runs: Sequence[_Timed], to: int, steps_param: str, level: float,
     elif len(runs) == 1:
         warnings.append("one run only: how much runs differ from one another is not known")
     warnings += _drift(max(steady, key=len), steps_param)
-    warnings += _far(to, max(len(run.steps_s) for run in runs), steps_param)
+    warnings += _extrapolation_warnings(to, max(len(run.steps_s) for run in runs), steps_param)
     half = None if error is None else _half_width(error, level)
     left_out = sum(len(run.steps_s) for run in runs) - count
     basis = (
@@ -291,7 +291,7 @@ def _from_whole_runs(
         warnings.append("two runs fit any line: how sure this is cannot be told")
     if line.at_zero < 0:
         warnings.append(f"less than nothing is left beside the {steps_param}: the times scatter, or are no line")
-    warnings += _far(to, numbers[-1], steps_param)
+    warnings += _extrapolation_warnings(to, numbers[-1], steps_param)
     basis = f"a line through {_runs(len(points))} of {', '.join(map(str, numbers))} {steps_param}"
     low, high = _bounds(line.at(to), _line_half_width(line, to, level))
     return Projection(line.at(to), low, high, level, to, line.slope, line.at_zero, basis, "; ".join(warnings))
@@ -306,7 +306,7 @@ def _bounds(seconds: float, half: float | None) -> tuple[float | None, float | N
     return (None, None) if half is None else (max(seconds - half, 0.0), seconds + half)
 
 
-def _far(to: int, longest: int, steps_param: str) -> list[str]:
+def _extrapolation_warnings(to: int, longest: int, steps_param: str) -> list[str]:
     if to <= _FAR * longest:
         return []
     return [f"{to} {steps_param} are more than {_FAR} times what was seen"]

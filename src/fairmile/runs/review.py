@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.placeholders import fill_words
 from fairmile.base.results import Result
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.results import ReviewDict
-from fairmile.runs.targets import filled, value_texts
+from fairmile.runs.targets import value_texts
 from fairmile.systems.hardware import settable
 
 # Variables by which a loader, a shell, an interpreter or git runs something else; no environment of others sets them.
@@ -135,7 +136,7 @@ def review(
     return Review(
         run=original.id,
         source=source,
-        command=filled(spec.argv, value_texts(spec)),
+        command=fill_words(spec.argv, value_texts(spec)),
         params=dict(spec.params),
         variables=dict(spec.env),
         dropped=dict(dropped),

@@ -49,7 +49,7 @@ from fairmile.runs.results import (
 )
 from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
 from fairmile.runs.review import refuse_unseen
-from fairmile.runs.targets import filled, python_of, value_texts
+from fairmile.runs.targets import local_command
 
 _TAIL_BYTES = 64 << 10
 
@@ -173,7 +173,7 @@ class Runs(Planner):
 
     def _known(self, identity: str, spec: RunSpec, captured: Captured, on_step: Callable[[Step], None]) -> Run | None:
         """Return an earlier run whose result stands for a new one, its files back in place."""
-        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        argv = local_command(spec)
         asked = Candidate(spec, captured, argv, self._environ, self.root)
         found = find_reusable(asked, self.alike(identity), self._services.store)
         for verb, text in found.messages:

@@ -162,7 +162,7 @@ def card_target(
         fields["asset"] = str(card.handle)
     elif any(_OWN_FOLDER in word for word in argv):  # the program lies beside the card, and works elsewhere
         beside = str(file.absolute().parent)
-        fields |= {"argv": filled(argv, {"benchmark": beside}), "code": (beside,)}
+        fields |= {"argv": fill_words(argv, {"benchmark": beside}), "code": (beside,)}
     elif not sources:
         fields |= {"folder": str(file.absolute().parent), "code": (str(file.absolute()),)}
     if data:
@@ -201,19 +201,19 @@ def is_run_file(name: str) -> bool:
     return name.endswith(_FILES)
 
 
-def filled(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a command with `{name}` replaced where the name is known; other braces are the command's own."""
-    return fill_words(argv, values)
-
-
-def complete(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the words that a program is started with."""
-    return drop_escapes(fill_words(argv, values))
-
-
 def python_of(has_environment: bool) -> str:
     """Return what `{python}` stands for on this machine: the interpreter of the run's environment, else our own."""
     return "python" if has_environment else sys.executable
+
+
+def local_command(spec: RunSpec) -> tuple[str, ...]:
+    """Return the command as this machine starts it; what stands for inputs and other braces stay as they are."""
+    return fill_words(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+
+
+def start_command(spec: RunSpec, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words that a program is started with; `values` are what stands for inputs and places."""
+    return drop_escapes(fill_words(spec.argv, {**values, **value_texts(spec)}))
 
 
 def value_texts(spec: RunSpec) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from fairmile.base.errors import NotFound, UsageError
-from fairmile.base.placeholders import names_in
+from fairmile.base.placeholders import fill_words, names_in
 from fairmile.base.units import parse_duration
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.catalog import Catalog
@@ -21,7 +21,7 @@ from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.parameters import PARAMS, mentions
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
-from fairmile.runs.targets import checked_spec, filled, value_texts
+from fairmile.runs.targets import checked_spec, value_texts
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.sweeps.rendering import CONFIG, Renderer
@@ -143,7 +143,7 @@ class Members:
         for point in points:
             own = spec.model_copy(update={"params": {**spec.params, **point.values}})
             texts = {**dict.fromkeys(self._axes - own.params.keys(), ""), **value_texts(own)}
-            yield shlex.join(filled(fill(point) if fill is not None else spec.argv, texts))
+            yield shlex.join(fill_words(fill(point) if fill is not None else spec.argv, texts))
 
     def used(self, point: Point) -> set[str]:
         """Return the axes that a definition itself uses at a point: for what its runs are given beside parameters.
@@ -210,7 +210,7 @@ class Members:
             line["repeat"] = point.repeat
         absent = dict.fromkeys(self._axes - changes["params"].keys(), "")  # their condition does not hold here
         if absent:
-            line["argv"] = filled(line["argv"], absent)
+            line["argv"] = fill_words(line["argv"], absent)
         if self._renderer is not None and rendered is not None:
             line["files"] = {self._renderer.script_name: rendered.script, CONFIG: rendered.config}
         return line

@@ -102,10 +102,10 @@ class Document:
                 contradictions += [self._problem(_in_file(steps, data), told) for steps, told in cause.found]
             else:
                 by_place.setdefault(_in_file(entry["loc"], data), []).append(entry)
-        problems = [self._told(steps, entries) for steps, entries in by_place.items()]
+        problems = [self._problem_of(steps, entries) for steps, entries in by_place.items()]
         return sorted(problems + contradictions, key=lambda problem: problem.line or 0)
 
-    def _told(self, steps: Steps, entries: Sequence[Any]) -> Problem:
+    def _problem_of(self, steps: Steps, entries: Sequence[Any]) -> Problem:
         """Return one problem for all that pydantic says of one place."""
         entry = entries[0]
         kind, given = entry["type"], entry["input"]

@@ -147,7 +147,7 @@ def probe(
     there, fails or does not answer within `answer_s` is not an error: the result says so. Only a machine that cannot be
     reached raises. `on_step` is told what is looked at.
     """
-    return _Probe(runner, also, answer_s, on_step or (lambda _: None)).found(today)
+    return _Probe(runner, also, answer_s, on_step or (lambda _: None)).ask(today)
 
 
 class _Probe:
@@ -161,7 +161,7 @@ class _Probe:
         self._programs: dict[str, str] = {}
         self._variables: dict[str, str] = {}
 
-    def found(self, today: date) -> ProbeResult:
+    def ask(self, today: date) -> ProbeResult:
         names = [*PROGRAMS, *_GIVE_FACTS, *_GIVE_ACCESS]
         wanted = dict.fromkeys([*_VARIABLES, *(name for path in self._also for name in _variables_in(path))])
         words = {"programs": shlex.join(names), "variables": _print_variables(wanted)}

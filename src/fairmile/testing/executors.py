@@ -2,8 +2,8 @@
 
     class TestMine(ExecutorSuite):
         @pytest.fixture
-        def place(self, ...) -> Place:
-            return Place(workspace.runs, "pool", tmp_path, environ)
+        def place(self, ...) -> ExecutorSetup:
+            return ExecutorSetup(workspace.runs, "pool", tmp_path, environ)
 
 `python -m fairmile.testing.executors` is a process of its own that submits runs and follows them.
 """
@@ -38,7 +38,7 @@ _OWN = {"job", "argv", "before", "prediction", "trouble"}
 
 
 @dataclass(frozen=True)
-class Place:
+class ExecutorSetup:
     """Where an executor works: a workspace, the kind of executor, a folder that its runs see, and its system."""
 
     runs: Runs
@@ -136,7 +136,7 @@ class ExecutorSuite(Suite):
     outlives = True  # whether a run goes on when the process that submitted it is killed
     chains = False  # whether its system holds runs back until others have ended, without anybody who follows them
 
-    def test_what_succeeds_has_a_complete_record(self, place: Place) -> None:
+    def test_what_succeeds_has_a_complete_record(self, place: ExecutorSetup) -> None:
         works = place.works("echo value {x}", 1, 2)
         with place.executor() as executor:
             handles = executor.submit(works)
@@ -145,7 +145,7 @@ class ExecutorSuite(Suite):
             run = executor.collect(handles[1])
         assert run.id == works[1].id
         assert place.runs.output(run.id) == b"value 2\n"
-        here = Place(place.runs, "in place", place.folder, place.environ)
+        here = ExecutorSetup(place.runs, "in place", place.folder, place.environ)
         (like,) = here.works("echo value {x}", 2)
         with here.executor() as executor:
             (handle,) = executor.submit([like])
@@ -157,7 +157,7 @@ class ExecutorSuite(Suite):
         assert ours["result"].keys() == like_it["result"].keys()
         assert ours["attempts"][0].keys() == like_it["attempts"][0].keys()
 
-    def test_a_run_of_its_own_is_executed_alike(self, place: Place) -> None:
+    def test_a_run_of_its_own_is_executed_alike(self, place: ExecutorSetup) -> None:
         works = [place.run("echo fine"), place.run("exit 4")]
         with place.executor() as executor:
             handles = executor.submit(works)
@@ -168,7 +168,7 @@ class ExecutorSuite(Suite):
         assert over[works[1].id].reason == "exit code 4"
         assert place.runs.output(works[0].id) == b"fine\n"
 
-    def test_bad_ends_are_told_with_their_reasons(self, place: Place) -> None:
+    def test_bad_ends_are_told_with_their_reasons(self, place: ExecutorSetup) -> None:
         scripts = {"fail": "exit 3", "kill": "kill -9 $$"}
         works = place.works("case {x} in fail) " + scripts["fail"] + ";; *) " + scripts["kill"] + ";; esac", *scripts)
         with place.executor() as executor:
@@ -180,13 +180,13 @@ class ExecutorSuite(Suite):
         ends = [(run.result.exit_code, run.result.signal) for run in kept if run.result is not None]
         assert ends == [(3, ""), (137, "KILL")]
 
-    def test_what_takes_too_long_is_ended(self, place: Place) -> None:
+    def test_what_takes_too_long_is_ended(self, place: ExecutorSetup) -> None:
         works = place.works("exec sleep 600", 1, timeout_s=1.0)
         with place.executor() as executor:
             (status,) = followed(executor, executor.submit(works)).values()
         assert (status.state, status.reason) == (RunState.TIMEOUT, "it took longer than 1 s")
 
-    def test_what_is_cancelled_while_it_waits_does_not_come_to_its_end(self, place: Place) -> None:
+    def test_what_is_cancelled_while_it_waits_does_not_come_to_its_end(self, place: ExecutorSetup) -> None:
         mark = place.folder / "ended"
         works = place.works(f"sleep 600; touch {mark}", 1)
         with place.executor() as executor:
@@ -196,7 +196,7 @@ class ExecutorSuite(Suite):
         assert status.state is RunState.CANCELLED
         assert not mark.exists()
 
-    def test_what_is_cancelled_while_it_runs_is_ended_by_any_process(self, place: Place) -> None:
+    def test_what_is_cancelled_while_it_runs_is_ended_by_any_process(self, place: ExecutorSetup) -> None:
         mark = place.folder / "began"
         works = place.works(f"echo $$ > {mark}; exec sleep 600", 1)
         other = place.process(works)
@@ -214,7 +214,7 @@ class ExecutorSuite(Suite):
         assert status.state is RunState.CANCELLED
         assert run.state is RunState.CANCELLED
 
-    def test_what_failed_is_tried_again_as_often_as_it_may(self, place: Place) -> None:
+    def test_what_failed_is_tried_again_as_often_as_it_may(self, place: ExecutorSetup) -> None:
         script = f"echo try >> {place.folder}/tries-{{x}}; test $(wc -l < {place.folder}/tries-{{x}}) -ge {{x}}"
         works = place.works(script, 2, 3)
         with place.executor() as executor:
@@ -224,7 +224,7 @@ class ExecutorSuite(Suite):
         assert [over[work.id].state for work in works] == [RunState.DONE, RunState.FAILED]
         assert (_attempts(first), _attempts(second)) == (2, 2)
 
-    def test_what_depends_on_another_begins_after_it_or_never(self, place: Place) -> None:
+    def test_what_depends_on_another_begins_after_it_or_never(self, place: ExecutorSetup) -> None:
         good, bad, after_good, after_bad = place.works("sleep 0.3; test {x} != bad", "good", "bad", "third", "fourth")
         tasks = [
             Task.of(after_good, After(good.id)),
@@ -246,7 +246,7 @@ class ExecutorSuite(Suite):
             place.runs.get(after_bad.id)
 
     @asked_only_with("chains")
-    def test_a_graph_that_is_submitted_ahead_is_carried_out_by_its_system(self, place: Place) -> None:
+    def test_a_graph_that_is_submitted_ahead_is_carried_out_by_its_system(self, place: ExecutorSetup) -> None:
         log = place.folder / "log"
         (good,) = place.works(f"sleep 1; echo {{x}} >> {log}", "good")
         bad = place.run(f"sleep 1; echo bad >> {log}; exit 3")
@@ -274,7 +274,7 @@ class ExecutorSuite(Suite):
         assert lines.index("good") < lines.index("next") < lines.index("last")
         assert lines.index("bad") < lines.index("mend") < lines.index("last")
 
-    def test_two_processes_that_submit_it_execute_it_once(self, place: Place) -> None:
+    def test_two_processes_that_submit_it_execute_it_once(self, place: ExecutorSetup) -> None:
         count = place.folder / "count"
         works = place.works(f"echo once >> {count}; sleep 2", 1)
         other = place.process(works)
@@ -288,7 +288,7 @@ class ExecutorSuite(Suite):
         assert status.state is RunState.DONE
         assert count.read_text() == "once\n"
 
-    def test_two_processes_that_go_on_with_a_run_execute_it_once(self, place: Place) -> None:
+    def test_two_processes_that_go_on_with_a_run_execute_it_once(self, place: ExecutorSetup) -> None:
         count = place.folder / "count"
         first = place.run(f"echo try >> {count}; test $(wc -l < {count}) -gt 1 && sleep 2")
         with place.executor() as executor:
@@ -307,7 +307,7 @@ class ExecutorSuite(Suite):
         assert count.read_text() == "try\ntry\n"
         assert _attempts(place.runs.get(first.id)) == 2
 
-    def test_it_is_collected_after_its_submitter_was_killed(self, place: Place) -> None:
+    def test_it_is_collected_after_its_submitter_was_killed(self, place: ExecutorSetup) -> None:
         mark = place.folder / "began"
         works = place.works(f"touch {mark}; sleep 2; echo all of it", 1)
         handles = [Handle.of(work) for work in works]

@@ -158,7 +158,7 @@ def _without_collectives(
                 )
             if abs(apart) > _FAR_NS and by_steps is None:
                 notes.append(
-                    f"{name} begins {_far(-apart)} {_name(ranks[0])}, and nothing tells whether its clock is wrong"
+                    f"{name} begins {_lead(-apart)} {_name(ranks[0])}, and nothing tells whether its clock is wrong"
                 )
         elif by_steps is not None:
             shifts[place] = _Shift(by_steps)
@@ -193,7 +193,7 @@ def _moved(table: EventTable, ranks: Sequence[_Rank], shifts: dict[int, _Shift],
         if abs(shift.offset_ns) >= _TELL_NS and ranks[place].process.since_epoch:
             drift = f", and drifts by {shift.drift * 1e6:+.1f} µs a second" if shift.drift else ""
             notes.append(
-                f"the clock of {_name(ranks[place])} was {_far(-shift.offset_ns)} {_name(ranks[0])}{drift}: mended"
+                f"the clock of {_name(ranks[place])} was {_lead(-shift.offset_ns)} {_name(ranks[0])}{drift}: mended"
             )
     if not moved and not notes:
         return table
@@ -211,5 +211,5 @@ def _name(rank: _Rank) -> str:
     return f"rank {rank.process.rank}" + (f" of {rank.process.component}" if rank.process.component else "")
 
 
-def _far(apart_ns: int) -> str:
+def _lead(apart_ns: int) -> str:
     return f"{format_duration(abs(apart_ns) / 1e9)} {'ahead of' if apart_ns > 0 else 'behind'}"

@@ -9,16 +9,16 @@ from typing import Literal
 import pytest
 
 from fairmile.base.errors import UsageError
-from fairmile.benchmarks.harness.settings import TrainSettings, read_settings, told
+from fairmile.benchmarks.harness.settings import TrainSettings, option, read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Own(TrainSettings):
-    epochs: int = told(7, "passes")
-    grid: tuple[int, ...] = told((8, 8), "cells")
-    case: Literal["warm", "cold"] = told("warm", "which bubble")
-    share: float = told(0.5, "part", least=0, most=1)
-    limit: float | None = told(None, "none: no limit")
+    epochs: int = option(7, "passes")
+    grid: tuple[int, ...] = option((8, 8), "cells")
+    case: Literal["warm", "cold"] = option("warm", "which bubble")
+    share: float = option(0.5, "part", least=0, most=1)
+    limit: float | None = option(None, "none: no limit")
 
 
 def test_defaults_are_the_benchmarks_own_before_those_of_all() -> None:

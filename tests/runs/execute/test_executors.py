@@ -13,7 +13,7 @@ from sweep_making import environ_of, workspace_here, workspace_on
 
 from fairmile.jobs.queue import Jobs
 from fairmile.runs.execute.scheduler import Packing
-from fairmile.testing.executors import ExecutorSuite, Place
+from fairmile.testing.executors import ExecutorSetup, ExecutorSuite
 from fairmile.workspace import Workspace
 
 
@@ -33,23 +33,23 @@ class TestInPlace(ExecutorSuite):
     outlives = False
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        return Place(workspace_here(tmp_path).runs, "in place", tmp_path, environ_of(tmp_path))
+    def place(self, tmp_path: Path) -> ExecutorSetup:
+        return ExecutorSetup(workspace_here(tmp_path).runs, "in place", tmp_path, environ_of(tmp_path))
 
 
 class TestLocalPool(ExecutorSuite):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        return Place(workspace_here(tmp_path).runs, "pool", tmp_path, environ_of(tmp_path))
+    def place(self, tmp_path: Path) -> ExecutorSetup:
+        return ExecutorSetup(workspace_here(tmp_path).runs, "pool", tmp_path, environ_of(tmp_path))
 
 
 class TestScheduler(ExecutorSuite):
     chains = True
 
     @pytest.fixture
-    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExecutorSetup:
         runs = workspace_on(slurm_cluster, tmp_path, monkeypatch).runs
-        return Place(runs, "system", tmp_path, {**environ_of(tmp_path), **slurm_cluster.environ}, "rig")
+        return ExecutorSetup(runs, "system", tmp_path, {**environ_of(tmp_path), **slurm_cluster.environ}, "rig")
 
 
 @pytest.mark.thorough
@@ -57,19 +57,19 @@ class TestPackedScheduler(ExecutorSuite):
     chains = True
 
     @pytest.fixture
-    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExecutorSetup:
         runs = workspace_on(slurm_cluster, tmp_path, monkeypatch).runs
         environ = {**environ_of(tmp_path), **slurm_cluster.environ}
-        return Place(runs, "system", tmp_path, environ, "rig", Packing(pack=4, slots=2))
+        return ExecutorSetup(runs, "system", tmp_path, environ, "rig", Packing(pack=4, slots=2))
 
 
 class TestSsh(ExecutorSuite):
     chains = True
 
     @pytest.fixture
-    def place(self, tmp_path: Path, sshd: Any) -> Place:
+    def place(self, tmp_path: Path, sshd: Any) -> ExecutorSetup:
         runs = remote(tmp_path, plain_system(sshd, tmp_path)).runs
-        return Place(runs, "system", tmp_path, environ_of(tmp_path), FAR)
+        return ExecutorSetup(runs, "system", tmp_path, environ_of(tmp_path), FAR)
 
 
 @pytest.mark.thorough
@@ -77,9 +77,9 @@ class TestSchedulerOverSsh(ExecutorSuite):
     chains = True
 
     @pytest.fixture
-    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, sshd: Any) -> Place:
+    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, sshd: Any) -> ExecutorSetup:
         runs = remote(tmp_path, slurm_system(sshd, slurm_cluster, tmp_path)).runs
-        return Place(runs, "system", tmp_path, environ_of(tmp_path), FAR)
+        return ExecutorSetup(runs, "system", tmp_path, environ_of(tmp_path), FAR)
 
 
 @pytest.mark.thorough
@@ -88,5 +88,5 @@ class TestSchedulerOverSsh(ExecutorSuite):
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 class TestPilot(ExecutorSuite):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        return Place(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))
+    def place(self, tmp_path: Path) -> ExecutorSetup:
+        return ExecutorSetup(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))

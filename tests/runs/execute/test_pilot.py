@@ -17,7 +17,7 @@ from fairmile.runs.execute.in_place import MembersOnly
 from fairmile.runs.execute.pilot import Pilot
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import RunState
-from fairmile.testing.executors import Place, followed, wait_for
+from fairmile.testing.executors import ExecutorSetup, followed, wait_for
 
 needs_parsl = pytest.mark.skipif(importlib.util.find_spec("parsl") is None, reason="needs the Python package parsl")
 # Sockets of Parsl are closed by the garbage collector.
@@ -31,7 +31,7 @@ def test_pilot_jobs_have_the_resources_of_their_batch(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runs = workspace_on(slurm_cluster, tmp_path, monkeypatch).runs
-    place = Place(runs, "pilot", tmp_path, environ_of(tmp_path), "rig")
+    place = ExecutorSetup(runs, "pilot", tmp_path, environ_of(tmp_path), "rig")
     show = "echo $SLURM_JOB_PARTITION $SLURM_CPUS_PER_TASK {x}"
     works = place.works(show, *range(20), resources={"cpus_per_task": 2, "memory_gib": 1.5, "time_s": 600})
     with place.executor() as executor:
@@ -48,7 +48,7 @@ def test_pilot_jobs_end_what_they_are_at_after_their_submitter_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place = Place(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))
+    place = ExecutorSetup(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))
     begun = tmp_path / "begun"
     works = place.works(f"echo {{x}} >> {begun}; sleep 3; echo all of it", *range(4))  # by two workers
     submitter = place.process(works)
@@ -71,7 +71,7 @@ def processes_below(scratch: Path) -> list[int]:
 
 def test_without_parsl_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    place = Place(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))
+    place = ExecutorSetup(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))
     works = place.works("true", 1)
     monkeypatch.setitem(sys.modules, "parsl", None)
     with place.executor() as executor, pytest.raises(Unsupported, match="pilot jobs need Parsl") as caught:

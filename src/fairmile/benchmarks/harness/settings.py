@@ -6,6 +6,7 @@ import dataclasses
 import math
 import types
 import typing
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -21,9 +22,15 @@ Schedule = Literal["constant", "steps", "cosine", "onecycle", "plateau"]
 S = TypeVar("S", bound="TrainSettings")
 
 
-def told(default: Any, meaning: str, *, least: float | None = None, most: float | None = None) -> Any:
+def option(default: Any, meaning: str, *, least: float | None = None, most: float | None = None) -> Any:
     """Return a field of settings with its default, what it means, and the least and the most that makes sense."""
     return dataclasses.field(default=default, metadata={"meaning": meaning, "least": least, "most": most})
+
+
+def told(*given: Any, **limits: Any) -> Any:
+    """Do what `option` does; this name goes in the next version."""
+    warnings.warn("fairmile.benchmarks.harness.settings.told is now option", DeprecationWarning, stacklevel=2)
+    return option(*given, **limits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,43 +40,45 @@ class TrainSettings:
     Where it says only a default anew, the least and the most that make sense stay.
     """
 
-    work: Work = told("train", "train: all of it; prepare: only the data; inference: with the weights of `checkpoint`")
-    model: str = told("", "which of the benchmark's models")
-    epochs: int = told(1, "passes over the training data", least=1)
-    max_steps: int = told(0, "end after so many optimizer steps; 0: after the epochs", least=0)
-    batch_size: int = told(32, "samples per step and rank", least=1)
-    eval_batch_size: int = told(0, "samples per step of evaluation and rank; 0: as batch_size", least=0)
-    optimizer: Optimizer = told("adam", "sgd, adam, adamw or nadam")
-    learning_rate: float = told(1e-3, "peak learning rate")
-    momentum: float = told(0.9, "of sgd", least=0)
-    weight_decay: float = told(0.0, "of the optimizer", least=0)
-    schedule: Schedule = told("constant", "constant, steps, cosine, onecycle or plateau")
-    warmup_epochs: float = told(0.0, "the learning rate rises in a line over so many epochs", least=0)
-    warmup_factor: float = told(0.0, "the warm-up begins at so much of the peak", least=0)
-    decay_epochs: tuple[int, ...] = told((), "schedule=steps: after which epochs it falls")
-    decay_factors: tuple[float, ...] = told((), "schedule=steps: to how much of the peak")
-    plateau_factor: float = told(0.5, "schedule=plateau: what the learning rate is multiplied by")
-    plateau_patience: int = told(5, "schedule=plateau: after so many evaluations without a better score", least=0)
-    min_learning_rate: float = told(0.0, "schedules cosine and plateau end here", least=0)
-    clip_norm: float = told(0.0, "gradients are cut to this norm; 0: not", least=0)
-    accumulate: int = told(1, "batches per optimizer step", least=1)
-    precision: Precision = told("fp32", "fp32, tf32, bf16 or fp16 (the last two with autocast)")
-    strategy: Strategy = told("single", "single, ddp, fsdp, deepspeed or horovod")
-    ranks: int = told(0, "start so many processes here; 0: as the launcher did, or one", least=0)
-    device: str = told("auto", "auto, cpu, cuda or cuda:1")
-    channels_last: bool = told(False, "memory layout of images and volumes")
-    compile: bool = told(False, "compile the model with torch.compile")
-    checkpoint_activations: bool = told(False, "compute activations again instead of keeping them")
-    deterministic: bool = told(False, "only deterministic kernels")
-    patience: int = told(0, "stop when the score did not get better for so many epochs; 0: never", least=0)
-    stop_at_target: bool = told(False, "stop as soon as the quality target is met")
-    evaluate_every: int = told(1, "epochs between evaluations; the last one is always evaluated", least=1)
-    save_every: int = told(1, "epochs between checkpoints; 0: none", least=0)
-    save_steps: int = told(0, "optimizer steps between checkpoints inside an epoch; 0: none there", least=0)
-    checkpoint: str = told("", "file of weights to start from, as checkpoint.pt of an earlier run")
-    workers: int = told(1, "threads that read batches ahead; 0: read when they are needed", least=0)
-    resident: bool = told(True, "keep the data on the device where it fits and the benchmark can")
-    stage: str = told("", "copy the data to this folder first, or `auto` for the fastest one with room")
+    work: Work = option(
+        "train", "train: all of it; prepare: only the data; inference: with the weights of `checkpoint`"
+    )
+    model: str = option("", "which of the benchmark's models")
+    epochs: int = option(1, "passes over the training data", least=1)
+    max_steps: int = option(0, "end after so many optimizer steps; 0: after the epochs", least=0)
+    batch_size: int = option(32, "samples per step and rank", least=1)
+    eval_batch_size: int = option(0, "samples per step of evaluation and rank; 0: as batch_size", least=0)
+    optimizer: Optimizer = option("adam", "sgd, adam, adamw or nadam")
+    learning_rate: float = option(1e-3, "peak learning rate")
+    momentum: float = option(0.9, "of sgd", least=0)
+    weight_decay: float = option(0.0, "of the optimizer", least=0)
+    schedule: Schedule = option("constant", "constant, steps, cosine, onecycle or plateau")
+    warmup_epochs: float = option(0.0, "the learning rate rises in a line over so many epochs", least=0)
+    warmup_factor: float = option(0.0, "the warm-up begins at so much of the peak", least=0)
+    decay_epochs: tuple[int, ...] = option((), "schedule=steps: after which epochs it falls")
+    decay_factors: tuple[float, ...] = option((), "schedule=steps: to how much of the peak")
+    plateau_factor: float = option(0.5, "schedule=plateau: what the learning rate is multiplied by")
+    plateau_patience: int = option(5, "schedule=plateau: after so many evaluations without a better score", least=0)
+    min_learning_rate: float = option(0.0, "schedules cosine and plateau end here", least=0)
+    clip_norm: float = option(0.0, "gradients are cut to this norm; 0: not", least=0)
+    accumulate: int = option(1, "batches per optimizer step", least=1)
+    precision: Precision = option("fp32", "fp32, tf32, bf16 or fp16 (the last two with autocast)")
+    strategy: Strategy = option("single", "single, ddp, fsdp, deepspeed or horovod")
+    ranks: int = option(0, "start so many processes here; 0: as the launcher did, or one", least=0)
+    device: str = option("auto", "auto, cpu, cuda or cuda:1")
+    channels_last: bool = option(False, "memory layout of images and volumes")
+    compile: bool = option(False, "compile the model with torch.compile")
+    checkpoint_activations: bool = option(False, "compute activations again instead of keeping them")
+    deterministic: bool = option(False, "only deterministic kernels")
+    patience: int = option(0, "stop when the score did not get better for so many epochs; 0: never", least=0)
+    stop_at_target: bool = option(False, "stop as soon as the quality target is met")
+    evaluate_every: int = option(1, "epochs between evaluations; the last one is always evaluated", least=1)
+    save_every: int = option(1, "epochs between checkpoints; 0: none", least=0)
+    save_steps: int = option(0, "optimizer steps between checkpoints inside an epoch; 0: none there", least=0)
+    checkpoint: str = option("", "file of weights to start from, as checkpoint.pt of an earlier run")
+    workers: int = option(1, "threads that read batches ahead; 0: read when they are needed", least=0)
+    resident: bool = option(True, "keep the data on the device where it fits and the benchmark can")
+    stage: str = option("", "copy the data to this folder first, or `auto` for the fastest one with room")
 
 
 def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:

@@ -16,7 +16,7 @@ _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:s|sec\.?|second\(s\)|seconds?
 _TASK = re.compile(r"(.+)_([0-9]+)")
 
 
-def said(result: Result) -> str:
+def message_of(result: Result) -> str:
     """Return what a command said, on one line, its complaints first."""
     text = " ".join((result.stderr.strip() or result.stdout.strip()).split())
     return text if len(text) <= _MOST_SAID else text[: _MOST_SAID - 1] + "…"
@@ -27,7 +27,7 @@ def refused_job(scheduler: str, result: Result, passing: re.Pattern[str]) -> Fai
     if passing.search(result.stderr) or passing.search(result.stdout):
         return no_answer(scheduler, result)
     return UsageError(
-        f"{scheduler} refused the job: {said(result) or f'exit code {result.exit_code} without a message'}",
+        f"{scheduler} refused the job: {message_of(result) or f'exit code {result.exit_code} without a message'}",
         hint="change partition, account, time or nodes",
     )
 
@@ -37,14 +37,14 @@ def failed_question(scheduler: str, result: Result, passing: re.Pattern[str]) ->
     if passing.search(result.stderr) or passing.search(result.stdout):
         return no_answer(scheduler, result)
     return SystemFailure(
-        f"`{result.argv[0]}` failed with exit code {result.exit_code}: {said(result) or 'no output'}",
+        f"`{result.argv[0]}` failed with exit code {result.exit_code}: {message_of(result) or 'no output'}",
         hint=f"run the same command yourself where {scheduler} runs",
     )
 
 
 def no_answer(scheduler: str, result: Result) -> Transient:
     """Return the error for an answer that is missing or cannot be understood."""
-    words = said(result)
+    words = message_of(result)
     return Transient(
         f"{scheduler} gave no usable answer" + (f": {words}" if words else ""),
         hint="try again; if it happens again, ask the support of the system",

@@ -11,7 +11,7 @@ from fairmile.base.errors import FairmileError, SystemFailure, Unsupported, Usag
 from fairmile.jobs.directives import slurm_directives
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question
-from fairmile.jobs.schedulers.answers import no_answer, said
+from fairmile.jobs.schedulers.answers import message_of, no_answer
 from fairmile.jobs.schedulers.slurm_words import HELD_REASONS, NOT_SET_UP, STATES, TRANSIENT, WRONG, explain
 from fairmile.jobs.states import Observed, State, Usage
 
@@ -276,7 +276,7 @@ def _check(result: Result, program: str) -> None:
 
 
 def _failure(result: Result, program: str) -> FairmileError:
-    words = said(result)
+    words = message_of(result)
     for mark in (f"{program}: error: ", f"{program}: "):
         words = words.replace(mark, "")
     small = words.lower()

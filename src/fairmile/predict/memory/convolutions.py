@@ -36,7 +36,7 @@ class ConvolutionCall:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Measurement:
     batch: int
     channels: int
     outputs: int
@@ -114,7 +114,7 @@ class ConvolutionTable:
         return _bytes(call, nearest[1])
 
 
-def _bytes(call: ConvolutionCall, row: _Row) -> int:
+def _bytes(call: ConvolutionCall, row: _Measurement) -> int:
     """Return what a call takes if it is done as the measured one was."""
     size = _ELEMENT.get(call.dtype, 4)
     weights = prod(call.weight)
@@ -142,7 +142,7 @@ def _bytes(call: ConvolutionCall, row: _Row) -> int:
     return total + row.slices * min(weights, row.weights) * 4
 
 
-def _per_sample_bytes(call: ConvolutionCall, row: _Row, size: int) -> int:
+def _per_sample_bytes(call: ConvolutionCall, row: _Measurement, size: int) -> int:
     each = prod(call.weight) * 4
     copied = (prod(call.input[1:]) + prod(call.output[1:])) * size
     measured = row.weights * 4 / ((row.channels * row.in_positions + row.outputs * row.out_positions) * size)
@@ -173,7 +173,7 @@ def _move_unaligned(letters: set[str], letter: str, length: int, measured: int) 
         letters.discard(letter)
 
 
-def _is_plausible(call: ConvolutionCall, row: _Row) -> bool:
+def _is_plausible(call: ConvolutionCall, row: _Measurement) -> bool:
     """Tell whether a measured call says something of others.
 
     One that left the layout which suits it is alone in it, and so is one that took more than partial sums ever need.
@@ -184,11 +184,11 @@ def _is_plausible(call: ConvolutionCall, row: _Row) -> bool:
     return not strange or (same and prod(call.input[2:]) == row.in_positions)
 
 
-def _aligned(row: _Row) -> bool:
+def _aligned(row: _Measurement) -> bool:
     return row.channels % 8 == 0 and row.outputs % 8 == 0
 
 
-def _distance(call: ConvolutionCall, row: _Row) -> float:
+def _distance(call: ConvolutionCall, row: _Measurement) -> float:
     """How unlike a measured call is."""
     weights = _WEIGHTS[call.direction if _half(call.dtype) else "float"]
     in_positions, out_positions = prod(call.input[2:]), prod(call.output[2:])
@@ -251,11 +251,11 @@ def _form(groups: int, taps: int, stride: int, is_depthwise: bool) -> str:
 
 
 @cache
-def _read(name: str) -> dict[tuple[str, bool, bool, str], list[tuple[str, _Row]]]:
+def _read(name: str) -> dict[tuple[str, bool, bool, str], list[tuple[str, _Measurement]]]:
     text = resources.files("fairmile.costs").joinpath("data", "workspaces", name).read_text(encoding="utf-8")
-    rows: dict[tuple[str, bool, bool, str], list[tuple[str, _Row]]] = {}
+    rows: dict[tuple[str, bool, bool, str], list[tuple[str, _Measurement]]] = {}
     for fields in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
-        row = _Row(
+        row = _Measurement(
             batch=int(fields["batch"]),
             channels=int(fields["in_channels"]),
             outputs=int(fields["out_channels"]),

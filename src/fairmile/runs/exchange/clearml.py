@@ -121,7 +121,7 @@ def _imported(source: Path) -> ImportedRun:
         validated(_Task, task, f"{source}/{_TASK}")
         points = list(_points(session, names, source))
         messages = list(_requests(session, _LOG, names, source))
-        artifacts = dict(_found(session, task, names, source))
+        artifacts = dict(_session_artifacts(session, task, names, source))
         records = [member for name, member in artifacts.items() if name == RECORD]
         own = _text(session, records[0], source) if records and "fairmile" in (task.get("system_tags") or []) else ""
     lay = partial(_lay, source, artifacts)
@@ -257,7 +257,7 @@ def _points(session: zipfile.ZipFile, names: set[str], source: Path) -> Iterator
         yield Point(name, number(each.get("value")), each.get("iter"), float(each.get("timestamp") or 0) / 1000)
 
 
-def _found(
+def _session_artifacts(
     session: zipfile.ZipFile, task: Mapping[str, Any], names: set[str], source: Path
 ) -> Iterator[tuple[str, str]]:
     """Yield each artifact that the session has with it, compared with its digest: its name, and the member it is."""

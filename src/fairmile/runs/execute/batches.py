@@ -14,7 +14,7 @@ from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.runs.execute.worker import BATCH, MEMBER, MEMBERS, Batch
 from fairmile.runs.record.ledger import recorded_spec
 from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.targets import complete, value_texts
+from fairmile.runs.targets import start_command
 
 _PRIVATE = 0o600  # variables of a program may be secrets
 
@@ -35,7 +35,7 @@ class Frozen:
         said: dict[str, Any] = {
             "id": id,
             "spec": {name: value for name, value in own.items() if shared.get(name) != value},
-            "argv": complete(spec.argv, {**self.values, **value_texts(spec)}),
+            "argv": start_command(spec, self.values),
         }
         if spec.env != self.spec.env:
             said["env"] = dict(spec.env)

@@ -19,7 +19,7 @@ from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.reuse import keep_outputs
 from fairmile.runs.services import Services
-from fairmile.runs.targets import complete, value_texts
+from fairmile.runs.targets import start_command
 
 _HISTORY = 20
 
@@ -41,7 +41,7 @@ class WorkspaceRuns:
         if record.attempts:
             return Launch(record.argv or spec.argv, self._resuming(work), {})
         values = self.preparation.materialize(record, work.folder, code=work.from_snapshot)
-        argv = complete(spec.argv, {**values, **value_texts(spec)})
+        argv = start_command(spec, values)
         env = {**self._environ, **spec.env}
         if spec.environment:
             command = self.envs().shell(record.captured.environment.digest, argv)

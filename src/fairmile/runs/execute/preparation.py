@@ -37,7 +37,7 @@ from fairmile.runs.record.spec import Input, RunSpec
 from fairmile.runs.rerun import rerun_spec
 from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
 from fairmile.runs.services import Services
-from fairmile.runs.targets import filled, python_of, value_texts
+from fairmile.runs.targets import local_command, python_of
 from fairmile.systems.hardware import passed_on
 
 _LINK_MODE = 0o120000
@@ -90,7 +90,7 @@ class Preparation:
         if spec.environment:
             environment = self._build_environment(spec, original)
             lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
-        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        argv = local_command(spec)
         work = Path(spec.folder) if spec.folder else None
         if original is not None and is_foreign(original, self._root):
             code = self._compared_code(original)
@@ -236,7 +236,7 @@ class Preparation:
         """Say what of the folder that a run was started from a machine which sees no file of this one will not see."""
         if not spec.folder or not Path(spec.folder).is_dir():
             return ""
-        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        argv = local_command(spec)
         kept = code_files(capture.code(argv, Path(spec.folder), spec.code))
         inputs = [os.path.abspath(each.path) for each in spec.inputs.values() if each.path]
         return describe_left_behind(Path(spec.folder), [*map(str, kept.values()), *inputs])

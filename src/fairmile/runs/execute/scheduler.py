@@ -31,7 +31,7 @@ from fairmile.runs.record.layout import write_record
 from fairmile.runs.record.record import JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.targets import complete, value_texts
+from fairmile.runs.targets import start_command
 
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the runs
 _HISTORY = 50
@@ -73,7 +73,7 @@ class SharedRuns:
         """Return the job of a run; one that has begun before goes on with what lies in its folder."""
         if not record.argv:
             values = self._host.preparation.materialize(record, work.folder, code=work.from_snapshot)
-            record.argv = list(complete(work.spec.argv, {**values, **value_texts(work.spec)}))
+            record.argv = list(start_command(work.spec, values))
         return local_job(work.spec, record.argv, work.folder, key)
 
     def sent(self, folder: Path) -> None:

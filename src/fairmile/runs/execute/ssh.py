@@ -14,7 +14,7 @@ from fairmile.runs.execute.executor import PreparedRun
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import RunRecord
-from fairmile.runs.targets import complete, value_texts
+from fairmile.runs.targets import start_command
 
 
 class SentRuns:
@@ -29,7 +29,7 @@ class SentRuns:
         spec = preparation.travelling(folder, record, work.spec)
         values = {**preparation.materialize(record, folder, code=True), **carrier.remote_values(record)}
         carrier.copy_benchmarks(spec.argv, folder / WORK)
-        argv = complete(spec.argv, {**values, **value_texts(spec)})
+        argv = start_command(spec, values)
         recorder = carrier.recorder_file(self._host.ledger.root / ".recorder")
         return carrier.remote_job(spec, argv, record, recorder, key, folder)
 

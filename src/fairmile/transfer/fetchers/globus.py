@@ -222,7 +222,7 @@ class Globus:
             with TransferClient(authorizer=authorizer, app_name="fairmile", **login.service("transfer")) as client:
                 yield _Service(client, login)
         except GlobusAPIError as error:
-            raise _told(place, error) from error
+            raise _as_own_error(place, error) from error
         except NetworkError as error:
             raise Transient(f"{place}: the Globus service cannot be reached: {error}") from error
         finally:
@@ -393,7 +393,7 @@ def _reason(task: Mapping[str, Any]) -> str:
     return f": {said}" if said else ""
 
 
-def _told(place: GlobusAddress, error: GlobusAPIError) -> FairmileError:
+def _as_own_error(place: GlobusAddress, error: GlobusAPIError) -> FairmileError:
     """Return an answer of the service as an error of ours."""
     from globus_sdk import AuthAPIError
 

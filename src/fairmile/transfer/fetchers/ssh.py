@@ -38,7 +38,7 @@ class Ssh:
         place = SftpLocation.parse(address, _SCHEMES)
         session = self._take(place.server)
         try:
-            found = _found(session, place)
+            found = _list_remotes(session, place)
         except BaseException as error:
             self._return(session, is_usable=isinstance(error, (NotFound, UsageError)))
             raise
@@ -86,7 +86,7 @@ class Ssh:
         session.close()
 
 
-def _found(session: Session, place: SftpLocation) -> list[Remote]:
+def _list_remotes(session: Session, place: SftpLocation) -> list[Remote]:
     """Return the file at a place, or those below it when it is a folder, by the rules of `scan_tree`."""
     status = session.status(place.path)
     where = shown_address(place.address(place.path))

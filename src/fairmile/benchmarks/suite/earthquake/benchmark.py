@@ -215,7 +215,7 @@ def _report(
             metric=_metric(settings, is_made_up=data.is_made_up),
             scores=scores,
             seed=session.seed,
-            settings=_told(settings),
+            settings=_values_of(settings),
             published=() if data.is_made_up else PUBLISHED,
             notes=notes,
             figures=drawn,
@@ -223,7 +223,7 @@ def _report(
     )
 
 
-def _told(settings: Settings) -> dict[str, Any]:
+def _values_of(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
 
 

@@ -52,7 +52,7 @@ def add_context(data: Prepared, grid: Grid, scale: Scale) -> Prepared:
     counts = _filled(data.observed[..., 2])
     counts = counts / max(float(counts[counts > 0].min(initial=np.inf)), 1e-9) if (counts > 0).any() else counts
     known = np.maximum(np.cumsum(~missing, axis=1), 1)
-    near, far = _near(data.pixels, grid, 1), _near(data.pixels, grid, 3)
+    near, far = _neighbours(data.pixels, grid, 1), _neighbours(data.pixels, grid, 3)
     columns = [
         np.cumsum(np.where(missing, 0.0, values), axis=1) / known,
         *(_level(_back(energy, steps)) for steps in _LONG),
@@ -115,7 +115,7 @@ def _since(happened: Array) -> Array:
     return np.asarray(number - last)
 
 
-def _near(pixels: Array, grid: Grid, reach: int) -> Array:
+def _neighbours(pixels: Array, grid: Grid, reach: int) -> Array:
     """Return which locations lie within a block around each, without itself, as a matrix of 0 and 1."""
     row, column = np.divmod(np.asarray(pixels), grid.columns)
     apart = np.maximum(np.abs(row[:, None] - row), np.abs(column[:, None] - column))

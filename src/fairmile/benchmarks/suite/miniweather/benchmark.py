@@ -133,7 +133,7 @@ class _Work:
             film, _ = self.storm(Kessler(), kernel, 0)
             with written(self.folder / "storm.h5") as handle:
                 film.write(handle)
-        self.session.say(compare.told(film))
+        self.session.say(compare.describe(film))
         with span("members"), written(self.folder / "members.h5") as handle:
             handle.attrs.update({**self.attributes(), "dt_s": dt_s, "variables": list(surrogate.INPUTS)})
             for member in range(1, self.settings.members + 1):
@@ -265,7 +265,7 @@ class _Work:
                 speeds = compare.speeds((Kessler(), each), simulation)
                 film.attributes |= {f"{name}_s": value for name, value in speeds.items()} | {"calls": simulation.calls}
                 film.write(handle.create_group(each.name))
-                self.session.say(compare.told(film))
+                self.session.say(compare.describe(film))
 
     # Compare
 

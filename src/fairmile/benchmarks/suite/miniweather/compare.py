@@ -73,7 +73,7 @@ def costs(film: Film) -> dict[str, float]:
     return found
 
 
-def told(film: Film) -> str:
+def describe(film: Film) -> str:
     """Return a storm in a line."""
     name, last = film.attributes["microphysics"], {name: film[name][-1] for name in ("wwnd", "rho_c", "rho_p")}
     if "broke_down_s" in film.attributes:

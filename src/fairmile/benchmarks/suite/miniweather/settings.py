@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, told
+from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, option
 
 CaseName = Literal["thermal", "collision", "density_current", "gravity_waves", "injection"]
 
@@ -15,40 +15,40 @@ CaseName = Literal["thermal", "collision", "density_current", "gravity_waves", "
 class Settings(TrainSettings):
     """A storm on 100 x 50 cells, and the reference network: 5-10-4, Nadam, batches of 1024."""
 
-    step: Literal["all", "simulate", "sample", "train", "hybrid", "compare"] = told(
+    step: Literal["all", "simulate", "sample", "train", "hybrid", "compare"] = option(
         "all", "all of it, or one step, which takes the files of those before it as inputs"
     )
-    case: CaseName = told("thermal", "dry case that is simulated beside the storm")
-    duration_s: float = told(400.0, "simulated time of the dry case; 0: as long as the case usually runs", least=0)
-    nx: int = told(100, "cells along x", least=4)
-    nz: int = told(50, "cells along z", least=4)
-    courant: float = told(1.5, "size of a time step; 1.5 is usual, what is much larger breaks down")
-    kernel: Literal["auto", "c", "numpy"] = told("auto", "auto: the kernel in C where it can be had, else NumPy's")
-    storm_s: float = told(900.0, "simulated time of a storm")
-    physics_steps: int = told(6, "steps of the solver between two of microphysics", least=1)
-    members: int = told(3, "storms to learn from; the one that is compared is another", least=1)
-    output_s: float = told(50.0, "simulated time between two outputs")
-    samples: int = told(
+    case: CaseName = option("thermal", "dry case that is simulated beside the storm")
+    duration_s: float = option(400.0, "simulated time of the dry case; 0: as long as the case usually runs", least=0)
+    nx: int = option(100, "cells along x", least=4)
+    nz: int = option(50, "cells along z", least=4)
+    courant: float = option(1.5, "size of a time step; 1.5 is usual, what is much larger breaks down")
+    kernel: Literal["auto", "c", "numpy"] = option("auto", "auto: the kernel in C where it can be had, else NumPy's")
+    storm_s: float = option(900.0, "simulated time of a storm")
+    physics_steps: int = option(6, "steps of the solver between two of microphysics", least=1)
+    members: int = option(3, "storms to learn from; the one that is compared is another", least=1)
+    output_s: float = option(50.0, "simulated time between two outputs")
+    samples: int = option(
         60_000, "cells to learn from and to test with, half of them active, as far as there are so many", least=20
     )
-    test_share: float = told(0.2, "share of the samples that is only tested with")
-    target: Literal["increments", "outputs"] = told(
+    test_share: float = option(0.2, "share of the samples that is only tested with")
+    target: Literal["increments", "outputs"] = option(
         "increments", "what the network predicts: the change, or what is after it"
     )
-    features: Literal["excess", "raw"] = told(
+    features: Literal["excess", "raw"] = option(
         "excess", "excess: vapour is given as that above saturation; raw: as it is"
     )
-    rules: bool = told(
+    rules: bool = option(
         True, "in the storm, water and energy are kept, and dry cells left alone; false: as the network says"
     )
-    model: Literal["mlp"] = told("mlp", "mlp: one hidden layer, LeakyReLU 0.1")
-    hidden: int = told(10, "units of the hidden layer; 10 make 104 parameters", least=1)
-    epochs: int = told(40, "passes over the training data")
-    batch_size: int = told(1024, "samples per step and rank")
-    eval_batch_size: int = told(65_536, "samples per step of evaluation and rank")
-    optimizer: Optimizer = told("nadam", "sgd, adam, adamw or nadam")
-    learning_rate: float = told(0.03, "peak learning rate")
-    schedule: Schedule = told("cosine", "constant, steps, cosine, onecycle or plateau")
+    model: Literal["mlp"] = option("mlp", "mlp: one hidden layer, LeakyReLU 0.1")
+    hidden: int = option(10, "units of the hidden layer; 10 make 104 parameters", least=1)
+    epochs: int = option(40, "passes over the training data")
+    batch_size: int = option(1024, "samples per step and rank")
+    eval_batch_size: int = option(65_536, "samples per step of evaluation and rank")
+    optimizer: Optimizer = option("nadam", "sgd, adam, adamw or nadam")
+    learning_rate: float = option(0.03, "peak learning rate")
+    schedule: Schedule = option("cosine", "constant, steps, cosine, onecycle or plateau")
 
 
 class Step(NamedTuple):
