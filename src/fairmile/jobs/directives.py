@@ -246,9 +246,9 @@ def checked_key(files: JobFiles) -> str:
 
 def _dependencies(dialect: str, files: JobFiles) -> list[tuple[str, list[str]]]:
     """Return each condition in the scheduler's word with the jobs that it is about."""
-    found: dict[str, list[str]] = {}
+    jobs: dict[str, list[str]] = {}
     for job, condition in files.after:
         if not re.fullmatch(r"[A-Za-z0-9_.\[\]-]+|ƒ[A-Za-z0-9]+", job):
             raise UsageError(f"{job!r} is not an id of a job")
-        found.setdefault(_CONDITIONS[dialect][condition], []).append(job)
-    return list(found.items())
+        jobs.setdefault(_CONDITIONS[dialect][condition], []).append(job)
+    return list(jobs.items())

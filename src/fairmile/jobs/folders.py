@@ -106,14 +106,14 @@ class LocalJobFolders:
 
     def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
         """See `Place.look`."""
-        found: dict[str, Notes] = {}
+        notes: dict[str, Notes] = {}
         for job in jobs:
             folder = os.path.join(self.root, job)
             with contextlib.suppress(FileNotFoundError):
                 with os.scandir(folder) as entries:
                     names = [entry.name for entry in entries if _NOTE.fullmatch(entry.name) and entry.is_file()]
-                found[job] = {name: _text(f"{folder}/{name}") for name in names}
-        return found
+                notes[job] = {name: _text(f"{folder}/{name}") for name in names}
+        return notes
 
     def read(self, job: str, name: str, offset: int, most_bytes: int) -> bytes:
         """See `Place.read`."""
@@ -198,14 +198,14 @@ class RemoteJobFolders:
 
     @staticmethod
     def _files(inputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
-        found: list[tuple[str, Path]] = []
+        files: list[tuple[str, Path]] = []
         for name, source in inputs.items():
             if source.is_dir():
                 inner = sorted(path for path in source.rglob("*") if path.is_file())
-                found += [(f"{name}/{path.relative_to(source).as_posix()}", path) for path in inner]
+                files += [(f"{name}/{path.relative_to(source).as_posix()}", path) for path in inner]
             else:
-                found.append((name, source))
-        return found
+                files.append((name, source))
+        return files
 
     def _stage(self, source: Path, digest: str) -> str:
         """Bring a file over unless it is there, and return its quoted path."""
@@ -238,12 +238,12 @@ class RemoteJobFolders:
             f'printf "%s%s/%s\\n" {_MARK} "$job" "$f"; cat -- "$f"; echo; done; done; exit 0'
         )
         said = self._sh(script, input="".join(f"{job}\n" for job in jobs).encode())
-        found: dict[str, Notes] = {job: {} for job in jobs}
+        notes: dict[str, Notes] = {job: {} for job in jobs}
         for part in said.stdout.split(_MARK)[1:]:
             path, _, text = part.partition("\n")
             job, _, name = path.partition("/")
-            found.setdefault(job, {})[name] = text
-        return found
+            notes.setdefault(job, {})[name] = text
+        return notes
 
     def read(self, job: str, name: str, offset: int, most_bytes: int) -> bytes:
         """See `Place.read`."""

@@ -232,8 +232,8 @@ def _as(kind: type[T], document: dict[str, Any]) -> T:
 def _attempts(folder: Path) -> list[dict[str, Any]]:
     """Return the submissions of a job; none where a power cut left the file of them empty."""
     try:
-        found: list[dict[str, Any]] = _read(f"{folder}/{_SUBMITTED}", empty={}).get("attempts", [])
-        return found
+        attempts: list[dict[str, Any]] = _read(f"{folder}/{_SUBMITTED}", empty={}).get("attempts", [])
+        return attempts
     except FileNotFoundError:
         return []
 

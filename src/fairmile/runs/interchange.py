@@ -36,15 +36,15 @@ def export_run(run: Run, store: Store, format: str, target: Path, *, with_inputs
 
 def import_runs(ledger: Ledger, store: Callable[[], Store], source: Path, format: str, *, dry_run: bool) -> list[Run]:
     """Take in the runs that a file or folder of another form holds; one that is here already is left as it is."""
-    found = []
+    runs = []
     for each in EXCHANGES[format].read(source):
         known = known_run(ledger, each, source)
         if known is None and not dry_run:
             known = _taken_in(each, ledger, store)
         elif known is not None and not dry_run:
             known = _with_inputs(known, each, ledger)
-        found.append(known or Run(each.record, Path()))
-    return found
+        runs.append(known or Run(each.record, Path()))
+    return runs
 
 
 def known_run(ledger: Ledger, imported: ImportedRun, source: Path) -> Run | None:

@@ -106,7 +106,7 @@ def predict(
 
     Those `given` are asked last. SystemFailure names a predictor that breaks.
     """
-    found: dict[str, Predicted] = {}
+    predicted: dict[str, Predicted] = {}
     for name in (*predictors.names(), *given):
         try:
             told = (given[name] if name in given else predictors[name])().predict(spec, history)
@@ -117,8 +117,8 @@ def predict(
                 f"predictor {name!r} failed: {type(error).__name__}: {error}",
                 hint="remove the package that brings it, or tell its author",
             ) from error
-        found = {**told, **found}
-    return {what: each.to_json() for what, each in found.items()}
+        predicted = {**told, **predicted}
+    return {what: each.to_json() for what, each in predicted.items()}
 
 
 def predicted_of(said: Mapping[str, Any]) -> Predicted:
@@ -192,14 +192,14 @@ class FromHistory:
         where = f"on {place}" + _gpu_words(comparable[0])
         points = [(run, measurements(run)) for run in comparable]
         same = [(run, numbers) for run, numbers in points if not _differing(run.params, spec.params)]
-        found: dict[str, Predicted] = {}
+        predicted: dict[str, Predicted] = {}
         for what in ("elapsed_s", "memory_bytes", "energy_j"):
             told = _from_same(_measured(same, what), where)
             if told is None:
                 told = _from_line(_measured(points, what), spec, where)
             if told is not None:
-                found[what] = told
-        return found
+                predicted[what] = told
+        return predicted
 
     def _on_same_gpus(self, runs: list[Run]) -> list[Run]:
         """Keep the runs on the GPUs of the new one; where these are not known, on those of the newest run."""
@@ -262,12 +262,12 @@ def _differing(before: Mapping[str, Value], now: Mapping[str, Value]) -> list[st
 
 
 def _measured(points: Sequence[tuple[Run, Mapping[str, float]]], what: str) -> list[tuple[Run, float]]:
-    found = [(run, numbers[what]) for run, numbers in points if what in numbers]
-    if what == "energy_j" and found:
+    values = [(run, numbers[what]) for run, numbers in points if what in numbers]
+    if what == "energy_j" and values:
         # A sum over other counters is another quantity.
-        channels = _channels(found[0][0])
-        found = [(run, value) for run, value in found if _channels(run) == channels]
-    return found
+        channels = _channels(values[0][0])
+        values = [(run, value) for run, value in values if _channels(run) == channels]
+    return values
 
 
 def _channels(run: Run) -> list[str]:

@@ -199,10 +199,10 @@ def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "")
     ref = store.ref("run", _name(run.id))
     try:
         kept = {entry.path: entry for entry in store.tree(ref.root)} if ref is not None else {}
-        found = {name: _bytes(store, kept[name]) for name in lost if name in kept}
-        if any(name not in found or sha256_hex(found[name]) != outputs[name].sha256 for name in lost):
+        contents = {name: _bytes(store, kept[name]) for name in lost if name in kept}
+        if any(name not in contents or sha256_hex(contents[name]) != outputs[name].sha256 for name in lost):
             return None
-        for name, data in found.items():
+        for name, data in contents.items():
             write_atomic(safe_join(work, name), data, mode=kept[name].mode)
     except FairmileError:
         return None

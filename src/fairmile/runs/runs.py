@@ -175,10 +175,10 @@ class Runs(Planner):
         """Return an earlier run whose result stands for a new one, its files back in place."""
         argv = local_command(spec)
         asked = Candidate(spec, captured, argv, self._environ, self.root)
-        found = find_reusable(asked, self.alike(identity), self._services.store)
-        for verb, text in found.messages:
+        reusable = find_reusable(asked, self.alike(identity), self._services.store)
+        for verb, text in reusable.messages:
             on_step(Step(verb, text))
-        return found.run
+        return reusable.run
 
     def remove(self, references: Iterable[str], *, dry_run: bool = False) -> Changes[str]:
         """Remove runs that have ended, with the outputs that were kept of them, and return their ids."""
@@ -236,7 +236,7 @@ class Runs(Planner):
 
         One that cannot be asked, since its system does not answer, stays as it is.
         """
-        found = []
+        runs = []
         arrays: dict[str, JobStatus | None] = {}
         for key in open_arrays(self.root):
             try:
@@ -245,10 +245,10 @@ class Runs(Planner):
                 on_problem(f"job array {key}: {error}")
         for id in self.with_jobs():
             try:
-                found.append(self.collect(id, arrays))
+                runs.append(self.collect(id, arrays))
             except FairmileError as error:
                 on_problem(f"run {id}: {error}")
-        return found
+        return runs
 
     def cancel(self, reference: str) -> Run:
         """End a run that waits or runs, on a system or here, and return it as it stands then."""

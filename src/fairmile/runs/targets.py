@@ -244,13 +244,13 @@ def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | No
 
 def parse_params(texts: Sequence[str]) -> dict[str, Value]:
     """Return the parameters that `key=value` texts state; numbers, true, false and null are what they look like."""
-    found: dict[str, Value] = {}
+    params: dict[str, Value] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not _PARAM.fullmatch(name):
             raise UsageError(f"-p {text!r} sets no parameter", hint="write -p NAME=VALUE, as -p lr=0.1")
-        found[name] = parse_value(value)
-    return found
+        params[name] = parse_value(value)
+    return params
 
 
 def _text(value: Value) -> str:
@@ -295,15 +295,15 @@ def _data_of(catalog: Catalog, card: Card) -> str:
     match = card.get("matchSpec")
     named = list(match.get("datasets", [])) if isinstance(match, Mapping) else []
     named += [target for key, target in card.links if key in _DATA_LINKS]
-    found = []
+    assets = []
     for name in dict.fromkeys(named):
         try:
-            found.append(str(catalog.get(str(name), kind="dataset").handle))
+            assets.append(str(catalog.get(str(name), kind="dataset").handle))
         except (NotFound, UsageError):
             continue
-    if len(found) > 1:
-        raise UsageError(f"{card.handle} runs with any of {', '.join(found)}", hint="name one of them behind it")
-    return found[0] if found else ""
+    if len(assets) > 1:
+        raise UsageError(f"{card.handle} runs with any of {', '.join(assets)}", hint="name one of them behind it")
+    return assets[0] if assets else ""
 
 
 def _sources(catalog: Catalog, card: Card) -> tuple[str, ...]:
@@ -312,12 +312,12 @@ def _sources(catalog: Catalog, card: Card) -> tuple[str, ...]:
 
 
 def _programs(catalog: Catalog, card: Card) -> tuple[str, ...]:
-    found = []
+    programs = []
     for key, target in card.links:
         with contextlib.suppress(NotFound, UsageError):
             if key in _PROGRAM_LINKS and (program := catalog.get(target)).kind == "program":
-                found.append(str(program.handle))
-    return tuple(dict.fromkeys(found))
+                programs.append(str(program.handle))
+    return tuple(dict.fromkeys(programs))
 
 
 def _addresses(card: Card) -> tuple[str, ...]:

@@ -104,11 +104,11 @@ class Sweep(Result):
 
 def list_sweeps(root: Path) -> list[Sweep]:
     """Return all sweeps below a folder, the newest first; a damaged one is left out."""
-    found = []
+    sweeps = []
     for file in root.glob(f"[!.]*/{SWEEP}"):
         with contextlib.suppress(SystemFailure, UsageError):  # the latter for one of another version
-            found.append(read_sweep(file.parent))
-    return sorted(found, key=lambda sweep: sweep.created, reverse=True)
+            sweeps.append(read_sweep(file.parent))
+    return sorted(sweeps, key=lambda sweep: sweep.created, reverse=True)
 
 
 def read_sweep(folder: Path) -> Sweep:

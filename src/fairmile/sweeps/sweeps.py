@@ -400,13 +400,13 @@ class Sweeps:
         sweeps = list_sweeps(self.root)
         if reference == "last" and sweeps:
             return sweeps[0]
-        found = [each for each in sweeps if each.id == reference] or [
+        matches = [each for each in sweeps if each.id == reference] or [
             each for each in sweeps if each.id.startswith(reference) or each.id.endswith(f"-{reference}")
         ]
-        if len(found) == 1 and reference:
-            return found[0]
-        if found and reference:
-            ids = ", ".join(each.id for each in found[:5])
+        if len(matches) == 1 and reference:
+            return matches[0]
+        if matches and reference:
+            ids = ", ".join(each.id for each in matches[:5])
             raise NotFound(f"{reference!r} may be any of {ids}", hint="write more of the id")
         near = did_you_mean(reference, [each.id for each in sweeps])
         raise NotFound(
@@ -450,7 +450,7 @@ class Sweeps:
 
     def points(self, sweep: Sweep) -> SweepStatus:
         """Return the status of each point; runs whose job has ended silently are settled first."""
-        found = SweepStatus(sweep)
+        statuses = SweepStatus(sweep)
         batch = Batch.read(sweep.folder)
         shared = batch.shared.spec.params
         for each in self._runs().executors.statuses(sweep.folder):
@@ -458,12 +458,12 @@ class Sweeps:
             at = (each.number, member["point"], each.id, member["spec"].get("params", shared))
             repeat = member.get("repeat")
             if each.is_queued:
-                found.append(PointStatus(*at, "queued", repeat=repeat))
+                statuses.append(PointStatus(*at, "queued", repeat=repeat))
             elif row is None:  # it has not begun
-                found.append(PointStatus(*at, _LEFT, repeat=repeat))
+                statuses.append(PointStatus(*at, _LEFT, repeat=repeat))
             else:
-                found.append(PointStatus(*at, str(row.state), row.reason, row.elapsed_s, row.metrics, repeat))
-        return found
+                statuses.append(PointStatus(*at, str(row.state), row.reason, row.elapsed_s, row.metrics, repeat))
+        return statuses
 
     def _arrays(self, sweep: Sweep) -> Iterator[ArrayState]:
         for said in read_tasks(sweep.folder):
@@ -488,17 +488,17 @@ class Sweeps:
         stay and take one point after the other, so that none waits in the queue.
         """
         with self._turn(sweep):
-            found = self.points(sweep)
+            statuses = self.points(sweep)
             # Workers of a controller that was killed end what they are at.
-            wanted = [each for each in found if _is_missing(each, failed) or self._is_begun_here(each)]
+            wanted = [each for each in statuses if _is_missing(each, failed) or self._is_begun_here(each)]
             numbers = {each.run: each.number for each in wanted}
             tasks = [Task.of(Member(sweep.folder, each.number, each.run)) for each in wanted]
             executors = self._runs().executors
             with executors.pilot(sweep.system, pilots) if pilots else executors.pool(at_once) as executor:
                 Graph(tasks, lambda _: executor, lambda _, status: on_end(_end_of(numbers, status))).follow()
-            found = self.points(sweep) if wanted else found
-            self._conclude(sweep, found)
-        return found
+            statuses = self.points(sweep) if wanted else statuses
+            self._conclude(sweep, statuses)
+        return statuses
 
     def _is_begun_here(self, point: PointStatus) -> bool:
         """Tell whether a point runs on this machine, where its end is seen."""
@@ -541,21 +541,21 @@ class Sweeps:
     def wait(self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None) -> SweepStatus:
         """Follow a sweep on its system to its end; what its limit held back is submitted as others end."""
         while True:
-            found = self.points(sweep)
-            on_look(found)
+            statuses = self.points(sweep)
+            on_look(statuses)
             held = _held_back(sweep)
-            if not held and not any(each.state in ("queued", "running") for each in found):
+            if not held and not any(each.state in ("queued", "running") for each in statuses):
                 break
             if held:
                 with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else hands them over
                     limits = _limits(sweep, pack=None, slots=None, at_once=None, queued=None)
-                    self._hand_over(sweep, found, _held_back(sweep), limits)
+                    self._hand_over(sweep, statuses, _held_back(sweep), limits)
             time.sleep(
-                _LOOK_S if len(found) < 100 and not self._runs().arrays.is_remote(sweep.system) else _SELDOM_LOOK_S
+                _LOOK_S if len(statuses) < 100 and not self._runs().arrays.is_remote(sweep.system) else _SELDOM_LOOK_S
             )
         with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else who waited does so
-            self._conclude(sweep, found)
-        return found
+            self._conclude(sweep, statuses)
+        return statuses
 
     def cancel(self, reference: str | Sweep, *, dry_run: bool = False) -> ChangedSweep:
         """Cancel the jobs of a sweep. Finished points stay, and points that are held back are not submitted."""
@@ -582,7 +582,7 @@ class Sweeps:
         """Return the run of the combining step, where there was one."""
         return self._runs().find(f"{sweep.id}{COMBINED}")
 
-    def _conclude(self, sweep: Sweep, found: Sequence[PointStatus]) -> None:
+    def _conclude(self, sweep: Sweep, statuses: Sequence[PointStatus]) -> None:
         """Write the table of results; where all points are done, take the combining step unless that is done, too."""
         rows = [
             {
@@ -594,13 +594,13 @@ class Sweeps:
                 "state": each.state,
                 "metrics": {name: number_text(value) for name, value in each.metrics.items()},
             }
-            for each in found
+            for each in statuses
         ]
         write_atomic(sweep.folder / RESULTS, json.dumps(rows, allow_nan=False))
         command = sweep.record.combine
         before = self.combined(sweep)
         is_combined = before is not None and before.state is RunState.DONE
-        if not command or is_combined or any(each.state != "done" for each in found):
+        if not command or is_combined or any(each.state != "done" for each in statuses):
             return
         runs = self._runs()
         plan = runs.plan(
@@ -668,7 +668,7 @@ def _node_hours(definition: Definition, members: Members, plan: RunPlan, point_s
 
 def _any_point(definition: Definition) -> Point:
     """Return a point of a space that is drawn from, to see what its runs look like."""
-    values: dict[str, Value] = {name: found[0] for name, found in definition.points.axes.items()}
+    values: dict[str, Value] = {name: choices[0] for name, choices in definition.points.axes.items()}
     for name, said in definition.distributions.items():
         values[name] = said["choices"][0] if said["kind"] == "choice" else said["low"]
     return Point(0, "first", values)

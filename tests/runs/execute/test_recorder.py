@@ -19,7 +19,7 @@ import pytest
 from fairmile.base.errors import Conflict, DiskFailure
 from fairmile.meter.lines import event_files, read_log
 from fairmile.meter.meter import Meter
-from fairmile.runs.execute import program, recorder
+from fairmile.runs.execute import output_reader, program, recorder
 from fairmile.runs.execute.output_reader import MetricPattern, OutputReader
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.layout import read_record
@@ -508,7 +508,7 @@ def test_without_that_engine_a_pattern_is_dropped_when_it_takes_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
-    monkeypatch.setattr(recorder, "_SEARCH_S", 0.05)
+    monkeypatch.setattr(output_reader, "_SEARCH_S", 0.05)
     pattern = MetricPattern(r"(a+)+$|loss (?P<value>\d+)")
     assert [(value, step) for _, value, step in pattern.find(b"loss 7")] == [(b"7", None)]
     with pytest.raises(TimeoutError):

@@ -53,8 +53,8 @@ def no_answer(scheduler: str, result: Result) -> Transient:
 
 def task_of(id: str) -> tuple[str, int | None]:
     """Return the job and the index of a task's id `ID_INDEX`; of a job's own id the index is None."""
-    found = _TASK.fullmatch(id)
-    return (found[1], int(found[2])) if found else (id, None)
+    match = _TASK.fullmatch(id)
+    return (match[1], int(match[2])) if match else (id, None)
 
 
 def was_asked(id: str, asked: Iterable[str]) -> bool:
@@ -95,14 +95,14 @@ def seconds(text: object) -> float | None:
         for part, factor in zip(reversed(parts), (1, 60, 3600, 86400), strict=False):
             total += int(part) * factor
         return float(total)
-    found = _SECONDS.fullmatch(words)
-    return float(found[1]) if found else None
+    match = _SECONDS.fullmatch(words)
+    return float(match[1]) if match else None
 
 
 def size_bytes(text: object) -> int | None:
     """Read a size such as `1622428kb` or `5.2 Gbytes`, in powers of 1024; None when it is none."""
-    found = _SIZE.fullmatch(str(text).strip())
-    return int(float(found[1]) * 1024 ** " kmgtp".index(found[2].lower() or " ")) if found else None
+    match = _SIZE.fullmatch(str(text).strip())
+    return int(float(match[1]) * 1024 ** " kmgtp".index(match[2].lower() or " ")) if match else None
 
 
 def whole(value: object) -> int | None:

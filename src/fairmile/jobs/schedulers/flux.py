@@ -88,8 +88,8 @@ class Flux:
         """See `Scheduler.find`."""
 
         def read(result: Result) -> str | None:
-            found = (_id_of(job) for job in _jobs(result) if str(job.get("name", "")).partition("=")[2] == key)
-            return next(found, None)
+            ids = (_id_of(job) for job in _jobs(result) if str(job.get("name", "")).partition("=")[2] == key)
+            return next(ids, None)
 
         return Question(("flux", "jobs", "-a", f"--count={_MOST_JOBS}", "--json"), read)
 
@@ -127,9 +127,9 @@ def _id_of(job: Mapping[str, Any]) -> str:
 
 def _read_submit(result: Result) -> str:
     last = (result.stdout.strip().splitlines() or [""])[-1].strip()
-    found = _ID.fullmatch(last)
-    if result.exit_code == 0 and found:
-        return f"f{found[1]}" if found[1] else _f58(int(found[2]))
+    match = _ID.fullmatch(last)
+    if result.exit_code == 0 and match:
+        return f"f{match[1]}" if match[1] else _f58(int(match[2]))
     raise refused_job("Flux", result, _PASSING) if result.exit_code else no_answer("Flux", result)
 
 

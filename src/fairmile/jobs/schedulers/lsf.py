@@ -103,8 +103,8 @@ class Lsf:
 
         def read(result: Result) -> str | None:
             # -Jd knows wildcards, so what it found is compared once more.
-            found = [each for each in _records(result) if each.get("JOB_DESCRIPTION") == key]
-            ids = [_ID.match(str(each.get("JOBID", ""))) for each in found]
+            records = [each for each in _records(result) if each.get("JOB_DESCRIPTION") == key]
+            ids = [_ID.match(str(each.get("JOBID", ""))) for each in records]
             return next((id[1] for id in ids if id), None)
 
         return Question(("bjobs", "-a", "-Jd", key, "-o", "jobid job_description", "-json"), read)
@@ -133,9 +133,9 @@ def _lsf_id(id: str) -> str:
 
 
 def _read_submit(result: Result) -> str:
-    found = _SUBMITTED.search(result.stdout)
-    if found:
-        return found[1]
+    match = _SUBMITTED.search(result.stdout)
+    if match:
+        return match[1]
     raise refused_job("LSF", result, _PASSING) if result.exit_code else no_answer("LSF", result)
 
 
@@ -166,11 +166,11 @@ def _records(result: Result) -> list[Mapping[str, Any]]:
 
 def _observed(record: Mapping[str, Any]) -> tuple[str, Observed]:
     native = _text(record, "STAT")
-    found = _ID.match(_text(record, "JOBID"))
-    if not found or not native:  # such as {"JOBID": "7", "ERROR": "Job <7> is not found"}
+    match = _ID.match(_text(record, "JOBID"))
+    if not match or not native:  # such as {"JOBID": "7", "ERROR": "Job <7> is not found"}
         return "", Observed(State.UNKNOWN)
-    index = whole(_text(record, "JOBINDEX")) or whole(found[2]) or 0
-    id = f"{found[1]}_{index - 1}" if index else found[1]
+    index = whole(_text(record, "JOBINDEX")) or whole(match[2]) or 0
+    id = f"{match[1]}_{index - 1}" if index else match[1]
     code = whole(_text(record, "EXIT_CODE"))
     exit_reason, pend_reason = _text(record, "EXIT_REASON"), _text(record, "PEND_REASON")
     state, sentence, reason = State.UNKNOWN, f"LSF says {native!r}, an unknown state.", ""

@@ -133,12 +133,12 @@ class Pbs:
 
         def read(result: Result) -> dict[str, Observed]:
             jobs = _asked_jobs(result, ids)
-            found = _observations(jobs)
+            observed = _observations(jobs)
             if result.exit_code == 0 and jobs:
                 silent = Observed(State.UNKNOWN, sentence="PBS returned nothing about the job.")
                 heard = {*jobs, *(task_of(id)[0] for id in jobs)}
-                found |= {id: silent for id in ids if id not in heard}
-            return found
+                observed |= {id: silent for id in ids if id not in heard}
+            return observed
 
         return Question(("qstat", "-f", "-t", "-F", "json", *map(_pbs_id, ids)), read)
 
@@ -180,7 +180,7 @@ def _asked_jobs(result: Result, ids: Sequence[str]) -> dict[str, dict[str, Any]]
     """Return the jobs that were asked for, with `7[3].server` as `7[].server_3`."""
     # qstat may write a server's name in full where qsub did not; the number is what counts.
     asked = {task_of(id)[0].partition(".")[0]: task_of(id)[0] for id in ids}
-    found: dict[str, dict[str, Any]] = {}
+    jobs: dict[str, dict[str, Any]] = {}
     for name, job in _jobs(result).items():
         parts = _ID.fullmatch(name)
         if not parts:
@@ -188,16 +188,16 @@ def _asked_jobs(result: Result, ids: Sequence[str]) -> dict[str, dict[str, Any]]
         base = asked.get(parts[1] if parts[2] is None else f"{parts[1]}[]", "")
         id = f"{base}_{parts[2]}" if parts[2] else base
         if base and was_asked(id, ids):
-            found[id] = job
-    return found
+            jobs[id] = job
+    return jobs
 
 
 def _observations(jobs: Mapping[str, dict[str, Any]]) -> dict[str, Observed]:
     seen = ((id, _observed(job)) for id, job in jobs.items())
-    found = {id: observed for id, observed in seen if observed is not None}
+    observations = {id: observed for id, observed in seen if observed is not None}
     # Of an array whose tasks are listed, the entry for the whole says nothing more.
-    arrays = {task_of(id)[0] for id in found if task_of(id)[1] is not None}
-    return {id: observed for id, observed in found.items() if id not in arrays}
+    arrays = {task_of(id)[0] for id in observations if task_of(id)[1] is not None}
+    return {id: observed for id, observed in observations.items() if id not in arrays}
 
 
 def _jobs(result: Result) -> dict[str, dict[str, Any]]:

@@ -111,8 +111,8 @@ class Slurm:
 def _read_submitted(result: Result) -> str:
     _check(result, "sbatch")
     for line in reversed(result.stdout.splitlines()):  # a site's own remarks may stand before it
-        if found := _ACCEPTED.fullmatch(line.strip()):
-            return found[1]
+        if match := _ACCEPTED.fullmatch(line.strip()):
+            return match[1]
     raise SystemFailure(f"sbatch returned no job id: {result.stdout.strip()[:200]!r}")
 
 
@@ -183,18 +183,18 @@ def _last_runs(text: str) -> dict[str, _Run]:
 
 def _tasks(job: str) -> list[str]:
     """Return the ids that a row is about: tasks of an array that never started share one, 7_[0-3,8%2]."""
-    found = re.fullmatch(r"(\d+)_\[([^%\]]*).*", job)
-    if found is None:
+    match = re.fullmatch(r"(\d+)_\[([^%\]]*).*", job)
+    if match is None:
         return [job]
     # A long list is cut off: what is left of its last word is not a number.
-    words = (re.fullmatch(r"(\d+)(?:-(\d+))?", word) for word in found[2].split(","))
+    words = (re.fullmatch(r"(\d+)(?:-(\d+))?", word) for word in match[2].split(","))
     ranges = (range(int(word[1]), int(word[2] or word[1]) + 1) for word in words if word)
-    return [f"{found[1]}_{index}" for numbers in ranges for index in numbers]
+    return [f"{match[1]}_{index}" for numbers in ranges for index in numbers]
 
 
 def _wanted(job: str, asked: frozenset[str]) -> bool:
-    found = _ID.fullmatch(job)
-    return found is not None and (job in asked or found["base"] in asked)
+    match = _ID.fullmatch(job)
+    return match is not None and (job in asked or match["base"] in asked)
 
 
 def _bases(ids: Iterable[str]) -> list[str]:
@@ -225,12 +225,12 @@ def _ranges(numbers: set[int]) -> str:
 
 
 def _parts(job: str) -> tuple[str, int | None]:
-    found = _ID.fullmatch(job)
-    if found is None:
+    match = _ID.fullmatch(job)
+    if match is None:
         raise UsageError(
             f"{job!r} is not an id of a Slurm job", hint="expected a number such as 123, or 123_4 for a task"
         )
-    return found["base"], None if found["index"] is None else int(found["index"])
+    return match["base"], None if match["index"] is None else int(match["index"])
 
 
 def _state(native: str, reason: str) -> State:
@@ -263,10 +263,10 @@ def _number(word: str) -> int | None:
 
 def _cpu_seconds(word: str) -> float | None:
     """Read [DD-[HH:]]MM:SS[.mmm]."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", word)
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", word)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 

@@ -66,13 +66,13 @@ def member_statuses(folder: Path, host: WorkspaceRuns, arrays: Callable[[], Arra
         for id in begun:
             host.collect(id, jobs)
         rows = {row.id: row for row in host.ledger.rows(group=group)} if begun else rows
-    found = []
+    statuses = []
     for number, member in enumerate(batch.members()):
         row = rows.get(member["id"])
         task = queued.get(number)
         is_queued = task is not None and (row is None or _is_before(row, task, host))
-        found.append(MemberStatus(number, member, row, is_queued))
-    return found
+        statuses.append(MemberStatus(number, member, row, is_queued))
+    return statuses
 
 
 def _is_before(row: RunRow, task: tuple[str, int], host: WorkspaceRuns) -> bool:

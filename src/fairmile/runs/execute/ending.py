@@ -33,28 +33,28 @@ def find_outputs(
 
     A link that leads out of the folder is not followed. `before` are the stamps of files that were there when it began.
     """
-    found: dict[str, OutputFile] = {}
+    files: dict[str, OutputFile] = {}
     untouched: list[str] = []
     if patterns and not work.is_dir():
-        return found, untouched, f"its folder {work} is gone, and its outputs with it"
+        return files, untouched, f"its folder {work} is gone, and its outputs with it"
     root, outside = work.resolve(), ""
     try:
         for name, file in _matching(work, patterns):
             if not _is_below(file, root):
                 outside = outside or name
                 continue
-            if len(found) >= _MOST_OUTPUTS:
-                return found, untouched, f"only the first {_MOST_OUTPUTS} outputs are listed"
+            if len(files) >= _MOST_OUTPUTS:
+                return files, untouched, f"only the first {_MOST_OUTPUTS} outputs are listed"
             with contextlib.suppress(OSError):  # removed meanwhile
                 status = file.stat()
                 if name in before and Stamp(*before[name]) == Stamp.of(status):
                     untouched.append(name)
                 else:
-                    found[name] = OutputFile(sha256=sha256_file(file), size_bytes=status.st_size)
+                    files[name] = OutputFile(sha256=sha256_file(file), size_bytes=status.st_size)
     except (ValueError, NotImplementedError, OSError) as error:
-        return found, untouched, f"outputs: {error}"
+        return files, untouched, f"outputs: {error}"
     left_out = f"outputs that a link leads to outside of {work} are left out, such as {outside}" if outside else ""
-    return found, untouched, left_out
+    return files, untouched, left_out
 
 
 def _is_below(file: Path, root: Path) -> bool:
@@ -82,11 +82,11 @@ def _matching(work: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]
 
 def stamp_outputs(work: Path, patterns: Sequence[str]) -> dict[str, list[int]]:
     """Return what tells later whether files that patterns match now were touched."""
-    found: dict[str, list[int]] = {}
+    stamps: dict[str, list[int]] = {}
     with contextlib.suppress(ValueError, OSError):  # which is said when it ends
         for name, file in islice(_matching(work, patterns), _MOST_OUTPUTS):
-            found[name] = list(Stamp.of(file.stat()))
-    return found
+            stamps[name] = list(Stamp.of(file.stat()))
+    return stamps
 
 
 def find_undeclared(folder: Path, record: RunRecord, there: Mapping[str, Stamp]) -> list[str]:

@@ -18,13 +18,13 @@ class Follower:
 
     def news(self, handles: Iterable[Handle]) -> list[TaskStatus]:
         """Return where runs stand of which that was not told yet; one without a record waits to begin."""
-        found = []
+        news = []
         for handle in handles:
             status = self.status(handle)
             if self._states.get(handle) is not status.state:
                 self._states[handle] = status.state
-                found.append(status)
-        return found
+                news.append(status)
+        return news
 
     def status(self, handle: Handle) -> TaskStatus:
         """Return where a run stands."""

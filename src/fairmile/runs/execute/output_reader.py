@@ -38,8 +38,8 @@ class MetricPattern:
         """Return the end of each match, its value and its step; TimeoutError where that takes too long."""
         with _time_limit(_SEARCH_S) if self._limits else contextlib.nullcontext():
             return [
-                (found.end(), found[self._value] or found[1], found[self._step] if self._step else None)
-                for found in self._pattern.finditer(line)
+                (match.end(), match[self._value] or match[1], match[self._step] if self._step else None)
+                for match in self._pattern.finditer(line)
             ]
 
 

@@ -253,15 +253,15 @@ class Preparation:
 
         Of a run from elsewhere a path outside of its folder is taken only where the bytes are those of the record.
         """
-        found = {}
+        inputs = {}
         for name, each in original.captured.inputs.items():
             if each.place:
                 continue
             given = original.spec.inputs.get(name, Input())
             if not each.asset:
                 given = self._input_again(original, name, each, foreign=foreign)
-            found[name] = given
-        return found
+            inputs[name] = given
+        return inputs
 
     def _input_again(self, original: Run, name: str, each: CapturedInput, *, foreign: bool) -> Input:
         id, path, digest = original.id, Path(each.path or "/-"), each.sha256

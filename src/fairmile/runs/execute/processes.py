@@ -19,7 +19,7 @@ _GRACE_S = 10.0
 def find_processes(folder: Path) -> list[int]:
     """Return the processes that were started as part of the run in a folder and still live, but this one."""
     mark = b"\0" + RUN_VARIABLE.encode() + b"="
-    found = []
+    pids = []
     for pid in _pids():
         try:
             with open(f"/proc/{pid}/environ", "rb") as stream:
@@ -28,8 +28,8 @@ def find_processes(folder: Path) -> list[int]:
             continue
         place = environ.partition(mark)[2].partition(b"\0")[0]
         if place and pid != os.getpid() and _is_folder(os.fsdecode(place), folder):
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 def end_run(folder: Path, holder_text: str) -> bool:

@@ -171,9 +171,9 @@ class Program:
         return max(min([pause, *marks]), 0.0)
 
     def _measure(self, pid: int, period_s: float) -> None:
-        found = find_sources(pid=pid)
-        self.missing = found.missing
-        self._watch = Watch(found.sources, self._meter, period_s=period_s, keep=False)
+        sources = find_sources(pid=pid)
+        self.missing = sources.missing
+        self._watch = Watch(sources.sources, self._meter, period_s=period_s, keep=False)
         self._watch.start()
 
     def _pass(self, number: int) -> None:

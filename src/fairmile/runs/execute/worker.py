@@ -93,10 +93,10 @@ class Batch:
     def member(self, number: int) -> Mapping[str, Any]:
         """Return one member; the others, which may be many and long, are not looked at."""
         try:
-            found: Mapping[str, Any] = json.loads(self._lines[number])
+            member: Mapping[str, Any] = json.loads(self._lines[number])
         except (LookupError, ValueError) as error:
             raise SystemFailure(f"cannot read member {number} in {self.folder / MEMBERS}: {error}") from error
-        return found
+        return member
 
     @cached_property
     def _lines(self) -> list[bytes]:
@@ -228,8 +228,8 @@ def _entries(
     Unless `is_deep`, only the folders in `made` are made; all others are links.
     """
     with os.scandir(code / inside) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
         name = f"{inside}/{entry.name}" if inside else entry.name
         if entry.is_dir(follow_symlinks=False) and (is_deep or name in made):
             yield name, "folder"

@@ -193,8 +193,8 @@ class Ledger:
             if not newest:
                 raise NotFound("there is no run yet", hint="`fairmile run -- COMMAND…` records one")
             reference = newest[0].id
-        found = self.find(reference)
-        return found if found is not None else self._at(self.root / self._complete(reference))
+        run = self.find(reference)
+        return run if run is not None else self._at(self.root / self._complete(reference))
 
     def find(self, id: str) -> Run | None:
         """Return the run with exactly this id, or None."""
@@ -249,13 +249,13 @@ class Ledger:
 
     def counts(self, groups: Sequence[str] = ()) -> dict[str, dict[RunState, int]]:
         """Return how many runs are in which state: of each of some groups, and of all runs under an empty name."""
-        found: dict[str, dict[RunState, int]] = {}
+        counts: dict[str, dict[RunState, int]] = {}
         with self._index() as index:
             for group in ("", *groups):
                 where, values = ("WHERE run_group = ?", [group]) if group else ("", [])
                 rows = index.execute(f"SELECT state, count(*) FROM runs {where} GROUP BY state", values)
-                found[group] = {RunState(state): number for state, number in rows}
-        return found
+                counts[group] = {RunState(state): number for state, number in rows}
+        return counts
 
     def mean_elapsed(self, groups: Sequence[str]) -> dict[str, float]:
         """Return how long the runs of groups took that succeeded, on average, where any did."""
@@ -355,11 +355,11 @@ class Ledger:
         if not reference:
             raise UsageError("an empty name names no run", hint="`fairmile runs ls` lists them")
         names = list(self._entries())
-        found = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
-        if len(found) == 1:
-            return self._entries()[found[0]].name
-        if found:
-            raise NotFound(f"{reference!r} may be any of {', '.join(sorted(found)[:5])}", hint="write more of the id")
+        matches = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
+        if len(matches) == 1:
+            return self._entries()[matches[0]].name
+        if matches:
+            raise NotFound(f"{reference!r} may be any of {', '.join(sorted(matches)[:5])}", hint="write more of the id")
         raise self._not_found(reference)
 
     def _not_found(self, reference: str) -> NotFound:

@@ -262,11 +262,11 @@ class Studies:
         while True:
             self._work_here(study, engine, workers, on_look)
             self._reap(study, engine)
-            found = self._trials(study, engine)
-            on_look(found)
+            trials = self._trials(study, engine)
+            on_look(trials)
             if not engine.waiting() or (study.folder / _STOP).exists():
                 self._settle(study)
-                return self._status(study, found)
+                return self._status(study, trials)
 
     def _work_here(
         self, study: Sweep, engine: Engine, workers: int, on_look: Callable[[Sequence[TrialRecord]], None]
@@ -336,9 +336,9 @@ class Studies:
                 break
             self.submit(study)
         self._settle(study)
-        found = self._trials(study, engine)
-        on_look(found)
-        return self._status(study, found)
+        trials = self._trials(study, engine)
+        on_look(trials)
+        return self._status(study, trials)
 
     def stop(self, reference: str | Sweep, *, dry_run: bool = False) -> ChangedStudy:
         """Stop a study: start no further trial, and cancel its jobs."""
