@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from from_code import write_reference
 from from_code.files import link_pages
+from from_code.notebooks import NotebookParser
 
 import fairmile
 
@@ -46,5 +47,7 @@ def _link_pages(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(NotebookParser)
     app.connect("config-inited", _write_reference)
     app.connect("source-read", _link_pages)

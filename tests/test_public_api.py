@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 import fairmile as fm
 from fairmile.base.errors import FairmileError
+from fairmile.base.nouns import first_sentence, public_members
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.results import SearchResult
@@ -46,6 +50,63 @@ def test_what_is_listed_is_what_is_visible() -> None:
     for name in fm.__all__:
         assert getattr(fm, name) is not None
     assert fresh("from fairmile import *; print(sorted(n for n in dir() if not n.startswith('_')))") == str(fm.__all__)
+
+
+def public_functions() -> Iterator[tuple[str, Any]]:
+    """Yield every call and property that completion offers below `fm` and its nouns."""
+    for name in fm.__all__:
+        if name not in fm._NOUNS:
+            yield name, getattr(fm, name)
+            continue
+        offered = dict(public_members(type(getattr(fm, name))))
+        assert dir(getattr(fm, name)) == sorted(offered)
+        for member, function in offered.items():
+            yield f"{name}.{member}", function
+
+
+def test_every_public_name_is_described_in_a_plain_sentence() -> None:
+    sentence = re.compile(r"[A-Z`].*[.]")
+    described = {name: first_sentence(each) for name, each in public_functions()}
+    nouns = {name: first_sentence(type(getattr(fm, name))) for name in fm._NOUNS}
+    assert {name: text for name, text in (described | nouns).items() if not sentence.fullmatch(text)} == {}
+
+
+def test_every_public_name_has_types() -> None:
+    untyped = []
+    for name, function in public_functions():
+        if inspect.isclass(function):
+            continue
+        signature = inspect.signature(function)
+        kinds = {each.name: each.annotation for each in signature.parameters.values() if each.name != "self"}
+        empty = [each for each, kind in kinds.items() if kind is inspect.Parameter.empty]
+        if empty or signature.return_annotation is inspect.Signature.empty:
+            untyped.append((name, empty))
+    assert untyped == []
+
+
+def test_public_names_are_words_of_the_field() -> None:
+    odd = {"around", "equipped", "far", "foresee", "found", "held", "laid", "lay", "meant", "near", "said", "told"}
+    odd |= {"tell", "standing"}
+    names = []
+    for name, function in public_functions():
+        parameters = () if inspect.isclass(function) else inspect.signature(function).parameters
+        names += [name, *(f"{name}({each})" for each in parameters)]
+    assert [name for name in names if odd & set(re.split(r"[^a-z]+", name))] == []
+
+
+@pytest.mark.parametrize(
+    ("noun", "name", "instead"),
+    [("assets", "laid", "materialize"), ("store", "lay", "materialize"), ("jobs", "equipped", "in_environment")],
+)
+def test_an_old_name_warns_and_does_what_the_new_one_does(
+    noun: str, name: str, instead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = getattr(fm, noun)
+    monkeypatch.setattr(type(owner), instead, lambda *args, **options: "done")
+    parameters = inspect.signature(getattr(owner, name)).parameters.values()
+    given = [each.name for each in parameters if each.default is each.empty]
+    with pytest.warns(DeprecationWarning, match=f"is now [A-Za-z]+.{instead}"):
+        assert getattr(owner, name)(*given) == "done"
 
 
 def test_a_name_that_is_not_there_is_an_error() -> None:
@@ -180,7 +241,7 @@ def test_an_environment_is_built_and_a_job_runs_in_it() -> None:
     file.write_text("variables: {SURGE: '3 m'}\n")
     assert fm.envs.plan(file).state == "absent"
     assert fm.envs.build(file).ready
-    spec = fm.jobs.equipped(fm.JobSpec(argv=("sh", "-c", "echo $SURGE")), fm.envs, "surge")
+    spec = fm.jobs.in_environment(fm.JobSpec(argv=("sh", "-c", "echo $SURGE")), fm.envs, "surge")
     job = fm.jobs.submit(spec)
     fm.jobs.wait([job.id], timeout_s=60)
     assert fm.jobs.log(job.id) == b"3 m\n"

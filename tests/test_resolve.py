@@ -203,7 +203,7 @@ def test_ids_of_runs_and_sweeps_are_words_too(workspace: Workspace) -> None:
     run = workspace.runs.run(["true"])
     assert workspace.resolve(run.id).content.id == run.id
     assert workspace.resolve("last").id == run.id
-    definition, source = workspace.sweeps.read_any(["echo", "{n}"], params={"n": [1, 2]})
+    definition, source, _ = workspace.sweeps.define(["echo", "{n}"], params={"n": [1, 2]})
     sweep = workspace.sweeps.create(definition, source)
     for word in (sweep.id, "echo", "last"):
         target = workspace.resolve(word, for_="sweep")
@@ -213,7 +213,7 @@ def test_ids_of_runs_and_sweeps_are_words_too(workspace: Workspace) -> None:
 
 
 def test_the_start_of_an_id_that_is_also_a_name_is_ambiguous(workspace: Workspace) -> None:
-    definition, source = workspace.sweeps.read_any(["echo", "{n}"], params={"n": [1, 2]})
+    definition, source, _ = workspace.sweeps.define(["echo", "{n}"], params={"n": [1, 2]})
     sweep = workspace.sweeps.create(replace(definition, name="cosmoflow"), source)
     message = f"'cosmoflow' may be the sweep {sweep.id} or the benchmark builtin/benchmark/cosmoflow@3.0"
     with pytest.raises(UsageError) as caught:

@@ -113,7 +113,7 @@ def _getter(member: property | cached_property[Any]) -> Any:
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the public members of a class in the order of its source, those of its bases last."""
-    seen = set()
+    seen = set(getattr(kind, "_internal", ()))
     for owner in kind.__mro__:
         if owner.__module__.startswith("fairmile"):
             for name, member in vars(owner).items():

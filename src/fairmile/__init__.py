@@ -57,10 +57,12 @@ __all__ = [
 TYPE_CHECKING = False  # a program that only logs must not wait for `typing`
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Any
 
     from fairmile.base.errors import FairmileError
+    from fairmile.base.progress import Watch
     from fairmile.base.trust import TrustedProject
     from fairmile.benchmarks.measured import MeasuredBenchmarks
     from fairmile.catalog.assets import Assets
@@ -89,10 +91,13 @@ if TYPE_CHECKING:
     from fairmile.sweeps.folder import Sweep
     from fairmile.sweeps.results import SweepStatus
     from fairmile.sweeps.sweeps import Sweeps
+    from fairmile.sweeps.tuning.engine import TrialRecord
     from fairmile.sweeps.tuning.results import StudyStatus
     from fairmile.sweeps.tuning.study import Studies
     from fairmile.traces.traces import Traces
     from fairmile.workspace import Workspace
+
+    Recorded = Run | SweepStatus | StudyStatus
 
     # These names are also those of folders; the nouns are what `fm.catalog` and `fm.store` give.
     catalog: Catalog
@@ -143,32 +148,65 @@ def match(
     return _workspace().catalog.match(model=model, dataset=dataset, domain=domain, limit=limit)
 
 
-def fetch(names: str | Sequence[str], *, to: str | Path | None = None, **options: Any) -> FetchedAssets:
+def fetch(
+    names: str | Sequence[str], *, to: str | Path | None = None, progress: bool | Watch = True, **options: Any
+) -> FetchedAssets:
     """Fetch assets or addresses into the store, and into the folder `to` if given.
 
     `options` are those of `fm.assets.fetch`, such as `pool`, `fresh`, `limit`, `sha256`, `unpack` and `replace`. With
     `access_granted=True` you confirm that you may have data whose card restricts access.
+
+    A notebook or a terminal shows the progress. `progress=False` shows nothing; a function is called with each
+    `Progress` instead.
     """
     from pathlib import Path
 
-    return _workspace().assets.fetch(names, to=Path(to) if to is not None else None, **options)
+    with _watched(progress) as (workspace, _):
+        return workspace.assets.fetch(names, to=Path(to) if to is not None else None, **options)
 
 
-def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **fields: Any) -> Run:
-    """Run an asset, a YAML file or a command and return its record; `fields` are those of a run, as `params`.
+def run(
+    what: str | Sequence[str],
+    dataset: str = "",
+    *,
+    again: bool = False,
+    echo: bool = False,
+    progress: bool | Watch = True,
+    **fields: Any,
+) -> Run:
+    """Run a script, an asset, a YAML file or a command and return its record.
 
-    Where exactly the same went in before, that record is returned, unless `again` is given.
+    `fields` are those of a run, such as `params`, `outputs` and `system`. If a run with exactly the same inputs exists,
+    its record is returned, unless `again` is given. `echo` prints the output of the program; otherwise a notebook or a
+    terminal shows its last line while it runs (see `fm.fetch` for `progress`).
     """
-    return _workspace().runs.run(what, dataset, again=again, **fields)
+    from fairmile.base.progress import echo_of
+
+    name = what if isinstance(what, str) else " ".join(what)
+    with _watched(progress) as (workspace, watch):
+        return workspace.runs.run(what, dataset, again=again, echo=echo_of(echo, watch, name), **fields)
 
 
-def rerun(run: str, *, tolerance: float | None = None, trust: bool = False, **changes: Any) -> Rerun:
+def rerun(
+    run: str | Run,
+    *,
+    tolerance: float | None = None,
+    trust: bool = False,
+    echo: bool = False,
+    progress: bool | Watch = True,
+    **changes: Any,
+) -> Rerun:
     """Repeat a run, or that of a crate, from its record in a fresh folder, and return what differs.
 
     `changes` are fields of the new run, such as `system` and `environment`. A run that somebody else recorded needs
-    `trust=True`; read `fm.runs.rerun_plan(run).review` first.
+    `trust=True`; read `fm.runs.rerun_plan(run).review` first. See `fm.run` for `echo` and `progress`.
     """
-    return _workspace().runs.rerun(run, tolerance=tolerance, trust=trust, **changes)
+    from fairmile.base.progress import echo_of
+
+    with _watched(progress) as (workspace, watch):
+        name = _id(run)
+        stream = echo_of(echo, watch, name)
+        return workspace.runs.rerun(name, tolerance=tolerance, trust=trust, echo=stream, **changes)
 
 
 def sweep(
@@ -177,41 +215,65 @@ def sweep(
     params: Mapping[str, Any] | None = None,
     at_once: int = 1,
     failed: bool = False,
+    progress: bool | Watch = True,
     **fields: Any,
 ) -> SweepStatus:
-    """Run a file, an asset or a command over all combinations of values, and return the status of each point.
+    """Run a script, a file, an asset or a command over all combinations of values, and return the status of each point.
 
-    `params` are axes, such as `{"lr": [0.1, 0.01]}`; `fields` are those of a run, such as `system`, where it then runs.
-    The id of a sweep runs its missing points, and with `failed` also those that failed.
+    `params` are axes, such as `{"lr": [0.1, 0.01]}`. `fields` are those of a run, such as `system`, where it then runs,
+    or `best`, the metric that decides. The id of a sweep runs its missing points, and with `failed` also those that
+    failed. `at_once` points run concurrently. See `fm.fetch` for `progress`.
     """
-    workspace = _workspace()
-    sweeps = workspace.sweeps
-    known = _existing(workspace, what, "sweep") if params is None and not fields else None
-    made = known or sweeps.create(*sweeps.read_any(what, params=params), **fields)
-    if made.system:
-        sweeps.submit(made, failed=failed, at_once=at_once if at_once > 1 else None)
-        sweeps.wait(made)
-    else:
-        sweeps.run(made, at_once=at_once, failed=failed)
-    return sweeps.status(made)
+    from fairmile.base.progress import CountProgress
+
+    with _watched(progress) as (workspace, watch):
+        sweeps = workspace.sweeps
+        known = _existing(workspace, what, "sweep") if params is None and not fields else None
+        if known is None:
+            definition, source, changes = sweeps.define(what, params=params, **fields)
+            known = sweeps.create(definition, source, **changes)
+        count = CountProgress(watch, f"sweep {known.id}", "points")
+        if known.system:
+            sweeps.submit(known, failed=failed, at_once=at_once if at_once > 1 else None)
+            sweeps.wait(known, on_look=lambda points: count(sum(each.is_over for each in points), len(points)))
+        else:
+            sweeps.run(known, at_once=at_once, failed=failed, on_end=count.one_of(known.count))
+        return sweeps.status(known)
 
 
 def tune(
-    what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, workers: int = 1, **fields: Any
+    what: str | Path | Sequence[str],
+    *,
+    params: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    progress: bool | Watch = True,
+    **fields: Any,
 ) -> StudyStatus:
-    """Search for the best values as a file says, until its budget is spent, and return the trials and the best.
+    """Search for the best values until the budget is spent, and return the trials and the best of them.
 
-    `fields` are those of a run, or of the file's `tuning`, such as `trials` and `sampler`. The id of a study resumes
-    it.
+    `params` are the space, such as `{"lr": "1e-4..1e-1:log", "layers": [2, 3, 4]}`. `fields` are those of a run, or
+    settings of the study such as `objective`, `trials` and `sampler`. The id of a study resumes it, with `trials` up to
+    that number. `workers` trials run concurrently. See `fm.fetch` for `progress`.
     """
-    workspace = _workspace()
-    studies = workspace.studies
-    known = _existing(workspace, what, "tune") if params is None and not fields else None
-    made = known or studies.create(*workspace.sweeps.read_any(what, params=params), **fields)
-    if not made.system:
-        return studies.run(made, workers=workers)
-    studies.submit(made, workers=workers)
-    return studies.wait(made)
+    from fairmile.base.progress import CountProgress
+
+    with _watched(progress) as (workspace, watch):
+        studies = workspace.studies
+        known = _existing(workspace, what, "tune") if params is None and fields.keys() <= {"trials"} else None
+        if known is not None and fields:
+            known = studies.extend(known, trials=fields["trials"])
+        if known is None:
+            definition, source, changes = workspace.sweeps.define(what, params=params, tuning=True, **fields)
+            known = studies.create(definition, source, **changes)
+        count, most = CountProgress(watch, f"study {known.id}", "trials"), known.most_trials
+
+        def look(trials: Sequence[TrialRecord]) -> None:
+            count(sum(each.state != "running" for each in trials), max(most, len(trials)))
+
+        if not known.system:
+            return studies.run(known, workers=workers, on_look=look)
+        studies.submit(known, workers=workers)
+        return studies.wait(known, on_look=look)
 
 
 def _existing(workspace: Workspace, what: str | Path | Sequence[str], verb: str) -> Sweep | None:
@@ -220,27 +282,37 @@ def _existing(workspace: Workspace, what: str | Path | Sequence[str], verb: str)
     return target.content if target is not None and target.kind == "sweep" else None
 
 
+def _id(run: str | Recorded) -> str:
+    return run if isinstance(run, str) else run.id
+
+
 def status() -> WorkspaceStatus:
     """Return what is running, what is queued and what ended last, here and on every system."""
     return _workspace().status()
 
 
 def compare(
-    *runs: str, metrics: Sequence[str] = (), reference: str | Path | None = None, confidence: float = 0.95
+    *runs: str | Recorded, metrics: Sequence[str] = (), reference: str | Path | None = None, confidence: float = 0.95
 ) -> Evaluation:
     """Compare runs, groups of repeats or all runs of a name with the first one, and tell differences from noise.
 
-    `reference` is a file of reference values to check them against.
+    Each is an id, a name, or what `fm.run`, `fm.sweep` and `fm.tune` return. `reference` is a file of reference values
+    to check them against.
     """
     from pathlib import Path
 
     file = Path(reference) if reference is not None else None
-    return _workspace().reports.evaluate(*runs, metrics=metrics, confidence=confidence, file=file)
+    return _workspace().reports.evaluate(*map(_id, runs), metrics=metrics, confidence=confidence, file=file)
 
 
-def report(*runs: str, metrics: Sequence[str] = (), where: Sequence[str] = (), over: Sequence[str] = ()) -> Report:
-    """Report runs, or the last ones. A notebook shows the report; `write(path)` makes a file of it."""
-    return _workspace().reports.page(*runs, metrics=metrics, where=where, over=over)
+def report(
+    *runs: str | Recorded, metrics: Sequence[str] = (), where: Sequence[str] = (), over: Sequence[str] = ()
+) -> Report:
+    """Report runs, or the last ones. A notebook shows the report; `write(path)` makes a file of it.
+
+    Each is an id, a name, or what `fm.run`, `fm.sweep` and `fm.tune` return.
+    """
+    return _workspace().reports.page(*map(_id, runs), metrics=metrics, where=where, over=over)
 
 
 def watch(command: Sequence[str] = (), *, seconds: float | None = None, **options: Any) -> WatchReport:
@@ -269,6 +341,11 @@ def _workspace() -> Workspace:
     from fairmile.workspace import Workspace
 
     return Workspace.current()
+
+
+def _watched(progress: bool | Watch) -> AbstractContextManager[tuple[Workspace, Watch | None]]:
+    """Give the workspace for a call whose progress is shown, and what shows it."""
+    return _workspace().watched(progress)
 
 
 def __getattr__(name: str) -> Any:

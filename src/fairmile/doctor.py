@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypedDict, TypeVar
 
 from fairmile.base.config import Config, Setting
 from fairmile.base.errors import FairmileError, MissingExtra
+from fairmile.base.html_tables import fields_table
 from fairmile.base.registry import Registry
-from fairmile.base.results import Result
+from fairmile.base.results import Result, Results
 from fairmile.base.version import __version__
 from fairmile.catalog.exchange import READERS, WRITERS
 from fairmile.catalog.results import CatalogDict
@@ -104,6 +105,12 @@ class Diagnosis(Result):
         return (
             f"fairmile {self.version}, {len(self.problems):,} problems, {len(self.unavailable):,} unavailable plug-ins"
         )
+
+    def _repr_html_(self) -> str:
+        unavailable = [f"{name}: {why}" for name, why in self.unavailable.items()]
+        about = {"fairmile": self.version, "python": self.python, "problems": list(self.problems)}
+        checks = Results(each.to_dict() for each in self.checks)
+        return fields_table({**about, "unavailable": unavailable}) + checks._repr_html_()
 
 
 def diagnose(

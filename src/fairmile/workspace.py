@@ -6,7 +6,8 @@ import os
 import pwd
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from fairmile.transfer.settings import Settings
 
 # Each command imports what it asks for: a search needs neither store nor engine, a list of runs no catalog.
 if TYPE_CHECKING:
+    from fairmile.base.progress import Watch
     from fairmile.base.trust import Trust
     from fairmile.benchmarks.expected import FromStep
     from fairmile.benchmarks.measured import MeasuredBenchmarks
@@ -459,6 +461,14 @@ class Workspace:
             pools=lambda: self.store.pools.ranked(),
             systems=lambda: self.systems.registry.rows(),
         )
+
+    @contextmanager
+    def watched(self, progress: bool | Watch) -> Iterator[tuple[Workspace, Watch | None]]:
+        """Give this workspace for a call whose progress is shown here or by a function, and what shows it."""
+        from fairmile.base.progress import TransferProgress, watching
+
+        with watching(progress) as watch:
+            yield (replace(self, watcher=TransferProgress(watch)) if watch is not None else self), watch
 
     def notify(
         self, notice: Notice, to: Sequence[str] = (), on_problem: Callable[[str], None] = lambda _: None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +72,16 @@ def test_an_invalid_document_names_its_first_error_and_counts_the_others() -> No
 
 def test_an_invalid_document_with_one_problem_counts_no_others() -> None:
     assert str(InvalidDocument([Problem("bad")])) == "bad"
+
+
+def test_a_notebook_shows_the_callers_lines_the_message_and_the_hint_without_our_own_code(tmp_path: Path) -> None:
+    script = tmp_path / "analysis.py"
+    script.write_text(
+        "from fairmile.base.units import parse_size\ndef load(size):\n    return parse_size(size)\nload('12 parsec')\n"
+    )
+    with pytest.raises(UsageError) as raised:
+        exec(compile(script.read_text(), str(script), "exec"), {})
+    *callers, message, hint = raised.value._render_traceback_()
+    assert callers[-2:] == [f"{script}, line 4: load('12 parsec')", f"{script}, line 3: return parse_size(size)"]
+    assert message == "UsageError: '12 parsec' is not a size"
+    assert hint.startswith("hint: ")

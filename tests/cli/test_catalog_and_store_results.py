@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from notebook_html import notebook_html
 from trusted_projects import trusted_project
 
 from fairmile.base.results import Result, Results
@@ -64,7 +65,7 @@ def test_json_is_the_result_of_one_call_and_follows_its_schema(stocked: Fairmile
 
 
 def test_a_card_is_shown_in_a_notebook_with_what_matters_first(stocked: Fairmile) -> None:
-    text = Workspace.open().catalog.show("dataset/lake-temperatures")._repr_html_()
+    text = notebook_html(Workspace.open().catalog.show("dataset/lake-temperatures"))
     for label in ("name", "kind", "version", "licence", "FAIR score"):
         assert f"<th>{label}</th>" in text
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from notebook_html import notebook_html
 from printed_results import assert_printed, assert_sound
 from run_making import make_run
 from step_making import step_trace
@@ -349,8 +350,8 @@ def test_notebooks_show_the_main_numbers_of_a_prediction(place: Path) -> None:
         f"<MemoryPrediction: gpt.yaml fits NVIDIA A100-SXM4-80GB, {format_size(memory.device_used_bytes)} of "
         f"{format_size(memory.gpu.memory_bytes)} with a batch of 4>"
     )
-    assert (
-        f"<th>activations</th><td>{format_size(memory.estimate.breakdown['activations'])}</td>" in memory._repr_html_()
+    assert f"<th>activations</th><td>{format_size(memory.estimate.breakdown['activations'])}</td>" in notebook_html(
+        memory
     )
     scaling = predict.scaling("gpt.yaml", "juwels", [8, 16], batch=128)
     assert scaling._repr_html_().count("<tr>") == 3

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from notebook_html import notebook_html
 
 from fairmile.base.results import Result
 from fairmile.cli.main import run
@@ -171,19 +172,19 @@ def test_a_run_is_a_short_line_and_a_small_table(work: Path) -> None:
     assert isinstance(made, RunDetails)
     assert repr(made.run).startswith(f"<Run: {made.run.id} done in ")
     assert "loss" in repr(made.run)
-    assert "<th>state</th><td>done</td>" in made.run._repr_html_()
-    assert "<th>epochs</th><td>3</td>" in made.run._repr_html_()
+    assert "<th>state</th><td>done</td>" in notebook_html(made.run)
+    assert "<th>epochs</th><td>3</td>" in notebook_html(made.run)
 
 
 def test_a_comparison_and_a_sweep_are_tables(work: Path) -> None:
     workspace = Workspace.open()
     compared = workspace.reports.evaluate("slow", "fast")
     assert isinstance(compared, Evaluation)
-    assert "<th>metric</th>" in compared._repr_html_()
+    assert "<th>metric</th>" in notebook_html(compared)
     status = workspace.sweeps.points(workspace.sweeps.get("rates"))
     assert isinstance(status, SweepStatus)
     assert repr(status) == f"<SweepStatus: {status.sweep.id}: 2 done>"
-    assert "<th>x</th>" in status._repr_html_()
+    assert "<th>x</th>" in notebook_html(status)
     assert isinstance(workspace.reports.leaderboard("loss"), Leaderboard)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from notebook_html import notebook_html
 
 pytest.importorskip("msgspec")
 
@@ -203,5 +204,5 @@ def test_a_recording_is_a_result(place: Path) -> None:
 def test_notebooks_show_where_the_time_of_each_rank_went(first: Path) -> None:
     analysis = Workspace.open().traces.analyze("first")
     assert repr(analysis).startswith("<TraceAnalysis: 2 ranks, 2 steps of 991 µs, ")
-    shown = analysis._repr_html_()
+    shown = notebook_html(analysis)
     assert "<th>compute</th>" in shown and "<td>rank 1</td>" in shown

@@ -557,6 +557,6 @@ def test_points_of_a_sweep_would_all_run_the_command_of_the_first(workspace: Wor
     (tmp_path / "tiny_data.json").write_text(json.dumps({"name": "tiny_data", "fragments": [file_of("x")]}))
     workspace.catalog.add(tmp_path / "tiny_data.json")
     workspace.catalog.add(tmp_path / "tiny.json", format="sabath")
-    definition, _ = workspace.sweeps.read_any("model/tiny", params={"lr": [1, 2]})
+    definition, _, _ = workspace.sweeps.define("model/tiny", params={"lr": [1, 2]})
     with pytest.raises(UsageError, match="model/tiny makes its command of its parameters"):
         workspace.sweeps.plan(definition)

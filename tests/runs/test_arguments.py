@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import UsageError
-from fairmile.runs.arguments import argument_params, start_program
+from fairmile.runs.arguments import argument_params, start_program, with_options
 from fairmile.workspace import Workspace
 
 ARGPARSE = """
@@ -100,6 +100,24 @@ def test_begin_behind_a_launcher_and_its_script() -> None:
     assert params_of("torchrun", "--nproc-per-node", "2", "train.py", "--lr", "0.1") == {"lr": 0.1}
     assert params_of("python", "-m", "trainer", "--lr", "0.1") == {"lr": 0.1}
     assert params_of("./simulate", "--steps", "10") == {"steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "names", "expected"),
+    [
+        (ARGPARSE, "", ["batch_size", "rate"], "--batch-size {batch_size} --lr {rate}"),
+        (ARGPARSE, "-b 8", ["batch_size", "rate"], "-b 8 --lr {rate}"),
+        (ARGPARSE, "--lr {rate}", ["rate"], "--lr {rate}"),
+        (ARGPARSE, "", ["verbose", "layers", "depth"], ""),
+        (CLICK, "", ["size", "tag"], "--batch {size} --tag {tag}"),
+    ],
+)
+def test_parameters_that_a_program_declares_as_options_are_passed_as_such(
+    program: str, given: str, names: list[str], expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(program)
+    command = with_options(["python", "train.py", *given.split()], names, tmp_path, os.environ)
+    assert command == ("python", "train.py", *expected.split())
 
 
 class TestAProgram:

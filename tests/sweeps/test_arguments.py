@@ -81,7 +81,7 @@ def test_that_are_wrong_are_named(words: str, message: str) -> None:
 
 def test_run_with_the_values_as_arguments_and_parameters(workspace: Workspace) -> None:
     words = ["train.py", "--lr", "0.1,0.01", "-s", "1..2", "--columns", "'a,b'"]
-    definition, source = workspace.sweeps.read_any(words)
+    definition, source, _ = workspace.sweeps.define(words)
     plan = workspace.sweeps.plan(definition)
     started = plan.commands[0].partition(" train.py")[0]
     assert plan.commands[1] == f"{started} train.py --lr 0.1 -s 2 --columns a,b"

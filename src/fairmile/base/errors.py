@@ -60,6 +60,25 @@ class FairmileError(Exception):
             "exit_code": self.exit_code,
         }
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the lines of the user's code that led here, and the message."""
+        return [*_callers(self), f"{type(self).__name__}: {self}", *([f"hint: {self.hint}"] if self.hint else [])]
+
+
+def _callers(error: FairmileError) -> list[str]:
+    """Return the lines of code that led to the first call of Fairmile."""
+    from itertools import takewhile
+    from traceback import extract_tb
+
+    package = f"{__file__.rpartition('/base/')[0]}/"
+    outside = takewhile(lambda frame: not frame.filename.startswith(package), extract_tb(error.__traceback__))
+    users = [frame for frame in outside if "/IPython/" not in frame.filename]
+    return [f"{_source_of(frame.filename)}line {frame.lineno}: {frame.line}" for frame in users]
+
+
+def _source_of(file: str) -> str:
+    return "" if "/ipykernel_" in file or file.startswith("<") else f"{file}, "
+
 
 class UsageError(FairmileError, ValueError):
     """The caller gave something that cannot be used."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fairmile.base.errors import Unsupported
-from fairmile.base.html_tables import fields_table, rows_table
+from fairmile.base.html_tables import fields_table, is_empty, readable, rows_table
 
 if TYPE_CHECKING:
     import pandas
@@ -51,7 +51,7 @@ class Result:
         return pandas.DataFrame([_flat(each) for each in self._rows()])
 
     def _repr_html_(self) -> str:
-        return fields_table(_flat(self.to_dict()))
+        return fields_table(readable(_flat(self.to_dict())))
 
     def _rows(self) -> list[Any]:
         """Return the rows of the table: those that the result lists, or the result itself as one."""
@@ -64,6 +64,8 @@ class Result:
 class Results(list[R], Result):
     """Several results, as a list."""
 
+    columns: ClassVar[tuple[str, ...]] = ()  # what a notebook shows, `a.b` of a nested field; else whatever there is
+
     def to_dict(self) -> Any:
         return [each.to_dict() if isinstance(each, Result) else each for each in self]
 
@@ -75,8 +77,13 @@ class Results(list[R], Result):
 
     def _repr_html_(self) -> str:
         items = [_flat(each) for each in self._rows()]
-        columns = list(dict.fromkeys(name for each in items for name in each))[:_MOST_COLUMNS]
-        return rows_table(columns, [[each.get(name) for name in columns] for each in items])
+        if not items:
+            return rows_table([], [], note=self.summary())
+        known = dict.fromkeys(name for each in items for name, value in each.items() if not is_empty(value))
+        names = [name for name in self.columns or known if name in known][:_MOST_COLUMNS]
+        rows = [readable({name: each.get(name) for name in names}) for each in items]
+        headings = list(dict.fromkeys(name for row in rows for name in row))
+        return rows_table(headings, [[row.get(name) for name in headings] for row in rows])
 
     def _rows(self) -> list[Any]:
         items = self.to_dict()

@@ -15,6 +15,7 @@ from typing import Any, cast
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.html_tables import rows_table
+from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath
 from fairmile.base.results import Result, Results
 from fairmile.benchmarks.harness.schema import Field, Schema
@@ -148,7 +149,10 @@ def _field_dict(field: Field) -> FieldDict:
     }
 
 
-class Benchmarks:
+_INTERNAL = "step_of"  # for other parts of Fairmile
+
+
+class Benchmarks(Noun, internal=_INTERNAL):
     """All benchmarks that the catalog knows, and those in folders."""
 
     def __init__(self, catalog: Callable[[], Catalog]) -> None:

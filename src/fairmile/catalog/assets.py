@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum, sha256_file, sha256_hex
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, UsageError
+from fairmile.base.nouns import Noun
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
 from fairmile.catalog import OWN_IDS
@@ -102,7 +103,10 @@ class _Target:
         return signature(self.card) if self.card is not None else sha256_hex(repr(self.address).encode())
 
 
-class Assets:
+_INTERNAL = "is_referred laid"  # for other parts of Fairmile
+
+
+class Assets(Noun, internal=_INTERNAL):
     """Fetches assets into the store and hands them out."""
 
     def __init__(

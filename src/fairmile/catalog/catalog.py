@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath, as_paths
 from fairmile.base.registry import Plugin, Registry
 from fairmile.catalog.card import Card
@@ -71,7 +72,12 @@ _WORK: Registry[Callable[..., Any]] = Registry(
 )
 
 
-class Catalog(Lookup):
+_INTERNAL = (  # for other parts of Fairmile
+    "count_use existing folders hub_card hub_reference index_path open_index raw_document read resolve"
+)
+
+
+class Catalog(Lookup, Noun, internal=_INTERNAL):
     """Cards of every source as one view: search, read, add, change, exchange."""
 
     if not TYPE_CHECKING:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypedDict
 
+from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result
 from fairmile.catalog.card import Card
 from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, rules
@@ -243,6 +244,10 @@ class Assessment(Result):
             step.gain += self.gain(finding)
         steps.sort(key=lambda step: (not step.adds_the_card, -step.gain))
         return [f"{step.text()}  # up to +{step.gain:.1f} by {', '.join(step.tests)}" for step in steps]
+
+    def _repr_html_(self) -> str:
+        rows = [(key, row.title, row.percent) for key, row in self.table_one.items()]
+        return rows_table(["", "principle", "%"], rows, note=self.summary())
 
     def to_dict(self) -> AssessmentDict:
         return {

@@ -62,6 +62,8 @@ class Fetched(Result):
 class FetchedAssets(Results[Fetched]):
     """What a fetch of several assets brought."""
 
+    columns = ("name", "files", "size_bytes", "pool", "folder", "notes")
+
     def to_dict(self) -> FetchedAssetsDict:
         return {"fetched": [each.to_dict() for each in self]}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
 from fairmile.base.errors import UsageError
+from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean, slug
 from fairmile.catalog.card import Card, as_list, format_name, id_of, text_of
@@ -111,6 +112,10 @@ class Matches(Results[Match]):
     def summary(self) -> str:
         best = f", best {self[0].summary()}" if self else ""
         return f"{len(self):,} pairs{best}"
+
+    def _repr_html_(self) -> str:
+        rows = [[each.model, each.dataset, each.score, [reason.text for reason in each.reasons]] for each in self]
+        return rows_table(["model", "dataset", "score", "why"], rows)
 
 
 class Cards(Protocol):

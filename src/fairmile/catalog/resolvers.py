@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,13 @@ class _Path(Resolver):
     def find(self, word: Word, nouns: Nouns) -> Target | None:
         if not word.is_path and nouns.catalog is not None and _rows(word, nouns.catalog()):
             return None
-        return Target(word.text, "path", path=word.path, address=word.path.absolute().as_uri())
+        return Target(word.text, "path", path=word.path, address=_absolute(word.path).as_uri())
+
+
+def _absolute(path: Path) -> Path:
+    """Return a path from the root on, without `..` unless a link makes that another place."""
+    plain = Path(os.path.abspath(path))
+    return plain if plain.exists() and plain.samefile(path) else path.absolute()
 
 
 class _Address(Resolver):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.errors import ErrorDict, FairmileError, Problem
-from fairmile.base.html_tables import fields_table
+from fairmile.base.html_tables import fields_table, rows_table
 from fairmile.base.results import Result, Results
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import SourceDict
@@ -88,6 +88,8 @@ class SearchResult(Results[Hit]):
     `did_you_mean` has the nearest words, and `broader` the searches with one condition less that have hits.
     `outdated` says that newer cards may be missing: the index could not be brought up to date here.
     """
+
+    columns = ("handle", "name", "description", "licence", "domains", "tasks")
 
     def __init__(
         self,
@@ -215,6 +217,8 @@ class VersionsDict(TypedDict):
 
 class Versions(Results[CatalogRow]):
     """Every version of an asset, newest first, removed ones last."""
+
+    columns = ("version", "handle", "removed")
 
     def to_dict(self) -> VersionsDict:
         return {
@@ -415,6 +419,10 @@ class CheckedFiles(Results[Checked]):
 
     def summary(self) -> str:
         return f"{sum(each.ok for each in self):,} of {len(self):,} files valid"
+
+    def _repr_html_(self) -> str:
+        rows = [(each.file, problem.severity, str(problem)) for each in self for problem in each.problems]
+        return rows_table(["file", "severity", "problem"], rows, note=self.summary())
 
 
 class ExportDict(TypedDict):

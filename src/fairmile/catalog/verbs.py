@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fairmile.base.nouns import Noun
 from fairmile.catalog.access import LoadedAsset
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.card import as_list, id_of
@@ -14,7 +15,7 @@ from fairmile.catalog.results import SearchResult
 _ALL = 1_000_000
 
 
-class _Kind:
+class _Kind(Noun):
     """What every kind of asset can be asked."""
 
     kind: str

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fairmile.base.progress import TerminalLine, TransferProgress
 from fairmile.base.units import format_size
 from fairmile.catalog.fetched import Fetched, FetchedAssets
 from fairmile.cli.notices import notifies
-from fairmile.cli.out import Out, count, json_output
-from fairmile.cli.progress import TransferLine
+from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.plan import Plans
 from fairmile.workspace import Workspace
@@ -56,8 +57,19 @@ def fetch(
       fairmile fetch dataset/mnist --dry-run
       fairmile fetch ./lake.jsonld --to data
     """
-    line = TransferLine(out)
-    workspace = Workspace.open(on_progress=out.progress, watcher=line)
+    line = TerminalLine()
+    printed_notes: set[str] = set()
+
+    def print_note(text: str) -> None:
+        printed_notes.add(text)
+        line.clear()
+        out.say(f"note: {one_line(text)}")
+
+    def print_fetched(each: Fetched) -> None:
+        line.clear()
+        _print_fetched(each, printed_notes, out)
+
+    workspace = Workspace.open(on_progress=out.progress, watcher=TransferProgress(line, print_note))
     try:
         if sha256 is None:
             workspace.ask(names[0])
@@ -84,7 +96,7 @@ def fetch(
             unpack=unpack,
             replace=replace,
             access_granted=access_granted,
-            on_fetched=None if out.as_json else lambda each: _print_fetched(each, line, out),
+            on_fetched=None if out.as_json else print_fetched,
         )
     finally:
         line.clear()
@@ -92,13 +104,12 @@ def fetch(
     out.show(fetched, lambda _: None)  # each was printed as it came
 
 
-def _print_fetched(each: Fetched, line: TransferLine, out: Out) -> None:
-    line.clear()
+def _print_fetched(each: Fetched, printed_notes: Collection[str], out: Out) -> None:
     verb = "present" if each.known else "fetched"
     where = str(each.folder) if each.folder is not None else f"pool {each.pool}"
     out.line(f"{verb:<8} {each.name}  {count(each.files, 'file')}  {format_size(each.size_bytes)}  {where}")
     for note in each.notes:
-        if note not in line.printed_notes:
+        if note not in printed_notes:
             out.say(f"note: {note}")
 
 

@@ -145,7 +145,7 @@ def _complete(out: Out, workspace: Workspace, spec: JobSpec, on: str, environmen
     spec = spec.model_copy(update={"shows": os.getcwd()})
     if left := workspace.jobs.left_behind(spec, on=on):
         out.say(f"note: not copied to {on}: {left}; copy a file with --input NAME")
-    return workspace.jobs.equipped(spec, workspace.envs, environment, on=on) if environment else spec
+    return workspace.jobs.in_environment(spec, workspace.envs, environment, on=on) if environment else spec
 
 
 def _commands(file: Path) -> list[list[str]]:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, json_output
@@ -24,7 +23,7 @@ from fairmile.predict.memory.largest_batch import LargestBatch
 from fairmile.predict.memory.sharding import Layout, RankMemory
 from fairmile.predict.predict import GPU, MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import Goal, ScalingPrediction, ScalingRow, parse_gpus
-from fairmile.reports.predict_page import memory_page, scaling_page, spread_words, time_page
+from fairmile.reports.predict_page import spread_words
 from fairmile.workspace import Workspace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -154,20 +153,21 @@ def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: b
       fairmile predict memory step.py:build -a batch=64
       fairmile predict memory gpt.yaml --gpu a100-80gb --data 8 --zero 3
     """
-    predictions, layout = Workspace.open().predict, _parse_layout(options)
+    workspace, layout = Workspace.open(), _parse_layout(options)
+    predictions = workspace.predict
     how = {"arguments": _parse_arguments(arguments), "allocator": options["allocator"], **_trace_fields(options)}
     if largest:
         if options["output"] is not None or layout is not None:
             raise UsageError("--largest finds the batch of one GPU", hint=_remove_hint(options))
         batch = predictions.largest_batch(
             target, gpu=gpu, batch_argument=options["batch_argument"],
-            tell=out.say if sys.stderr.isatty() else lambda _: None, **how
+            on_step=out.say if sys.stderr.isatty() else lambda _: None, **how
         )  # fmt: skip
         out.show(batch, lambda batch: _print_largest(out, batch))
         return 0
     prediction = predictions.memory(target, gpu=gpu, layout=layout, **how)
     if options["output"] is not None:
-        write_atomic(options["output"], memory_page(prediction))
+        workspace.reports.write_page(prediction, options["output"])
     out.show(prediction, lambda prediction: _print_memory(out, prediction))
     if prediction.fits is None:
         if out.as_json:
@@ -276,7 +276,8 @@ def time(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: A
     Examples:
       fairmile predict time step.py:build -a batch=64 --gpu h100 --sample-size 150KB --decode 1ms
     """
-    prediction = Workspace.open().predict.time(
+    workspace = Workspace.open()
+    prediction = workspace.predict.time(
         target,
         gpu=gpu,
         arguments=_parse_arguments(arguments),
@@ -287,7 +288,7 @@ def time(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: A
         **_trace_fields(options),
     )
     if options["output"] is not None:
-        write_atomic(options["output"], time_page(prediction))
+        workspace.reports.write_page(prediction, options["output"])
     out.show(prediction, lambda prediction: _print_time(out, prediction))
 
 
@@ -350,7 +351,8 @@ def scaling(out: Out, target: str, arguments: Sequence[str], on: str, gpus: str,
     Examples:
       fairmile predict scaling gpt.yaml --on jupiter --gpus 64..4096 --batch 1024
     """
-    prediction = Workspace.open().predict.scaling(
+    workspace = Workspace.open()
+    prediction = workspace.predict.scaling(
         target,
         on,
         parse_gpus(gpus),
@@ -362,7 +364,7 @@ def scaling(out: Out, target: str, arguments: Sequence[str], on: str, gpus: str,
         **_trace_fields(options),
     )
     if options["output"] is not None:
-        write_atomic(options["output"], scaling_page(prediction, title=f"{target} on {on}"))
+        workspace.reports.write_page(prediction, options["output"], title=f"{target} on {on}")
     out.show(prediction, lambda prediction: _print_scaling(out, prediction))
 
 

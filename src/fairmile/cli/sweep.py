@@ -378,6 +378,7 @@ def read_definition(
         raise UsageError("nothing to sweep over", hint="pass a program with its arguments, a file, or a name")
     spec_from({"name": options["name"]})  # an invalid name is reported as that of the option
     changes = {name: options[name] for name in ("select", "repeats", "name", "objective") if options.get(name)}
+    changes |= {"seed": options["seed"]} if options.get("seed") is not None else {}
     axes: dict[str, str] = {}
     for name, values in map(_axis, options["axes"]):
         if name in axes:
@@ -444,7 +445,7 @@ def _best(out: Out, workspace: Workspace, status: SweepStatus, metric: str) -> s
 
 
 def _print_progress(out: Out, points: Sequence[PointStatus]) -> None:
-    out.progress(sum(each.state not in ("queued", "running", "left") for each in points), len(points))
+    out.progress(sum(each.is_over for each in points), len(points))
 
 
 def _exit_code(status: SweepStatus, *, is_over: bool) -> int:

@@ -11,11 +11,9 @@ from typing import Any
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_output
-from fairmile.reports.trace_page import trace_page
 from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import Breakdown, RankTime
 from fairmile.traces.coupling import CouplingAnalysis
@@ -138,9 +136,10 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
       fairmile trace analyze first -o first.html
       fairmile trace analyze first --on juwels --json
     """
-    analysis = Workspace.open().traces.analyze(paths, format=form, on=on)
+    workspace = Workspace.open()
+    analysis = workspace.traces.analyze(paths, format=form, on=on)
     if output is not None:
-        write_atomic(output, trace_page(analysis, title=Path(paths[0]).name))
+        workspace.reports.write_page(analysis, output, title=Path(paths[0]).name)
         analysis = dataclasses.replace(analysis, page=str(output))
     out.show(analysis, lambda analysis: _print_analysis(out, analysis))
 

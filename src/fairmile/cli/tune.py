@@ -164,10 +164,8 @@ def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _work(out: Out, studies: Studies, study: Sweep, options: Mapping[str, Any]) -> None:
-    wanted = study.study.settings.trials or 0
-
     def look(trials: Sequence[TrialRecord]) -> None:
-        out.progress(sum(each.state != "running" for each in trials), max(wanted, len(trials)))
+        out.progress(sum(each.state != "running" for each in trials), max(study.most_trials, len(trials)))
 
     if not study.system:
         studies.run(study, workers=options["workers"], on_look=look)

@@ -17,6 +17,7 @@ from fairmile.base.commands import Runner
 from fairmile.base.digest import canonical_json, sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, Lock, write_atomic, write_failure
+from fairmile.base.nouns import Noun
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.envs.building import Building, Design, end_leftovers, make_shared, remove_tree
@@ -232,7 +233,10 @@ def _find_nothing(name: str) -> Noted | None:
     return None
 
 
-class Envs:
+_INTERNAL = "note_use preamble seeing wrap"  # for other parts of Fairmile
+
+
+class Envs(Noun, internal=_INTERNAL):
     """The environments below one folder, which a group may share.
 
     A *reference* is a name, the beginning of a digest, or the file of a specification. Where several environments

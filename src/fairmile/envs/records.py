@@ -130,6 +130,8 @@ class EnvironmentDetails(Environment):
 class EnvironmentList(Results[Environment]):
     """Environments."""
 
+    columns = ("name", "digest", "state", "size_bytes", "used")
+
     def to_dict(self) -> EnvironmentListDict:
         """Return the environments as `fairmile env ls --json` prints them."""
         return {"environments": [each.to_dict() for each in self]}

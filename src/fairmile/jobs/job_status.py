@@ -146,6 +146,8 @@ class JobStatus(Result):
 class JobList(Results[JobStatus]):
     """Jobs."""
 
+    columns = ("id", "name", "system", "standing.state", "standing.exit_code", "created")
+
     def to_dict(self) -> JobListDict:
         """Return the jobs as `fairmile job ls --json` prints them."""
         return {"jobs": [each.to_dict() for each in self]}

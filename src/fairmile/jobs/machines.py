@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.commands import Here, Runner, Ssh
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath, as_paths
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
@@ -174,7 +175,10 @@ def _cluster_name(machine: Machine) -> str:
     return name[1].lower() if name else ""
 
 
-class Machines:
+_INTERNAL = "own_folder"  # for other parts of Fairmile
+
+
+class Machines(Noun, internal=_INTERNAL):
     """All systems by name; `ssh://[USER@]HOST` is any machine without a scheduler.
 
     The last of `folders` holds the user's own systems.

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.views import describe_left_behind, show_folder
@@ -86,7 +88,10 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
 _FIRST_REMOTE_LOOK_S, _LAST_REMOTE_LOOK_S = 0.25, 5.0
 
 
-class Jobs:
+_INTERNAL = "equipped find left_behind refresh"  # for other parts of Fairmile
+
+
+class Jobs(Noun, internal=_INTERNAL):
     """All jobs of one user, on every system.
 
     `clock` gives seconds since the epoch, `sleep` waits; a batch system is asked at most once in `ask_every_s`.
@@ -111,7 +116,12 @@ class Jobs:
     # Submitting
 
     def equipped(self, spec: JobSpec, envs: Envs, environment: str, *, on: str = "laptop") -> JobSpec:
-        """Return the job with what makes it run in an environment, which must be on the machine that runs it."""
+        """Do what `in_environment` does; this name goes in the next version."""
+        warnings.warn("Jobs.equipped is now Jobs.in_environment", DeprecationWarning, stacklevel=2)
+        return self.in_environment(spec, envs, environment, on=on)
+
+    def in_environment(self, spec: JobSpec, envs: Envs, environment: str, *, on: str = "laptop") -> JobSpec:
+        """Return a job that runs in an environment, which must be on the machine that runs the job."""
         if self.machines[on].reach.host:
             raise UsageError(
                 f"the environment {environment!r} is on this machine, the job goes to {on}",

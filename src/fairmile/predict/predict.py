@@ -12,6 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.html_tables import fields_table
+from fairmile.base.nouns import Noun
 from fairmile.base.plain import plain
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration, format_size
@@ -297,7 +298,10 @@ class TimePrediction(Result):
         return fields_table(fields)
 
 
-class Predict:
+_INTERNAL = "foresee learn table_file"  # for other parts of Fairmile
+
+
+class Predict(Noun, internal=_INTERNAL):
     """Predictions of a workspace; `folder` holds what was measured on its own devices, and cached predictions.
 
     `resolve` tells what a word means, `step_of` finds the file that builds a step of a benchmark or model,
@@ -368,10 +372,10 @@ class Predict:
         arguments: Mapping[str, Any] | None = None,
         batch_argument: str = "",
         allocator: str = "",
-        tell: Callable[[str], None] = lambda _: None,
+        on_step: Callable[[str], None] = lambda _: None,
         **how: Any,
     ) -> LargestBatch:
-        """Find the largest batch that fits, by looking at the model alone; `tell` hears what is going on."""
+        """Find the largest batch that fits, without a GPU; `on_step` is called with what it is doing."""
         asked, on, given = self._subject(target), device(gpu), dict(arguments or {})
         if asked.description is not None:
             _refuse_allocator(target, allocator)
@@ -388,7 +392,7 @@ class Predict:
         options = parse_allocator_options(allocator)
 
         def traces(batches: Sequence[int]) -> list[StepTrace]:
-            tell(f"tracing the step with a batch of {' and of '.join(f'{each:,}' for each in batches)}")
+            on_step(f"tracing the step with a batch of {' and of '.join(f'{each:,}' for each in batches)}")
             traced = self._traces(asked, [{**given, name: each} for each in batches], how)
             for trace in traced:
                 _refuse_stopped(target, trace)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.files import write_atomic
+from fairmile.base.nouns import Noun
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.meter.footprint import Supply
 from fairmile.reports.comparison import Comparison, compare, group_runs
@@ -20,6 +24,13 @@ from fairmile.reports.sweep import Goal
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run
 
+if TYPE_CHECKING:
+    from fairmile.predict.predict import MemoryPrediction, TimePrediction
+    from fairmile.predict.scaling.curves import ScalingPrediction
+    from fairmile.traces.analyze import TraceAnalysis
+
+# Most reports are of runs, which need neither predictions nor traces.
+_PAGES: Registry[Callable[..., str]] = Registry("page", {"result": Plugin("fairmile.reports.result_pages:result_page")})
 _LAST = "last"
 _COMBINED = "-combined"  # ends the id of the run that combines the results of a sweep
 
@@ -58,7 +69,10 @@ class Evaluation(Result):
         return "".join(each._repr_html_() for each in (self.comparison, self.check) if each)
 
 
-class Reports:
+_INTERNAL = "groups"  # for other parts of Fairmile
+
+
+class Reports(Noun, internal=_INTERNAL):
     """Reports of runs; each word is an id, a group or a name of runs, or `last`. Nothing is changed."""
 
     def __init__(self, ledger: Callable[[], Ledger], supply: Supply, about: Callable[[str], About]) -> None:
@@ -118,6 +132,17 @@ class Reports:
     def check(self, *references: str, file: Path) -> Check:
         """Compare runs with the reference values of a file."""
         return check([run for each in self.groups(*references).values() for run in each], read_references(file))
+
+    def write_page(
+        self,
+        result: MemoryPrediction | TimePrediction | ScalingPrediction | TraceAnalysis,
+        path: str | Path,
+        *,
+        title: str = "",
+    ) -> Path:
+        """Write what `fm.predict` or `fm.traces.analyze` returned as one HTML file with its figures."""
+        write_atomic(Path(path), _PAGES["result"](result, title))
+        return Path(path)
 
     def leaderboard(self, metric: str, *references: str, n: int = 10, where: Sequence[str] = ()) -> Leaderboard:
         """Rank runs by a metric; without any word all that have it."""

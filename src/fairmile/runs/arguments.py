@@ -12,7 +12,7 @@ import ast
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +99,24 @@ def argument_params(argv: Sequence[str], folder: Path, environ: Mapping[str, str
         is_again = each.name in params and each.text is not None
         params[each.name] = f"{params[each.name]},{each.text}" if is_again else each.value
     return params
+
+
+def with_options(
+    argv: Sequence[str], names: Iterable[str], folder: Path, environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return a command with `--name {name}` for each parameter that its program declares as an option with a value.
+
+    What the command sets or has a placeholder for already stays as it is.
+    """
+    first, script = _program(argv, environ)
+    options = _declared_options(folder / script) if script.endswith(PYTHON_FILES) else {}
+    flags = {each.name: flag for flag, each in sorted(options.items(), reverse=True) if each.takes == "one"}
+    given = {each.name for each in _read(argv, first, options)}
+    words = list(argv)
+    for name in names:
+        if name in flags and name not in given and not any(f"{{{name}}}" in word for word in argv):
+            words += [flags[name], f"{{{name}}}"]
+    return tuple(words)
 
 
 def _program(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fairmile.base.errors import Conflict, FairmileError, UsageError
+from fairmile.base.nouns import Noun
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import TaskStatus
 from fairmile.jobs.queue import JobStatus
@@ -33,7 +34,7 @@ from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.planner import Planner
 from fairmile.runs.projection import project, walltime
 from fairmile.runs.record.layout import OUTPUT, open_arrays
-from fairmile.runs.record.ledger import Changes, recorded_spec
+from fairmile.runs.record.ledger import Changes, RunRows, recorded_spec
 from fairmile.runs.record.record import Captured, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
@@ -67,7 +68,13 @@ class Recording:
         self.meter.log(step=step, **metrics)
 
 
-class Runs(Planner):
+_INTERNAL = (  # for other parts of Fairmile
+    "alike arrays at_once check_needs collect counts create executors find freeze is_orphaned "
+    "mean_elapsed prepare resolve_spec resumable rows state_of with_jobs write"
+)
+
+
+class Runs(Planner, Noun, internal=_INTERNAL):
     """All runs of one workspace, and the verbs that make new ones."""
 
     # Execute
@@ -249,6 +256,18 @@ class Runs(Planner):
             except FairmileError as error:
                 on_problem(f"run {id}: {error}")
         return runs
+
+    def ls(
+        self,
+        *,
+        name: str = "",
+        group: str = "",
+        states: Sequence[RunState] = (),
+        tag: str = "",
+        limit: int | None = None,
+    ) -> RunRows:
+        """Return the runs with a name, of a group, in some states or with a tag, the newest first."""
+        return self.rows(name=name, group=group, states=states, tag=tag, limit=limit)
 
     def cancel(self, reference: str) -> Run:
         """End a run that waits or runs, on a system or here, and return it as it stands then."""

@@ -22,7 +22,7 @@ from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import ENVIRONMENT_LINKS, environment_of
 from fairmile.resolve import Nouns, Resolver, Target, Word
-from fairmile.runs.arguments import argument_params, is_program, start_program
+from fairmile.runs.arguments import argument_params, is_program, start_program, with_options
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import declared_needs
 from fairmile.runs.record.spec import MetricSpec, RunSpec
@@ -110,10 +110,16 @@ def runnable_of(target: Target, catalog: Callable[[], Catalog], dataset: str, ch
 
 
 def command_target(argv: Sequence[str], changes: Mapping[str, Any]) -> Runnable:
-    """Return what a command means: it runs where the person stands. Its arguments are parameters of the run."""
+    """Return what a command means: it runs where the person stands. Its arguments are parameters of the run.
+
+    Parameters that a program given by its path declares as options are passed to it as such.
+    """
     folder = changes.get("folder") or str(Path.cwd())
-    argv = start_program(argv, Path(folder), os.environ)
-    return _with_arguments({"name": _name_of(argv), **changes, "folder": folder, "argv": argv})
+    command = start_program(argv, Path(folder), os.environ)
+    if is_program(Path(folder, os.path.expanduser(argv[0]))):
+        names = [*(changes.get("params") or {}), *(["seed"] if changes.get("seed") is not None else [])]
+        command = with_options(command, names, Path(folder), os.environ)
+    return _with_arguments({"name": _name_of(command), **changes, "folder": folder, "argv": command})
 
 
 def _with_arguments(fields: Mapping[str, Any], where: str = "", located: Located | None = None) -> Runnable:

@@ -194,6 +194,8 @@ class Ranked(Result):
 class RankedPools(Results[Ranked]):
     """All pools, the one to use first; those that cannot be used come last."""
 
+    columns = ("name", "folder", "speed_class", "free_bytes", "total_bytes", "limited_by", "trouble")
+
     def to_dict(self) -> RankedPoolsDict:
         return {"pools": [each.to_dict() for each in self]}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Runner, Ssh
 from fairmile.base.errors import UsageError
+from fairmile.base.nouns import Noun
 from fairmile.base.registry import Plugin, Registry
 from fairmile.store.pools import MeasuredPool, Pools
 from fairmile.store.refs import Ref
@@ -41,7 +42,13 @@ _WORK: Registry[Callable[..., Any]] = Registry(
 OnBytes = Callable[[int], None]
 
 
-class Store(Shelves):
+_INTERNAL = (  # for other parts of Fairmile
+    "absent complete damaged drop_ref fast_first held_ref held_refs lay missing objects pool_refs "
+    "put_tree ref refs set_ref size touch tree trees"
+)
+
+
+class Store(Shelves, Noun, internal=_INTERNAL):
     """Holds bytes by content: looks them up, keeps them in order and exchanges them with other stores.
 
     Pools that are added or removed are written to `settings_file`, and take effect when the store is opened next.

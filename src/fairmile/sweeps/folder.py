@@ -75,6 +75,11 @@ class Sweep(Result):
         return self.record.study
 
     @property
+    def most_trials(self) -> int:
+        """How many trials a study may have; 0 where their number has no limit."""
+        return self.study.settings.trials or 0
+
+    @property
     def axes(self) -> Mapping[str, list[Value]]:
         """The values of each axis."""
         return self.record.axes

@@ -138,6 +138,11 @@ class PointStatus(Result):
     metrics: Mapping[str, float] = field(default_factory=dict)
     repeat: int | None = None  # which of several repeats, from 1
 
+    @property
+    def is_over(self) -> bool:
+        """Tell whether its run has ended, however that went."""
+        return self.state not in ("queued", "running", "left")
+
     def to_dict(self) -> PointStatusDict:
         return {
             "number": self.number,
@@ -163,6 +168,11 @@ class SweepStatus(Results[PointStatus]):
         super().__init__(points)
         self.sweep = sweep
         self.best = best
+
+    @property
+    def id(self) -> str:
+        """The id of the sweep."""
+        return self.sweep.id
 
     def to_dict(self) -> SweepStatusDict:
         best: dict[str, str] = {"best": self.best} if self.best else {}
@@ -192,7 +202,7 @@ class SweepStatus(Results[PointStatus]):
         return ["run", "state", *axes, *repeated, *metrics, *reasons], rows
 
     def _repr_html_(self) -> str:
-        return rows_table(*self.table())
+        return rows_table(*self.table(), note=self.best)
 
 
 class SweepList(Results[Sweep]):

@@ -17,13 +17,14 @@ from typing import Any
 
 from fairmile.base.errors import Conflict, Locked, NotFound, UsageError
 from fairmile.base.files import Lock, write_atomic, write_failure
+from fairmile.base.nouns import Noun
 from fairmile.base.results import Result
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.catalog import Catalog
 from fairmile.meter.lines import number_text
 from fairmile.resolve import Target, Word
-from fairmile.runs.arguments import is_program
+from fairmile.runs.arguments import is_program, with_options
 from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks
 from fairmile.runs.execute.crew import Ended
 from fairmile.runs.execute.executor import Graph, Handle, Member, Task, TaskStatus
@@ -68,6 +69,7 @@ _HELD = "held.json"  # the points that wait for room in the queue
 _PATIENCE_S = 60.0  # while another process submits
 _ASKED = "the time asked for: an upper bound"
 _LEFT = "left"  # not begun, and in no job
+_OF_DEFINITION = ("select", "repeats", "best", "objective", "name", "seed")
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
 
 
@@ -105,7 +107,10 @@ class SweepPlan(Result):
         return f"{self.definition.name}: {self.count:,} points over {', '.join(self.definition.points.axes)}"
 
 
-class Sweeps:
+_INTERNAL = "check combined define define_any plan_trial points"  # for other parts of Fairmile
+
+
+class Sweeps(Noun, internal=_INTERNAL):
     """All sweeps of one workspace, each a folder of its own."""
 
     def __init__(
@@ -152,6 +157,8 @@ class Sweeps:
             params = {**axes, **(params or {})}
             if not params:
                 raise no_axes(program[0])
+            seed = ["seed"] if (changes or {}).get("seed") is not None else []
+            command = with_options(command, [*params, *seed], Path(), self._environ)
         source = collect_source(
             [Path(file) for file in files],
             params=params or {},
@@ -162,16 +169,40 @@ class Sweeps:
         )
         return read_definition(source, environ=self._environ), source
 
-    def read_any(
-        self, what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None
-    ) -> tuple[Definition, Source]:
-        """Return what a file, the name of an asset, a program with its arguments, or a command say of a sweep."""
+    def define(
+        self,
+        what: str | Path | Sequence[str],
+        *,
+        params: Mapping[str, Any] | None = None,
+        tuning: bool = False,
+        **fields: Any,
+    ) -> tuple[Definition, Source, dict[str, Any]]:
+        """Return what `read` returns for a file, an asset, a program with its arguments, or a command; and the rest.
+
+        Of `fields`, `select`, `repeats`, `best`, `objective`, `name` and `seed` are part of the definition. The others,
+        and the name, are fields of the runs, which is the rest.
+        """
+        own = {key: fields[key] for key in _OF_DEFINITION if key in fields}
+        rest = {key: value for key, value in fields.items() if key not in own or key == "name"}
+        return *self._read_any(what, params=params, tuning=tuning, changes=own), rest
+
+    def define_any(self, what: Definable, **options: Any) -> tuple[Definition, dict[str, Any]]:
+        """Return the definition of whatever `define` takes, or one that is there already, and the rest."""
+        if isinstance(what, Definition):
+            return what, {name: value for name, value in options.items() if name not in ("params", "tuning")}
+        definition, _, rest = self.define(what, **options)
+        return definition, rest
+
+    def _read_any(self, what: str | Path | Sequence[str], **how: Any) -> tuple[Definition, Source]:
+        words = [str(what)] if isinstance(what, str | Path) else [str(word) for word in what]
+        first = Word(words[0])
+        if first.is_path and is_program(first.path):
+            return self.read(program=words, **how)
         if not isinstance(what, str | Path):
-            is_path = Word(what[0]).is_path and is_program(Word(what[0]).path)
-            return self.read(program=what, params=params) if is_path else self.read(command=what, params=params)
+            return self.read(command=words, **how)
         if isinstance(what, Path) or is_definition(self._resolve(what, for_="sweep", without=("sweep",))):
-            return self.read([what], params=params)
-        return self.read(what=what, params=params)
+            return self.read([what], **how)
+        return self.read(what=what, **how)
 
     def check(
         self,
@@ -211,13 +242,10 @@ class Sweeps:
         self, what: Definable, *, params: Mapping[str, Any] | None = None, template: Path | None = None
     ) -> SweepPoints:
         """Return the points of a sweep, or raise what is wrong with one of them."""
-        definition = self._definition(what, params)
+        definition, _ = self.define_any(what, params=params)
         points = SweepPoints(definition.points.axes, definition.points)
         self.check(definition, points, template=template)
         return points
-
-    def _definition(self, what: Definable, params: Mapping[str, Any] | None) -> Definition:
-        return what if isinstance(what, Definition) else self.read_any(what, params=params)[0]
 
     def plan_generation(
         self,
@@ -232,7 +260,7 @@ class Sweeps:
     ) -> GenerationPlan:
         """Return what `generate` with the same arguments would write."""
         given: dict[str, Any] = {"name": name, "copy": copy, "split_among": split_among, "environ": self._environ}
-        return plan_generation(self._definition(what, params), template, Path(folder), **given)
+        return plan_generation(self.define_any(what, params=params)[0], template, Path(folder), **given)
 
     def generate(
         self,
@@ -248,7 +276,9 @@ class Sweeps:
     ) -> Generated:
         """Write a folder per point, with script and configuration, for those who submit by hand."""
         given: dict[str, Any] = {"name": name, "copy": copy, "split_among": split_among, "environ": self._environ}
-        return generate(self._definition(what, params), template, Path(folder), on_progress=on_progress, **given)
+        return generate(
+            self.define_any(what, params=params)[0], template, Path(folder), on_progress=on_progress, **given
+        )
 
     def plan(
         self,
@@ -258,8 +288,8 @@ class Sweeps:
         template: Path | None = None,
         **changes: Any,
     ) -> SweepPlan:
-        """Return what a sweep would do; `changes` are fields of its runs, as `system`."""
-        definition = self._definition(what, params)
+        """Return what a sweep would do; `changes` are fields of its runs, such as `system`, or of its definition."""
+        definition, changes = self.define_any(what, params=params, **changes)
         first, last, count = _ends(definition)
         members = Members(definition, template, self._environ, changes)
         if not members.can_run:

@@ -146,6 +146,8 @@ class SystemSummary(Result):
 class SystemList(Results[SystemSummary]):
     """Systems, in the order of their names."""
 
+    columns = ("name", "title", "centre", "scheduler", "partitions", "gpus", "problem")
+
     def to_dict(self) -> SystemListDict:
         """Return the systems as `fairmile system ls --json` prints them."""
         return {"systems": [each.to_dict() for each in self]}

@@ -166,7 +166,7 @@ EXAMPLES = (
     Example("job cancel echo --dry-run", 'fm.jobs.cancel(["echo"], dry_run=True)'),
     Example("job bring echo --to results --dry-run", 'fm.jobs.bring("echo", "results", dry_run=True)'),
     Example("job rm echo --dry-run", 'fm.jobs.rm(["echo"], dry_run=True)'),
-    Example("runs ls --name slow", 'fm.runs.rows(name="slow", limit=20)'),
+    Example("runs ls --name slow", 'fm.runs.ls(name="slow", limit=20)'),
     Example("runs show last", 'fm.runs.show("last")'),
     Example("runs log last", 'fm.runs.output("last")'),
     Example("runs cancel last --dry-run", 'fm.runs.cancel_runs(["last"], dry_run=True)'),

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from fairmile.base.errors import NotFound
+from fairmile.base.html_tables import rows_table
 from fairmile.base.plain import plain
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration
@@ -135,7 +136,12 @@ class TraceAnalysis(Result):
             shares = {part: getattr(each.total, f"{part}_s") / total_s for part in STEP_PARTS}
             row = {"rank": each.label, "steps": each.steps, "step": format_duration(each.step_s)}
             rows.append(row | {part.replace("_", " "): f"{share:.1%}" for part, share in shares.items() if share})
-        return Results(rows)._repr_html_()
+        findings = [
+            (f"{each.share:.0%} of {each.share_of}" if each.share else each.kind, each.title, each.what_to_try)
+            for each in self.findings
+        ]
+        more = rows_table(["costs", "finding", "try"], findings) if findings else ""
+        return Results(rows)._repr_html_() + more
 
 
 def analyze(table: EventTable, *, model: TransferModel | None = None) -> TraceAnalysis:

@@ -193,7 +193,7 @@ class Recorded(Result):
         return f"{traces:,} trace{'s' * (traces != 1)} in {self.folder}, {ended}"
 
     def _repr_html_(self) -> str:
-        names = ("rank", "host", "pid", "file", "first_step", "last_step", "reason")
+        names = ("rank", "host", "file", "first_step", "last_step", "reason")
         return Results({name: getattr(each, name) for name in names} for each in self.traced)._repr_html_()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.nouns import Noun
 from fairmile.base.results import Results
 from fairmile.base.words import did_you_mean
 from fairmile.costs.collectives.formulas import algorithms as known_algorithms
@@ -45,7 +46,7 @@ class Exported(Results[Path]):
         return f"{'would write ' if self.dry_run else ''}{', '.join(map(str, self))}"
 
 
-class Traces:
+class Traces(Noun):
     """Traces of any framework; `partition_of` knows the machines whose network a trace is compared with."""
 
     record = staticmethod(record)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from fairmile.base.commands import Runner
 from fairmile.base.errors import UsageError
+from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.catalog.card import Card, as_list
@@ -102,6 +103,10 @@ class Description(Result):
     def summary(self) -> str:
         asked = f", {len(self.questions)} questions to its owner" if self.questions else ""
         return f"{self.card.handle}, {self.files:,} files, {format_size(self.size_bytes)}{asked}"
+
+    def _repr_html_(self) -> str:
+        questions = rows_table(["property", "question"], [(each.property, each.question) for each in self.questions])
+        return self.card._repr_html_() + (questions if self.questions else "")
 
 
 def describe(

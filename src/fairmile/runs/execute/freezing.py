@@ -34,7 +34,7 @@ def freeze(
         host.jobs().machines[spec.system].refuse_elsewhere()
     is_remote = bool(spec.system) and bool(host.jobs().machines[spec.system].reach.host)
     if is_remote and spec.environment:  # which is refused
-        host.jobs().equipped(JobSpec(argv=(MEMBER,)), host.envs(), spec.environment, on=spec.system)
+        host.jobs().in_environment(JobSpec(argv=(MEMBER,)), host.envs(), spec.environment, on=spec.system)
     checked = check_needs(spec)
     captured = host.preparation.fetch_inputs(
         spec, sources=plan.sources, materials=plan.materials, original=plan.original

@@ -50,7 +50,7 @@ class Arrays:
         job = array_job(spec, words, count=count, at_once=at_once, resources=needs, key=key)
         if spec.environment:
             digest = self._envs().build(spec.environment).digest
-            job = self._jobs.equipped(job, self._envs(), digest, on=spec.system)
+            job = self._jobs.in_environment(job, self._envs(), digest, on=spec.system)
         return ArrayState.of(self._jobs.submit(job.model_copy(update={"after": after}), on=spec.system))
 
     def _submit_remote(

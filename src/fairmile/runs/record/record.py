@@ -272,6 +272,10 @@ class Metric(Part):
     tolerance: Stated[float | None] = None
     source: str = ""  # "output" or "event files" where it was read from what the program printed or wrote
 
+    def __repr__(self) -> str:
+        best = f", best {self.best:.6g}" if self.better and self.best != self.value else ""
+        return f"<Metric: {self.value:.6g}{f' {self.unit}' if self.unit else ''}{best}, {self.count:,} values>"
+
     @property
     def best(self) -> float:
         """The best value ever seen, by the metric's direction; the last one where it has none."""

@@ -13,6 +13,7 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILES, Log, event_files, read_log
+from fairmile.runs.record.history import History, history_rows
 from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.packing import extract
 from fairmile.runs.record.record import (
@@ -214,6 +215,10 @@ class Run(Result):
                 **{name: f"{metric.value:.6g} {metric.unit}".strip() for name, metric in self.metrics.items()},
             }
         )
+
+    def history(self) -> History:
+        """Return every logged value of its metrics, one row for each step of a writer."""
+        return History(history_rows(self.log().metrics))
 
     def log(self) -> Log:
         """Read spans, metrics and samples in full."""

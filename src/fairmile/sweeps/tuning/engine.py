@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypedDict
 
+from fairmile.base.html_tables import fields_table
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.runs.record.values import Value
@@ -97,6 +98,11 @@ class TrialRecord(Result):
         values = ", ".join(f"{value:.6g}" for value in self.values)
         params = ", ".join(f"{name}={value}" for name, value in self.params.items())
         return f"trial {self.number} {self.state}{f' {values}' if values else ''}, {params}"
+
+    def _repr_html_(self) -> str:
+        return fields_table(
+            {"trial": self.number, "state": self.state, "values": self.values, **self.params, "run": self.run}
+        )
 
 
 @dataclass(frozen=True)

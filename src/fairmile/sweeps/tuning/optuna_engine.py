@@ -426,7 +426,9 @@ def _end_of_lines(stream: Any) -> int:
 
 def _import_optuna(sampler: str) -> Any:
     try:
-        import optuna
+        with _warnings, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"tqdm\b")  # which misses a bar for notebooks that is not ours
+            import optuna
     except ImportError as error:
         raise MissingExtra("tuning needs Optuna", "tune") from error
     for package in _NEEDED.get(sampler, ()):

@@ -88,6 +88,11 @@ class StudyStatus(Results[TrialRecord]):
         self.spent = spent
 
     @property
+    def id(self) -> str:
+        """The id of the study."""
+        return self.study.id
+
+    @property
     def objectives(self) -> list[ObjectiveDict]:
         """The metrics to optimize, each with its direction."""
         return [{"metric": each.metric, "better": each.better} for each in self.study.study.objectives]
@@ -124,7 +129,8 @@ class StudyStatus(Results[TrialRecord]):
             ]
             for each in self
         ]
-        return rows_table(["trial", "state", *metrics, *names, "run"], rows)
+        best = f"Best: {', '.join(f'trial {each.number}' for each in self.best)}." if self.best else ""
+        return rows_table(["trial", "state", *metrics, *names, "run"], rows, note=best)
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,6 +17,8 @@ from typing import Any
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import Holder
+from fairmile.base.html_tables import rows_table
+from fairmile.base.nouns import Noun
 from fairmile.base.results import Result
 from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
@@ -83,8 +85,25 @@ class StudyPlan(Result):
         goals = ", ".join(f"{each.metric} {each.better}" for each in self.objectives)
         return f"{self.settings.trials or 'any number of'} trials over {', '.join(self.space)} for {goals}"
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                name,
+                each["kind"],
+                each.get("low"),
+                each.get("high"),
+                "yes" if each.get("log") else "",
+                each.get("choices"),
+            )
+            for name, each in plain_space(self.space).items()
+        ]
+        return rows_table(["parameter", "kind", "low", "high", "log", "choices"], rows, note=self.summary())
 
-class Studies:
+
+_INTERNAL = "about engine is_live is_spent settle spent"  # for other parts of Fairmile
+
+
+class Studies(Noun, internal=_INTERNAL):
     """The tuning of one workspace; a study is a sweep whose points an engine chooses."""
 
     def __init__(self, sweeps: Sweeps, runs: Callable[[], Runs]) -> None:
@@ -99,8 +118,8 @@ class Studies:
         template: Path | None = None,
         **changes: Any,
     ) -> StudyPlan:
-        """Return what `create` with the same arguments would begin, or raise what is wrong with it."""
-        definition = what if isinstance(what, Definition) else self._sweeps.read_any(what, params=params)[0]
+        """Return what a study would do, or raise what is wrong with it; `changes` are as in `fm.tune`."""
+        definition, changes = self._sweeps.define_any(what, params=params, tuning=True, **changes)
         space, settings = self._checked(definition, changes)
         run, trial_s, source = self._sweeps.plan_trial(definition, template=template, **changes)
         with tempfile.TemporaryDirectory(prefix="fairmile-") as folder:

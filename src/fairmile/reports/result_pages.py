@@ -1,0 +1,27 @@
+"""The page of whatever a prediction or an analysis returned."""
+
+from __future__ import annotations
+
+from fairmile.base.errors import UsageError
+from fairmile.predict.predict import MemoryPrediction, TimePrediction
+from fairmile.predict.scaling.curves import ScalingPrediction
+from fairmile.reports.predict_page import memory_page, scaling_page, time_page
+from fairmile.reports.trace_page import trace_page
+from fairmile.traces.analyze import TraceAnalysis
+
+
+def result_page(result: MemoryPrediction | TimePrediction | ScalingPrediction | TraceAnalysis, title: str) -> str:
+    """Return a result as one HTML file that needs nothing else; `title` is for those that have none of their own."""
+    match result:
+        case MemoryPrediction():
+            return memory_page(result)
+        case TimePrediction():
+            return time_page(result)
+        case ScalingPrediction():
+            return scaling_page(result, title=title or "Scaling")
+        case TraceAnalysis():
+            return trace_page(result, title=title or "Trace")
+    raise UsageError(
+        f"a {type(result).__name__} has no page of its own",
+        hint="pass what fm.predict.memory, .time, .scaling or fm.traces.analyze returns; runs have fm.report(…).write",
+    )
