@@ -6,11 +6,13 @@ from pathlib import Path
 
 from from_code.cards import card_page
 from from_code.commands import command_pages
+from from_code.fair import fair_page
 from from_code.files import file_pages
 from from_code.plugins import plugin_page
 from from_code.python import python_pages
 from from_code.schemas import schema_page
 from from_code.settings import settings_page
+from from_code.systems import system_page
 
 
 def reference_pages() -> dict[str, str]:
@@ -22,6 +24,8 @@ def reference_pages() -> dict[str, str]:
         "reference/settings.md": settings_page(),
         "reference/schemas.md": schema_page(),
         "reference/cards.md": card_page(),
+        "reference/fair.md": fair_page(),
+        "reference/systems.md": system_page(),
         "reference/plugins.md": plugin_page(),
     }
 

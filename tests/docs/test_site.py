@@ -17,6 +17,8 @@ import pytest
 
 import fairmile
 from fairmile.base.files import Lock
+from fairmile.catalog.principles.facts import rules
+from fairmile.systems.model import FileSystem, Gpu, LaunchRules, Partition, SchedulerRules, SoftwareSet, System
 from fairmile.testing.schemas import commands
 from fairmile.workspace import options
 
@@ -97,6 +99,13 @@ def test_the_reference_has_every_name_command_option_and_setting(site: Path, pag
     assert {f"cmdoption-fairmile-{name.replace(' ', '-')}-json" for name, _ in commands()} - anchors == set()
     settings = (site / "reference" / "settings.html").read_text(encoding="utf-8")
     assert {key for key in options({"HOME": "/"}) if f">{key}<" not in settings} == set()
+    fields = (site / "reference" / "systems.html").read_text(encoding="utf-8")
+    parts = (System, SchedulerRules, Partition, Gpu, FileSystem, SoftwareSet, LaunchRules)
+    assert {name for part in parts for name in part.model_fields if f">{name}<" not in fields} == set()
+    scored = (site / "reference" / "fair.html").read_text(encoding="utf-8")
+    assert {
+        each["id"] for each in (*rules()["tests"], *rules()["indicators"]) if f">{each['id']}<" not in scored
+    } == set()
 
 
 def found_by_search(site: Path, words: str) -> Iterator[str]:

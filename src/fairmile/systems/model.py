@@ -105,20 +105,20 @@ class Gpu(_Part):
 class Partition(_Part):
     """A kind of node and the limits of the queue that gives it out; None means not known."""
 
-    nodes: Count | None = None
-    cores: Count | None = None  # physical, of one node, as many as a job can ask for
+    nodes: Count | None = None  # number of nodes
+    cores: Count | None = None  # physical cores of one node that a job can request
     threads_per_core: Count = 1
     sockets: Count | None = None
     processor: Line = ""
-    memory_gib: Gib | None = None
+    memory_gib: Gib | None = None  # memory of one node in GiB
     gpu: Gpu | None = None
     interconnect: Line = ""
-    max_time: Seconds | None = None
-    max_nodes: Count | None = None
-    min_nodes: Count = 1
-    qos: Word = ""  # a quality of service that jobs here must name
-    named: bool = True  # whether a job's header names the partition; elsewhere its options choose the nodes
-    options: tuple[Option, ...] = ()  # further header options of every job here, such as `--constraint=gpu`
+    max_time: Seconds | None = None  # time limit, such as `2-00:00:00`
+    max_nodes: Count | None = None  # most nodes of one job
+    min_nodes: Count = 1  # fewest nodes of one job
+    qos: Word = ""  # QOS that jobs here must name
+    named: bool = True  # whether job headers name the partition; if not, `options` choose the nodes
+    options: tuple[Option, ...] = ()  # header options of every job here, such as `--constraint=gpu`
     purpose: Literal["batch", "devel", "interactive", "login"] = "batch"
     note: Line = ""
 
@@ -128,21 +128,21 @@ class SchedulerRules(_Part):
 
     dialect: Dialect
     version: Line = ""
-    gpu_option: Literal["gpus-per-node", "gres", "both", "none"] = "gpus-per-node"  # Slurm: how GPUs are asked for
-    needs_account: bool = False
-    needs_time: bool = False
-    options: tuple[Option, ...] = ()  # further header options of every job, such as `--hint=nomultithread`
-    most_array_tasks: Count | None = None
-    accounting: bool = True
-    source_profile: bool = False  # batch shells lack `module`: the script reads /etc/profile first
+    gpu_option: Literal["gpus-per-node", "gres", "both", "none"] = "gpus-per-node"  # Slurm: how to request GPUs
+    needs_account: bool = False  # whether every job must name an account
+    needs_time: bool = False  # whether every job must name a time limit
+    options: tuple[Option, ...] = ()  # header options of every job, such as `--hint=nomultithread`
+    most_array_tasks: Count | None = None  # largest job array
+    accounting: bool = True  # whether the scheduler keeps accounting
+    source_profile: bool = False  # whether scripts must read /etc/profile to get `module`
 
 
 class FileSystem(_Part):
     """A place for files."""
 
-    path: Line  # may hold variables of the system, such as `$SCRATCH`
+    path: Line  # may contain variables of the system, such as `$SCRATCH`
     purpose: Literal["home", "project", "scratch", "archive", "node"]
-    kind: Line = ""  # lustre, gpfs, nfs, …
+    kind: Line = ""  # such as lustre, gpfs or nfs
     purge: Line = ""  # in words, such as `files not read for 90 days are removed`
     capacity: Line = ""
 
@@ -151,27 +151,27 @@ class LaunchRules(_Part):
     """How programs are started inside a job."""
 
     launcher: Literal["srun", "mpirun", "mpiexec", "jsrun", "flux", "none"] = "none"
-    mpi: Word = ""  # srun --mpi=…
-    binding: Line = ""  # further options of the launcher, such as `--cpu-bind=none`
-    rendezvous_suffix: Suffix = ""  # appended to the first node's name for its fast network; JSC: `i`
+    mpi: Word = ""  # value of `srun --mpi`
+    binding: Line = ""  # options of the launcher, such as `--cpu-bind=none`
+    rendezvous_suffix: Suffix = ""  # appended to the first node's name to reach its fast network, such as `i` at JSC
     environment: Variables = {}
 
 
 class SoftwareSet(_Part):
     """What a framework needs here: exact shell lines, and how its job is cut."""
 
-    lines: tuple[ShellLine, ...] = ()  # exactly as they stand in a script
-    partitions: tuple[Name, ...] = ()  # only there; empty: everywhere
-    partition: str = ""  # where jobs of it go unless asked otherwise
+    lines: tuple[ShellLine, ...] = ()  # module lines, exactly as in a script
+    partitions: tuple[Name, ...] = ()  # partitions that it works on; empty: all
+    partition: str = ""  # default partition of its jobs
     tasks_per_node: Count | Literal["gpus"] | None = None
     cpus_per_task: Count | None = None
     gpus_per_node: Annotated[int, Field(ge=0, strict=True)] | None = None
     launch: Literal["torchrun", "srun", "mpirun", "horovodrun", "ray", "deepspeed", "plain"] | None = None
-    container: tuple[Line, ...] = ()  # the command that stands before the program, such as [singularity, run, IMAGE]
+    container: tuple[Line, ...] = ()  # command before the program, such as `[singularity, run, IMAGE]`
     environment: Variables = {}
     source: Line = ""
     verified: date | None = None
-    disagrees: tuple[Line, ...] = ()  # where published rules say otherwise: one sentence each
+    disagrees: tuple[Line, ...] = ()  # where published rules differ, one sentence each
     note: Line = ""
 
 
@@ -185,21 +185,21 @@ class System(_Part):
     aliases: tuple[Name, ...] = ()
     description: str = ""
     architecture: Line = "x86_64"
-    login: Word = ""  # the host that `ssh` reaches
+    login: Word = ""  # login host
     scheduler: SchedulerRules
-    default_partition: str = ""
+    default_partition: str = ""  # partition of jobs that name none
     partitions: Mapping[Name, Partition] = Field(min_length=1)
     file_systems: Mapping[Name, FileSystem] = {}
     stages: tuple[Line, ...] = ()  # module stages, newest last
     module_system: Literal["lmod", "environment-modules", "none"] = "lmod"
-    # A framework has one set, or several for different partitions; the first that fits is taken.
+    # One set per framework, or a list; the first that fits the partition applies.
     software: Mapping[Name, tuple[SoftwareSet, ...]] = {}
     launch: LaunchRules = LaunchRules()
-    verified: date | None = None  # when this file was last compared with its sources
-    sources: tuple[Line, ...] = ()  # each may end with its own date in brackets: (2026-07-27), (2026-07) or (2026)
-    # Paths of values that no source carries, such as `partitions.gpu.memory_gib`; `*` stands for every name there.
+    verified: date | None = None  # date of the last comparison with the sources
+    sources: tuple[Line, ...] = ()  # each may end with its date: (2026-07-27), (2026-07) or (2026)
+    # Values that no source states, such as `partitions.gpu.memory_gib`; `*` stands for every name.
     unverified: tuple[Line, ...] = ()
-    retired: date | None = None
+    retired: date | None = None  # date on which the system went out of service
 
     @field_validator("software", mode="before")
     @classmethod
