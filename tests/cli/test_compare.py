@@ -43,7 +43,7 @@ def test_one_run_each_gets_no_verdict(fairmile: Fairmile, runs: Path) -> None:
     result = fairmile("compare", "base-000000", "wide-000000", "--metric", "loss", "--json")
     cell = result.json["comparison"]["rows"][0]["cells"][1]
     assert cell["verdict"] == "too few repeats"
-    assert cell["why"] == "one run each: no statement about noise"
+    assert cell["why"] == "one run each: noise is unknown"
 
 
 def test_one_metric_can_be_asked_for(fairmile: Fairmile, runs: Path) -> None:

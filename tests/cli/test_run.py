@@ -74,7 +74,7 @@ class TestExitCodes:
         assert _exit_code(pid, terminal) == 130
         (id,) = run_ids(place)
         record = json.loads((place.parent / "home" / "runs" / id / "run.json").read_text())
-        assert (record["state"], record["result"]["reason"]) == ("cancelled", "it was ended by INT")
+        assert (record["state"], record["result"]["reason"]) == ("cancelled", "ended by INT")
 
     def test_are_three_for_a_folder_that_cannot_be_written(self, fairmile: Fairmile, place: Path) -> None:
         (place.parent / "home" / "runs").write_text("a file where a folder is needed")
@@ -254,7 +254,7 @@ class TestKnown:
     def test_results_are_offered_unless_again(self, fairmile: Fairmile, place: Path, empty: Path) -> None:
         fairmile("run", "--", "echo", "high")
         known = fairmile("run", "--", "echo", "high")
-        assert "had the same command, parameters, code, inputs and packages; --again runs it anyway" in known.err
+        assert "has the same command, parameters, code, inputs and packages; --again runs it anyway" in known.err
         assert len(run_ids(place)) == 1
         assert "known" not in fairmile("run", "--again", "--", "echo", "high").err
         assert len(run_ids(place)) == 2

@@ -487,7 +487,7 @@ class TestLooking:
         for command in ("show", "run", "rm"):
             done = sweep(command, "rates")
             assert done.code == 2
-            assert "'rates' may be any of rates-" in done.err
+            assert "'rates' is ambiguous: rates-" in done.err
 
 
 LONG = f"command: echo {{text}}\naxes: {{text: [{'x' * 300}, b]}}\n"

@@ -494,7 +494,7 @@ def test_data_that_changed_since_it_was_recorded_is_an_integrity_error(
     planned = sabath.plan(workspace.catalog, find_model(workspace, str(model)), str(dataset), config={"epochs": 1})
     inputs = bring(planned.materials, workspace.assets)
     (served[0] / "list.txt").write_text("part2.bin\npart3.bin\n")
-    with pytest.raises(Integrity, match=r"list\.txt#limit=3 holds other files than when they were brought"):
+    with pytest.raises(Integrity, match=r"list\.txt#limit=3 has different files than when it was fetched"):
         materialize({"dataset.parts": inputs["dataset.parts"]}, workspace.assets, tmp_path / "w")
 
 

@@ -51,12 +51,12 @@ def test_the_first_group_has_no_verdict(tmp_path: Path) -> None:
 def test_one_run_each_says_nothing_about_noise(tmp_path: Path) -> None:
     found = cell(compare(two(tmp_path, "loss", [1.0], [2.0])), "loss")
     assert found.verdict is Verdict.TOO_FEW
-    assert found.why == "one run each: no statement about noise"
+    assert found.why == "one run each: noise is unknown"
 
 
 def test_one_run_each_shows_the_difference_all_the_same(tmp_path: Path) -> None:
     columns, rows = compare(two(tmp_path, "loss", [1.0], [2.0]), ["loss"]).table()
-    assert rows[1][columns.index("to the first")] == "+100 %"
+    assert rows[1][columns.index("vs first")] == "+100 %"
 
 
 def test_identical_repeats_are_told_since_they_show_no_noise(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_identical_repeats_are_told_since_they_show_no_noise(tmp_path: Path) -> 
 
 def test_one_run_against_many_names_the_lonely_one(tmp_path: Path) -> None:
     found = cell(compare(two(tmp_path, "loss", LOW, [2.0])), "loss")
-    assert (found.verdict, found.why) == (Verdict.TOO_FEW, "one run of b: no statement about noise")
+    assert (found.verdict, found.why) == (Verdict.TOO_FEW, "one run of b: noise is unknown")
 
 
 def test_nan_is_never_dropped_in_silence(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_metric_that_one_group_lacks_is_not_comparable(tmp_path: Path) -> None
 
 def test_a_difference_without_direction_is_no_win(tmp_path: Path) -> None:
     found = cell(compare(two(tmp_path, "colour", LOW, HIGH), ["colour"]), "colour")
-    assert (found.verdict, found.why) == (Verdict.DIFFERS, "no direction is declared better")
+    assert (found.verdict, found.why) == (Verdict.DIFFERS, "no better direction is declared")
 
 
 def test_a_difference_within_the_declared_tolerance_counts_as_the_same(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_stands_out_alone_but_not_among_many_says_so(tmp_path: Path) -> Non
     groups = {name: repeats(tmp_path / "many", name, {"loss": own, **flat}) for name, own in (("a", a), ("b", b))}
     found = cell(compare(groups), "loss")
     assert found.verdict is Verdict.SAME
-    assert found.why == "stands out alone, not among 13 comparisons"
+    assert found.why == "significant alone, not among 13 comparisons"
 
 
 def test_runs_that_are_not_done_do_not_count_and_are_told(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_comparison_prints_as_a_table(tmp_path: Path) -> None:
 
 def test_a_table_has_mean_deviation_difference_and_verdict(tmp_path: Path) -> None:
     columns, rows = compare(two(tmp_path, "loss", HIGH, LOW), ["loss"]).table()
-    assert columns == ["metric", "group", "runs", "mean ± 95 %", "sd", "verdict", "to the first"]
+    assert columns == ["metric", "group", "runs", "mean ± 95 %", "sd", "verdict", "vs first"]
     assert rows[1][:5] == ["", "b", "4", "1.01 ± 0.14", "0.085"]
 
 

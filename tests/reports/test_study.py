@@ -72,7 +72,7 @@ def searched(tmp_path: Path, count: int = 60) -> list[Run]:
     [
         ("done", "", "done"),
         ("cancelled", "stopped early: weak", "pruned"),
-        ("cancelled", "it was ended by TERM", "cancelled"),
+        ("cancelled", "ended by TERM", "cancelled"),
         ("timeout", "", "timeout"),
         ("interrupted", "", "interrupted"),
     ],

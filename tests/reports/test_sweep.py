@@ -118,9 +118,7 @@ def test_the_best_of_single_runs_says_that_noise_is_not_known(tmp_path: Path) ->
     found = best(grid(tmp_path), "loss")
     assert found.first.runs == ("night-0",)
     assert not found.noise_known
-    assert found.text == (
-        "Best by loss: lr=0.1, depth=1 with 0.2. Nothing ran twice: repeats would tell how much of that is chance."
-    )
+    assert found.text == ("Best by loss: lr=0.1, depth=1 with 0.2. Noise is unknown without repeats.")
 
 
 def test_points_within_the_noise_of_all_repeats_are_level_with_the_best(tmp_path: Path) -> None:
@@ -132,7 +130,7 @@ def test_points_within_the_noise_of_all_repeats_are_level_with_the_best(tmp_path
     assert found.names[found.first.runs[0]] == "lr=1"
     assert [found.names[each.runs[0]] for each in found.level] == ["lr=2"]
     assert found.board.noise == pytest.approx(0.04 / 2**0.5)
-    assert "1 other cannot be told from it by these repeats: lr=2." in found.text
+    assert "1 other is within noise: lr=2." in found.text
 
 
 def test_points_of_the_same_value_are_as_good_without_repeats(tmp_path: Path) -> None:

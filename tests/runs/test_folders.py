@@ -126,8 +126,8 @@ def test_over_ssh_with_what_is_declared(start: Path, tmp_path: Path, sshd: Any) 
 def test_what_is_not_carried_is_said_before_it_starts(start: Path, tmp_path: Path, sshd: Any) -> None:
     workspace = workspace_here(tmp_path, plain_system(sshd, tmp_path))
     plan = workspace.runs.plan(COMMAND, params={"n": 4}, system=FAR)
-    left = f"not carried to {FAR}: 2 files (14 B) of {start}: out.txt, data/; --data NAME=PATH carries one, "
-    assert [note for note in plan.notes if "carried" in note] == [f"{left}to the same place there"]
+    left = f"not copied to {FAR}: 2 files (14 B) of {start}: out.txt, data/; --data NAME=PATH copies one "
+    assert [note for note in plan.notes if "copied" in note] == [f"{left}to the same relative path"]
     job = JobSpec(argv=("python3", "program.py"), shows=str(start), inputs={"data": "data"})
     assert workspace.jobs.left_behind(job, on=FAR) == f"3 files (250 B) of {start}: beside.py, out.txt, program.py"
     assert workspace.jobs.left_behind(job) == ""

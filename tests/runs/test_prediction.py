@@ -168,7 +168,7 @@ def test_beyond_what_was_seen_the_line_says_so() -> None:
     runs = [earlier(spec_of(epochs=n), 10.0 + 5 * n) for n in (2, 4, 8)]
     found = told(spec_of(epochs=100), runs)["elapsed_s"]
     assert found.value == pytest.approx(510)
-    assert found.source.endswith("beyond the 2 to 8 that were seen")
+    assert found.source.endswith("extrapolated from 2 to 8")
 
 
 def test_the_line_is_not_drawn_where_the_points_do_not_support_it() -> None:

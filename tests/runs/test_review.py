@@ -110,7 +110,7 @@ class TestThePlan:
         assert all(line.isprintable() for _, line in plan.review.lines())
 
     def test_must_have_been_agreed_to(self, other: Runs, crate: Path) -> None:
-        with pytest.raises(UsageError, match="recorded by somebody else, and nobody agreed"):
+        with pytest.raises(UsageError, match="recorded by somebody else and needs your consent"):
             other.rerun(str(crate))
         assert not other.root.exists()
         (taken,) = other.import_runs(crate)
@@ -128,7 +128,7 @@ class TestThePlan:
 
     def test_refuses_an_environment_that_is_a_file_of_this_machine(self, other: Runs, crate: Path) -> None:
         forge(crate, lambda document: document["spec"].update(environment="./tides.yaml"))
-        with pytest.raises(NotFound, match=r"file \./tides\.yaml, which did not come with it"):
+        with pytest.raises(NotFound, match=r"file \./tides\.yaml, which is not included"):
             other.rerun_plan(str(crate))
         assert other.rerun_plan(str(crate), environment="mine").spec.environment == "mine"
 
@@ -182,7 +182,7 @@ class TestTheProgram:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"spec": {"outputs": ["../../*"]}}, r"spec\.outputs: '\.\./\.\./\*' leads out of the folder"),
+        ({"spec": {"outputs": ["../../*"]}}, r"spec\.outputs: '\.\./\.\./\*' is outside the folder"),
         ({"spec": {"outputs": ["/etc/*"]}}, r"spec\.outputs"),
         ({"spec": {"subfolder": "../.."}}, r"spec\.subfolder"),
         ({"captured": {"inputs": {"source": {"place": "../../..", "asset": "git+https://x/y"}}}}, r"place"),
@@ -204,7 +204,7 @@ def test_a_record_that_leads_out_of_its_folder_is_refused(
 
 @pytest.mark.parametrize("pattern", ["../x", "/etc/passwd", "a/../../b", "~/x", ""])
 def test_no_run_has_outputs_outside_of_its_folder(pattern: str) -> None:
-    with pytest.raises(ValueError, match="leads out of the folder of the run"):
+    with pytest.raises(ValueError, match="is outside the folder of the run"):
         RunSpec(argv=("true",), outputs=(pattern,))
 
 
@@ -214,7 +214,7 @@ def test_outputs_behind_a_link_that_leads_out_are_left_out_and_named(runs: Runs,
     make = f"ln -s {tmp_path}/outside there; ln -s {tmp_path}/outside/private.txt one.txt; echo 1 > two.txt"
     run = runs.run(RunSpec(argv=("sh", "-c", make), outputs=("there/*", "*.txt", "there")))
     assert list(run.result.outputs) == ["two.txt"]
-    assert "are left out, such as" in run.result.notes[0]
+    assert "are not recorded, such as" in run.result.notes[0]
 
 
 def test_variables_of_others_are_set_by_a_list_of_what_is_harmless() -> None:

@@ -57,7 +57,7 @@ def test_files_elsewhere_are_brought_and_it_runs_where_they_are_laid(workspace: 
 def test_a_command_behind_the_name_takes_the_place_of_the_cards(workspace: Workspace) -> None:
     file = lay("card.json", command=None)
     card = read_card(Path("card.json"))
-    with pytest.raises(UsageError, match=r"^card\.json does not say how it is run"):
+    with pytest.raises(UsageError, match=r"^card\.json cannot be run"):
         card_target(workspace.catalog, card, "", {}, file)
     assert card_target(workspace.catalog, card, "", {"argv": ("true",)}, file).spec.argv == ("true",)
 
@@ -65,7 +65,7 @@ def test_a_command_behind_the_name_takes_the_place_of_the_cards(workspace: Works
 def test_a_path_in_the_place_of_a_data_set_is_told_as_one(workspace: Workspace) -> None:
     file = lay("card.json")
     Path("levels.csv").write_text("2.5\n")
-    with pytest.raises(UsageError, match=r"levels\.csv is a path, and no data set of the catalog") as caught:
+    with pytest.raises(UsageError, match=r"levels\.csv is a path, not a data set of the catalog") as caught:
         card_target(workspace.catalog, read_card(file), "levels.csv", {}, file)
     assert caught.value.hint == "--data data=levels.csv gives a file or a folder"
 

@@ -72,7 +72,7 @@ class Comparison(Result):
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows: a row for each metric and group; of one group alone nothing is judged."""
         columns = ["metric", "group", "runs", f"mean ± {self.confidence * 100:g} %", "sd"]
-        columns += ["verdict", "to the first", "why"] if len(self.groups) > 1 else ["why"]
+        columns += ["verdict", "vs first", "why"] if len(self.groups) > 1 else ["why"]
         rows = []
         for row in self.rows:
             base = row.cells[0].estimate
@@ -148,7 +148,7 @@ def compare(
     if not everything:
         raise NotFound(
             "none of these runs is done, so there is nothing to compare",
-            hint=f"`fairmile runs show {next(run.id for runs in groups.values() for run in runs)}` tells what happened",
+            hint=f"`fairmile runs show {next(run.id for runs in groups.values() for run in runs)}` shows why",
         )
     known = known_names(everything)
     if metrics and (missing := [name for name in metrics if name not in known]):

@@ -79,7 +79,7 @@ class Leaderboard(Result):
             repeats = [str(len(each.runs)), number(each.best, self.unit)] if self.has_repeats else []
             verdict = [each.verdict or ""] if self.has_repeats else []
             rows.append([str(each.rank), each.label, mean, *repeats, each.system, *verdict])
-        repeated = (["runs", "best"], ["to the first"]) if self.has_repeats else ([], [])
+        repeated = (["runs", "best"], ["vs first"]) if self.has_repeats else ([], [])
         return ["rank", "what", title(self.metric), *repeated[0], "system", *repeated[1]], rows
 
     def to_dict(self) -> LeaderboardDict:

@@ -206,7 +206,7 @@ def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> 
         data["leaderboard"] = board.to_dict()
         blocks += _ranked(board)
         if not board.has_repeats:
-            blocks.append(Note("One run each: repeats would tell how much of a difference is noise.", "dim"))
+            blocks.append(Note("One run each: noise is unknown without repeats.", "dim"))
         groups = _best_first(groups, board)
     blocks += _curves(groups, done, main, metrics)
     blocks += _failures(failed)
@@ -258,7 +258,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     for row, verdict in zip(rows, verdicts, strict=True):
         metric = row[0] or metric  # each line says it, since a reader may sort them
         tone: Tone = _TONES.get(verdict, "dim") if verdict else "dim"
-        tones: dict[str, Tone] = {"verdict": tone, "to the first": "dim", "why": "warn" if tone == "warn" else "dim"}
+        tones: dict[str, Tone] = {"verdict": tone, "vs first": "dim", "why": "warn" if tone == "warn" else "dim"}
         shown = zip(columns, [metric, *row[1:]], strict=True)
         cells.append([Cell(text, tone=tones.get(name, "")) for name, text in shown])
     yield table(columns, cells, numbers=columns[2:5])

@@ -139,7 +139,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Best:
-    """The best point by a metric, and those that nothing but chance tells from it.
+    """The best point by a metric, and those within noise of it.
 
     `level` are the others with the same mean or within the noise of all repeats; `noise_known` says whether there are
     any. `names` tells what the values of each run are.
@@ -159,15 +159,10 @@ class Best:
         sentence = f"Best by {title(self.board.metric)}: {self._name(self.first)} with {mean}{runs}."
         if self.level:
             names = "; ".join(map(self._name, self.level[:3])) + ("; …" if len(self.level) > 3 else ".")
-            how = "cannot be told from it by these repeats" if self.noise_known else "exactly as good"
-            others = "1 other" if len(self.level) == 1 else f"{len(self.level)} others"
-            verb = "" if self.noise_known else "is " if len(self.level) == 1 else "are "
-            return f"{sentence} {others} {verb}{how}: {names}"
-        return (
-            sentence
-            if self.noise_known
-            else f"{sentence} Nothing ran twice: repeats would tell how much of that is chance."
-        )
+            how = "within noise" if self.noise_known else "exactly as good"
+            others = "1 other is" if len(self.level) == 1 else f"{len(self.level)} others are"
+            return f"{sentence} {others} {how}: {names}"
+        return sentence if self.noise_known else f"{sentence} Noise is unknown without repeats."
 
     def _name(self, place: Entry) -> str:
         return self.names.get(place.runs[0]) or place.label

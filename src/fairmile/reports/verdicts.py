@@ -77,12 +77,12 @@ def judge(
     one, two = base[1], other[1]
     if noise is None and 1 in (one.count, two.count):
         who = "one run each" if one.count == two.count else f"one run of {(base if one.count == 1 else other)[0]}"
-        return Judgement(Verdict.TOO_FEW, f"{who}: no statement about noise")
+        return Judgement(Verdict.TOO_FEW, f"{who}: noise is unknown")
     seen = effect(one, two, noise=noise, is_positive=is_positive)
     if tolerance is not None and seen.relative is not None and abs(seen.relative) <= tolerance:
         return Judgement(Verdict.SAME, f"within the tolerance of {percent(tolerance, signed=False)}", seen, seen.p)
     if not better:
-        return Judgement(Verdict.DIFFERS, "no direction is declared better", seen, seen.p)
+        return Judgement(Verdict.DIFFERS, "no better direction is declared", seen, seen.p)
     is_better = (seen.difference < 0) == (better == "lower")
     # What is computed alike each time, as with one seed for all, varies less than it would among other seeds.
     why = "identical repeats: no noise seen" if seen.g is None and not seen.p else ""
@@ -113,5 +113,5 @@ def _settled(judgement: Judgement, p: float, comparisons: int, confidence: float
     if p < 1 - confidence or judgement.verdict is Verdict.SAME:
         return replace(judgement, p=p)
     alone = judgement.effect is not None and judgement.effect.p < 1 - confidence
-    why = f"stands out alone, not among {comparisons} comparisons" if alone else ""
+    why = f"significant alone, not among {comparisons} comparisons" if alone else ""
     return replace(judgement, p=p, verdict=Verdict.SAME, why=why)

@@ -51,11 +51,11 @@ def known_run(ledger: Ledger, imported: ImportedRun, source: Path) -> Run | None
     """Return the run that is here already under the id of one that comes in; another of that id raises Conflict."""
     id = imported.id
     if not _ID.fullmatch(id):
-        raise UsageError(f"{source}: {id!r} is no id of a run")
+        raise UsageError(f"{source}: {id!r} is not a valid run id")
     known = ledger.find(id)
     stated = imported.record
     if known is not None and (known.record.spec, known.record.result) != (stated.spec, stated.result):
-        raise Conflict(f"there is another run {id} already", hint=f"`fairmile runs rm {id}` makes room for it")
+        raise Conflict(f"a different run {id} already exists", hint=f"`fairmile runs rm {id}` makes room for it")
     return known
 
 

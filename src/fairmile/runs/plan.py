@@ -81,7 +81,7 @@ class RunPlan(Result):
         if fit is not Fit.DOES_NOT:
             return None
         remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
-        advice = remedies[0] if remedies else "ask for less, or for a device with more memory"
+        advice = remedies[0] if remedies else "reduce the batch, or use a device with more memory"
         return UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it regardless")
 
     def refuse(self) -> None:

@@ -195,7 +195,7 @@ class Planner(Ledger):
                 (planned,) = self._services.assets().plan(name)
                 yield Step("fetch", planned.describe(), planned.need_bytes)
             except (SystemFailure, Transient, Unsupported) as error:
-                yield Step("fetch", f"{name} (cannot be asked now: {error})")
+                yield Step("fetch", f"{name} (unavailable now: {error})")
         if runnable.materials:
             for text, size_bytes in plan_materials(runnable.materials, self._services.assets()):
                 yield Step("fetch", text, size_bytes)
@@ -214,7 +214,7 @@ class Planner(Ledger):
         machine = self._services.jobs().machines[spec.system]
         notes: list[str] = []
         if machine.reach.host and (left := self._preparation.left_behind(spec)):
-            notes.append(f"not carried to {spec.system}: {left}; --data NAME=PATH carries one, to the same place there")
+            notes.append(f"not copied to {spec.system}: {left}; --data NAME=PATH copies one to the same relative path")
         argv = local_command(spec)
         made = machine.script(carrier.local_job(spec, argv, self.root / "RUN", ""))
         away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
@@ -233,15 +233,15 @@ class Planner(Ledger):
         run = self.collect(reference)
         state = run.state
         if state is RunState.DONE:
-            raise Conflict(f"run {run.id} is done", hint=f"`fairmile rerun {run.id}` does it again in a fresh folder")
+            raise Conflict(f"run {run.id} is done", hint=f"`fairmile rerun {run.id}` repeats it in a fresh folder")
         if state is RunState.RUNNING and self.is_orphaned(run):
             check_no_orphan(run.folder, run.id)
         if not state.is_end:
-            raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
+            raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` shows its progress")
         if run.packed or run.folder.parent != self.root:
-            raise UsageError(f"run {run.id} is packed or not of this workspace", hint="unpack or import it first")
+            raise UsageError(f"run {run.id} is packed or outside this workspace", hint="unpack or import it first")
         if run.record.imported:
-            raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` does it again here")
+            raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` repeats it here")
         check_no_orphan(run.folder, run.id)
         return run
 

@@ -115,7 +115,7 @@ def predict(
         except Exception as error:
             raise SystemFailure(
                 f"predictor {name!r} failed: {type(error).__name__}: {error}",
-                hint="remove the package that brings it, or tell its author",
+                hint="uninstall its package, or report this to its author",
             ) from error
         predicted = {**told, **predicted}
     return {what: each.to_json() for what, each in predicted.items()}
@@ -313,7 +313,7 @@ def _on_line(points: Sequence[tuple[float, float]], x: float, source: str) -> Pr
         return None
     numbers = [number for number, _ in points]
     if not min(numbers) <= x <= max(numbers):
-        source += f", beyond the {min(numbers):g} to {max(numbers):g} that were seen"
+        source += f", extrapolated from {min(numbers):g} to {max(numbers):g}"
     return Predicted(value, max(interval[0], 0.0), interval[1], source)
 
 

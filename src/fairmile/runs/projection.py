@@ -42,18 +42,18 @@ def project(
     is drawn through whole runs, whose interval needs three of them.
     """
     if to < 1:
-        raise UsageError(f"{to} {steps_param} cannot be projected", hint="give a number from 1")
+        raise UsageError(f"cannot project to {to} {steps_param}", hint="use 1 or more")
     if not 0 < level < 1:
-        raise UsageError(f"{level} is no level of confidence between 0 and 1", hint="0.9 is a good one")
+        raise UsageError(f"the confidence level {level} is not between 0 and 1", hint="use a value such as 0.9")
     warnings = [*_check_alike(runs, steps_param)]
     timed = [each for each in (_timed(run, steps_param, span) for run in runs) if each is not None]
     if not timed:
         raise UsageError(
-            "none of these runs succeeded, so they tell nothing about a longer one",
-            hint=f"make a short one first: -p {steps_param}=2",
+            "none of these runs succeeded",
+            hint=f"run a short one first: -p {steps_param}=2",
         )
     if len(timed) < len(runs):
-        warnings.append(f"{len(runs) - len(timed)} of {len(runs)} runs did not succeed and are left out")
+        warnings.append(f"{len(runs) - len(timed)} of {len(runs)} runs did not succeed and are excluded")
     stepped = [each for each in timed if len(each.steps_s) > 1]
     if stepped:
         return _from_steps(stepped, to, steps_param, level, warnings)
@@ -66,7 +66,7 @@ def walltime(projection: Projection, *, margin: float = 0.1, limit_s: float | No
     Without an interval the margin is at least a half. UsageError where that is more than `limit_s`.
     """
     if margin < 0:
-        raise UsageError(f"a margin of {margin} would cut the run short", hint="give 0.1 for 10 %")
+        raise UsageError(f"the margin {margin} is negative", hint="use 0.1 for 10 %")
     upper = projection.seconds if projection.high is None else projection.high
     share = 1 + (max(margin, _NO_INTERVAL_MARGIN) if projection.high is None else margin)
     needed = upper * share
@@ -78,9 +78,9 @@ def walltime(projection: Projection, *, margin: float = 0.1, limit_s: float | No
     pessimism = share * max(upper / projection.seconds, 1)
     fitting = max(math.floor((limit_s / pessimism - projection.fixed_s) / projection.per_step_s), 0)
     raise UsageError(
-        f"{projection.to} steps need {format_duration(needed)} with the margin, and at most {format_duration(limit_s)}"
-        f" can be asked for",
-        hint=f"about {min(fitting, projection.to - 1)} steps fit; save the state and go on in a second job",
+        f"{projection.to} steps need {format_duration(needed)} with the margin,"
+        f" but the limit is {format_duration(limit_s)}",
+        hint=f"about {min(fitting, projection.to - 1)} steps fit; save a checkpoint and continue in a second job",
     )
 
 
@@ -100,27 +100,27 @@ def with_time(spec: RunSpec, history: Sequence[Run], jobs: Callable[[], Jobs]) -
         time_s = walltime(projection, limit_s=machine.limit_s(spec.resources.partition))
     except FairmileError as error:
         advice = f"; {error.hint}" if error.hint else ""
-        return spec, (f"the time was not chosen from earlier runs: {error}{advice}",)
+        return spec, (f"cannot predict the time from earlier runs: {error}{advice}",)
     resources = spec.resources.model_copy(update={"time_s": float(time_s)})
-    note = f"the time of {format_duration(time_s)} was chosen from earlier runs: {projection.basis}"
+    note = f"requests {format_duration(time_s)}, predicted from earlier runs: {projection.basis}"
     return spec.model_copy(update={"resources": resources}), (note,)
 
 
 def _check_alike(runs: Sequence[Run], steps_param: str) -> list[str]:
     """Refuse runs of different things; return what else differs, in words."""
     if not runs:
-        raise UsageError("there is no run to project from", hint=f"make a short one first: -p {steps_param}=2")
+        raise UsageError("no run to project from", hint=f"run a short one first: -p {steps_param}=2")
     names = sorted({run.name for run in runs})
     if len(names) > 1:
-        raise UsageError(f"runs of different things cannot be projected together: {', '.join(names)}")
+        raise UsageError(f"cannot project runs with different names together: {', '.join(names)}")
     # A seed changes what is computed, not how much.
     keys = sorted({key for run in runs for key in run.params} - {steps_param, "seed"})
     for key in keys:
         values = list(dict.fromkeys(str(run.params.get(key)) for run in runs))
         if len(values) > 1:
             raise UsageError(
-                f"the runs differ in {key} too ({', '.join(values)}), so their times do not lie on one line",
-                hint=f"take runs that differ in {steps_param} only",
+                f"the runs also differ in {key} ({', '.join(values)}), so their times cannot be fitted together",
+                hint=f"use runs that differ in {steps_param} only",
             )
     places = sorted({run.system or "an unknown machine" for run in runs})
     return [f"the runs are from different machines ({', '.join(places)})"] if len(places) > 1 else []
@@ -184,16 +184,16 @@ def _from_steps(runs: Sequence[_Timed], to: int, steps_param: str, level: float,
     seconds = fmean(fixed) + to * per_step_s
     error = _error(steady, means, fixed, to)
     if error is None:
-        warnings.append("too few steps to tell how sure this is")
+        warnings.append("too few steps for an interval")
     elif len(runs) == 1:
-        warnings.append("one run only: how much runs differ from one another is not known")
+        warnings.append("only one run: the interval ignores the variation between runs")
     warnings += _drift(max(steady, key=len), steps_param)
     warnings += _extrapolation_warnings(to, max(len(run.steps_s) for run in runs), steps_param)
     half = None if error is None else _half_width(error, level)
     left_out = sum(len(run.steps_s) for run in runs) - count
     basis = (
         f"{count} timed {steps_param} of {_runs(len(runs))}, {format_duration(per_step_s)} each"
-        f" ({left_out} left out as warm-up); {format_duration(max(fmean(fixed), 0.0))} beside them and for warm-up"
+        f" ({left_out} excluded as warm-up), plus {format_duration(max(fmean(fixed), 0.0))} for start-up and warm-up"
     )
     low, high = _bounds(seconds, half)
     return Projection(seconds, low, high, level, to, per_step_s, fmean(fixed), basis, "; ".join(warnings))
@@ -262,7 +262,7 @@ def _drift(steps: Sequence[float], steps_param: str) -> list[str]:
     if slope is None or slope[0] <= 0 <= slope[1] or abs(change) < _DRIFT:
         return []
     way = "longer" if change > 0 else "shorter"
-    return [f"the {steps_param} got {way} by {abs(change):.0%} from the first to the last, which is not foreseen here"]
+    return [f"the {steps_param} became {way} by {abs(change):.0%} from first to last, which the prediction ignores"]
 
 
 # From whole runs
@@ -273,24 +273,22 @@ def _from_whole_runs(
 ) -> Projection:
     points = [(run.asked, run.elapsed_s) for run in runs if run.asked is not None]
     numbers = sorted({asked for asked, _ in points})
-    hint = f"make runs with two numbers of {steps_param}, or time each step with `with span({span!r}):`"
+    hint = f"run with two different numbers of {steps_param}, or time each step with `with span({span!r}):`"
     if not points:
-        raise UsageError(f"no run that succeeded has spans {span!r} or a parameter {steps_param!r}", hint=hint)
+        raise UsageError(f"no successful run has spans {span!r} or a parameter {steps_param!r}", hint=hint)
     if len(numbers) < 2:
-        raise UsageError(
-            f"all runs have {numbers[0]} {steps_param}, so what a run takes beside them cannot be told", hint=hint
-        )
+        raise UsageError(f"all runs have {numbers[0]} {steps_param}, so the start-up time is unknown", hint=hint)
     # The variance of a sum grows with the number of its terms.
     line = fit_line([asked for asked, _ in points], [took for _, took in points], [1 / asked for asked, _ in points])
     if line.slope <= 0:
         raise UsageError(
-            f"runs with more {steps_param} took no longer, so they tell nothing about an even longer one",
-            hint=f"take more {steps_param}: what they take must stand out from what a run takes beside them",
+            f"runs with more {steps_param} did not take longer",
+            hint=f"use more {steps_param}, so that they take longer than start-up",
         )
     if line.degrees < 1:
-        warnings.append("two runs fit any line: how sure this is cannot be told")
+        warnings.append("two runs are too few for an interval")
     if line.at_zero < 0:
-        warnings.append(f"less than nothing is left beside the {steps_param}: the times scatter, or are no line")
+        warnings.append("the fitted start-up time is negative: the times scatter, or do not grow linearly")
     warnings += _extrapolation_warnings(to, numbers[-1], steps_param)
     basis = f"a line through {_runs(len(points))} of {', '.join(map(str, numbers))} {steps_param}"
     low, high = _bounds(line.at(to), _line_half_width(line, to, level))
@@ -309,7 +307,7 @@ def _bounds(seconds: float, half: float | None) -> tuple[float | None, float | N
 def _extrapolation_warnings(to: int, longest: int, steps_param: str) -> list[str]:
     if to <= _FAR * longest:
         return []
-    return [f"{to} {steps_param} are more than {_FAR} times what was seen"]
+    return [f"{to} {steps_param} are more than {_FAR} times the longest run"]
 
 
 def _runs(count: int) -> str:

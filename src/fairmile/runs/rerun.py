@@ -78,15 +78,15 @@ class Rerun(Result):
 def check_repeatable(original: Run) -> None:
     """Refuse a run that cannot be done again from its record."""
     if original.result is None:
-        hint = f"`fairmile run --resume {original.id}` goes on with it" if original.state.is_end else "wait for its end"
+        hint = f"`fairmile run --resume {original.id}` resumes it" if original.state.is_end else "wait until it ends"
         raise Conflict(f"run {original.id} is {original.state}", hint=hint)
     if original.record.inside:
-        raise UsageError(f"run {original.id} is a part of another program", hint="start that program again")
+        raise UsageError(f"run {original.id} was recorded inside another program", hint="run that program again")
     code = original.captured.code
     if code.is_known and not code.snapshot:
         raise NotFound(
             f"the code of run {original.id} was not kept: {code.trouble or 'there is no snapshot of it'}",
-            hint="check the code out yourself and run it anew",
+            hint="check out the code and run it again",
         )
 
 
@@ -164,16 +164,16 @@ def _code(original: Run, again: Run) -> Iterator[Verdict]:
     before, now = original.captured.code, again.captured.code
     git, is_foreign = before.git, again.record.foreign
     if not before.is_known and not before.sources:
-        yield Verdict("code", None, "no code was recorded: the command names no file")
+        yield Verdict("code", None, "no code recorded: the command names no file")
         return
     same = _bytes_of(before) == _bytes_of(now)
     detail = "the same files" if same else "other files"
     if same and git is not None and not is_foreign:
-        dirty = " with changes that were not committed" if git.dirty else ""
+        dirty = " with uncommitted changes" if git.dirty else ""
         detail = f"commit {git.commit[:12]}{dirty}" if git.commit else detail
     yield Verdict("code", same, detail)
     if before.commit and is_foreign:
-        detail = f"{before.commit[:12]} is what the record states; it holds no commit to compare"
+        detail = f"{before.commit[:12]} in the record; a crate has no commit to compare"
         yield Verdict("commit", None, detail)
 
 
@@ -186,7 +186,7 @@ def _inputs(original: Run, again: Run) -> Iterator[Verdict]:
     for name, each in sorted(original.captured.inputs.items()):
         before_sha256, now_sha256 = each.sha256, now[name].sha256 if name in now else ""
         if not before_sha256 or not now_sha256:
-            yield Verdict(f"input {name}", None, "its digest is not known")
+            yield Verdict(f"input {name}", None, "its checksum is unknown")
         else:
             same = before_sha256 == now_sha256
             detail = f"sha256 {now_sha256[:12]}" if same else f"was {before_sha256[:12]}, is {now_sha256[:12]}"
@@ -216,7 +216,7 @@ def _environment(original: Run, again: Run) -> Verdict:
     if before.digest and before.digest == now.digest:
         return Verdict("environment", True, f"{now.name} {before.digest[:12]}")
     if not before.lock and not before.python:
-        return Verdict("environment", None, "the program is of no environment that could be read")
+        return Verdict("environment", None, "the environment of the program is unknown")
     changes = _package_changes(before.lock, now.lock)
     if before.python != now.python:
         changes.insert(0, f"Python {before.python or None} → {now.python or None}")
@@ -267,9 +267,9 @@ def _metric(name: str, before: Metric | None, now: Metric | None, tolerance: flo
     if not (math.isfinite(old) and math.isfinite(new)):
         return Verdict(what, False, text)
     if declared is None and is_speed(name):
-        return Verdict(what, None, f"{text}, a time or a speed: judged only where a tolerance is declared")
+        return Verdict(what, None, f"{text}, time or speed: judged only with a declared tolerance")
     difference = abs(new - old) / abs(old) if old else math.inf
-    kind = "a tolerance of" if declared is not None else "the usual tolerance of"
+    kind = "a tolerance of" if declared is not None else "the default tolerance of"
     within = "within" if difference <= limit else "outside"
     return Verdict(what, difference <= limit, f"{text} ({difference:.2%} apart, {within} {kind} {limit:.2%})")
 

@@ -27,7 +27,7 @@ _MOST_ALIKE = 10  # older runs are not looked at
 # Larger results are not kept a second time: what lost them is run again.
 _MOST_KEPT_BYTES = 50_000_000
 _FIELDS = ("system", "resources", "software", "launch", "metrics", "outputs", "watch_s")
-_DECLARE = "declare what the program reads with --data NAME=PATH and what it writes with --out PATTERN to reuse results"
+_DECLARE = "to reuse results, declare inputs with --data NAME=PATH and outputs with --out PATTERN"
 
 
 @dataclass(frozen=True)
@@ -55,29 +55,29 @@ class Candidate:
         """Return why the result of a run with the same identity cannot stand for this one; empty where it can."""
         before, now = earlier.captured.coverage, self.captured.coverage
         if before is None or now is None:
-            return "its record does not say whether everything it could read was covered"
+            return "its record does not say what the program could read"
         if names := self._unknown(now.uncovered, before):
             return f"{self._listed(names)} {_is(names)} neither in git nor declared; {_DECLARE}"
         if names := self._unknown(before.uncovered, before):
             return f"{self._listed(names)} {_is(names, 'was', 'were')} in its folder and not declared; {_DECLARE}"
         if before.unwatched and not self.spec.inputs:
-            return f"it was not watched: {'; '.join(before.unwatched)}; {_DECLARE}"
+            return f"not watched: {'; '.join(before.unwatched)}; {_DECLARE}"
         for path, read in (before.reads or {}).items():
             if how := changed_read(path, read):
                 return f"{self._listed([path])}, which it read, {how}"
         if before.reads is not None and before.beside_sha256 != self._beside_sha256:
-            return f"files were added to {self._cover.top} or removed from it"
+            return f"files in {self._cover.top} were added or removed"
         if names := ["its folder"] if before.left is None else before.left:
-            return f"it changed {self._listed(names)} without declaring that; declare what it writes with --out PATTERN"
+            return f"it changed {self._listed(names)} without declaring it; declare outputs with --out PATTERN"
         if before.variables_sha256 != now.variables_sha256:
             return "environment variables differ"
         spec = RecordedSpec(folder=self.spec.folder, outputs=list(self.spec.outputs))
         if names := changed_files(spec, earlier.captured, self.captured, self.runs):
-            return f"{self._listed(names)} changed, which git does not track"
+            return f"{self._listed(names)} changed and is not tracked by git"
         if names := self._led_out:
             return f"git does not track the content of {self._listed(names)}"
         newer = self._newer(earlier)
-        return f"{newer} changed since" if newer else ""
+        return f"{newer} has changed since" if newer else ""
 
     def _unknown(self, uncovered: Sequence[str], before: Coverage) -> list[str]:
         """Return which of some paths an earlier run may have read unseen."""
@@ -130,7 +130,7 @@ def find_reusable(asked: Candidate, earlier: Iterable[Run], open_store: Callable
     """Return the first of some runs with the same identity whose result stands for a new one, its files in place."""
     objection = ""
     for run in islice(filter(asked.is_asked_alike, earlier), _MOST_ALIKE):
-        same = f"run {run.id} had the same command, parameters, code, inputs and packages"
+        same = f"run {run.id} has the same command, parameters, code, inputs and packages"
         if why := asked.objection(run):
             objection = objection or f"{same}, but {why}"
             continue
@@ -139,7 +139,7 @@ def find_reusable(asked: Candidate, earlier: Iterable[Run], open_store: Callable
             objection = objection or f"{same}, but its outputs are gone and were not kept"
             continue
         messages = [("restore", f"{', '.join(restored)} from run {run.id}")] if restored else []
-        return Reusable(run, (*messages, ("known", f"{same}; --again runs it anyway")))
+        return Reusable(run, (*messages, ("reuse", f"{same}; --again runs it anyway")))
     return Reusable(None, (("again", objection),) if objection else ())
 
 

@@ -163,8 +163,8 @@ def _environment(original: Run, spec: RunSpec) -> Iterator[str]:
     is_file = spec.environment.startswith(_FILES) or spec.environment.endswith(_DOCUMENTS)
     if is_file and not is_changed:
         raise NotFound(
-            f"the environment of run {original.id} is the file {spec.environment}, which did not come with it",
-            hint="name an environment of yours with --environment",
+            f"the environment of run {original.id} is the file {spec.environment}, which is not included",
+            hint="pass one of your environments with --environment",
         )
     if spec.environment:
         yield spec.environment
@@ -173,7 +173,7 @@ def _environment(original: Run, spec: RunSpec) -> Iterator[str]:
 def refuse_unseen(plan_of: Review) -> UsageError:
     """Return the error of whoever executes a record from elsewhere without having said so."""
     return UsageError(
-        f"run {plan_of.run} was recorded by somebody else, and nobody agreed to execute it",
+        f"run {plan_of.run} was recorded by somebody else and needs your consent",
         hint="read `rerun_plan(…).review`, then pass trust=True",
     )
 

@@ -106,7 +106,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         A seed counts up from one to the next.
         """
         if count < 1:
-            raise UsageError(f"a run cannot be repeated {count} times")
+            raise UsageError(f"cannot repeat a run {count} times")
         plan.refuse()
         folder = self.create(plan.spec, RunRecord())
         folder.rmdir()
@@ -273,11 +273,11 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         """End a run that waits or runs, on a system or here, and return it as it stands then."""
         run = self.collect(reference)
         if run.state.is_end:
-            raise Conflict(f"run {run.id} is {run.state}", hint="only what waits or runs can be cancelled")
+            raise Conflict(f"run {run.id} is {run.state}", hint="only queued and running runs can be cancelled")
         if run.job is not None and run.job.task is not None:
             raise UsageError(
-                f"run {run.id} is one of a job array",
-                hint="`fairmile job ls` lists it, `fairmile job cancel` ends it",
+                f"run {run.id} belongs to a job array",
+                hint="`fairmile job ls` lists it, `fairmile job cancel` cancels it",
             )
         executor = self.executors.on(run.job.system) if run.job is not None else self.executors.in_place()
         executor.cancel([Handle(run.id)])
@@ -347,7 +347,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
             (taken,) = self.import_runs(plan.crate)
             seen, plan = plan.review, self.rerun_plan(taken.id, container=plan.container, **plan.changes)
             if plan.review != seen:
-                raise Conflict(f"run {taken.id} is not what its review showed", hint="read it again")
+                raise Conflict(f"run {taken.id} has changed since it was reviewed", hint="review it again")
         original = plan.original
         assert original is not None
         again = self.execute(plan, echo=echo, trust=trust)
@@ -375,7 +375,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         if dry_run:
             return Changes("would write", [target])
         if not run.state.is_end:
-            raise Conflict(f"run {run.id} is {run.state}", hint="export it when it has ended")
+            raise Conflict(f"run {run.id} is {run.state}", hint="wait until it ends")
         files = export_run(run, self._services.store(), format, target, with_inputs=with_inputs)
         return Changes("wrote", files)
 

@@ -134,7 +134,7 @@ def _with_arguments(fields: Mapping[str, Any], where: str = "", located: Located
 def file_target(file: Path, changes: Mapping[str, Any], located: Located) -> Runnable:
     """Return what a file describes: the fields of a run, as YAML."""
     if not isinstance(located.data, Mapping):
-        raise UsageError(f"{file}: expected the fields of a run, such as argv", hint="see docs/runs.md")
+        raise UsageError(f"{file}: expected fields of a run, such as argv", hint="see docs/runs.md")
     fields = {"name": slug(file.stem) or "run", "folder": str(file.absolute().parent), **located.data}
     if isinstance(fields.get("argv"), str):
         fields["argv"] = shlex.split(fields["argv"])
@@ -151,8 +151,8 @@ def card_target(
     name = str(file or card.handle)
     if not command:
         raise UsageError(
-            f"{name} does not say how it is run: its card has no `command`",
-            hint=f"`fairmile run {name} -- COMMAND…` runs one with its files",
+            f"{name} cannot be run: its card has no `command`",
+            hint=f"`fairmile run {name} -- COMMAND…` runs a command with its files",
         )
     argv = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     data = dataset or ("" if card.get("makesData") is True else _data_of(catalog, card))
@@ -174,7 +174,7 @@ def card_target(
     if data:
         if Word(data).is_path:
             raise UsageError(
-                f"{data} is a path, and no data set of the catalog", hint=f"--data data={data} gives a file or a folder"
+                f"{data} is a path, not a data set of the catalog", hint=f"--data data={data} gives a file or a folder"
             )
         fields["dataset"] = str(catalog.get(data).handle)
         fields["inputs"] = {"data": {"asset": fields["dataset"]}}
@@ -194,8 +194,8 @@ def lasting(spec: RunSpec) -> RunSpec:
     for name, each in spec.inputs.items():
         if shown_address(each.asset) != each.asset:
             raise UsageError(
-                f"inputs.{name}: {shown_address(each.asset)} comes with a login or a key, which the record would keep",
-                hint="leave it out and put it into ~/.netrc",
+                f"inputs.{name}: {shown_address(each.asset)} contains a login or key, which would be recorded",
+                hint="move it to ~/.netrc",
             )
     if spec.environment.endswith(_FILES) and Path(spec.environment).is_file():
         return spec.model_copy(update={"environment": str(Path(spec.environment).absolute())})
@@ -254,7 +254,7 @@ def parse_params(texts: Sequence[str]) -> dict[str, Value]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not _PARAM.fullmatch(name):
-            raise UsageError(f"-p {text!r} sets no parameter", hint="write -p NAME=VALUE, as -p lr=0.1")
+            raise UsageError(f"-p {text!r} is not NAME=VALUE", hint="write -p NAME=VALUE, such as -p lr=0.1")
         params[name] = parse_value(value)
     return params
 
@@ -308,7 +308,7 @@ def _data_of(catalog: Catalog, card: Card) -> str:
         except (NotFound, UsageError):
             continue
     if len(assets) > 1:
-        raise UsageError(f"{card.handle} runs with any of {', '.join(assets)}", hint="name one of them behind it")
+        raise UsageError(f"{card.handle} needs a data set: {', '.join(assets)}", hint="name one of them after it")
     return assets[0] if assets else ""
 
 

@@ -437,7 +437,7 @@ class Sweeps(Noun, internal=_INTERNAL):
             return matches[0]
         if matches and reference:
             ids = ", ".join(each.id for each in matches[:5])
-            raise NotFound(f"{reference!r} may be any of {ids}", hint="write more of the id")
+            raise NotFound(f"{reference!r} is ambiguous: {ids}", hint="give more of the id")
         near = did_you_mean(reference, [each.id for each in sweeps])
         raise NotFound(
             f"no sweep named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile sweep ls` lists them"

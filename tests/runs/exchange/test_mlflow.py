@@ -172,7 +172,7 @@ def test_the_folders_of_older_versions_are_read(store: Store, tmp_path: Path, mo
 
 
 def test_what_is_no_store_is_named(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no MLflow store"):
+    with pytest.raises(UsageError, match="is not an MLflow store"):
         EXCHANGES["mlflow"].read(tmp_path)
     with pytest.raises(NotFound):
         EXCHANGES["mlflow"].read(tmp_path / "nowhere")
@@ -188,6 +188,6 @@ def test_a_file_that_is_no_store_is_refused_in_one_sentence_and_left_as_it_is(tm
         connection.commit()
     before = other.read_bytes()
     for each in (text, other, folder):
-        with pytest.raises(UsageError, match=f"^{re.escape(str(each))} is no MLflow store$"):
+        with pytest.raises(UsageError, match=f"^{re.escape(str(each))} is not an MLflow store$"):
             EXCHANGES["mlflow"].read(each)
     assert other.read_bytes() == before and (folder / "mlflow.db").read_bytes() == b""

@@ -140,7 +140,7 @@ def test_a_packed_run_is_exported_like_any_other(run: Run, tmp_path: Path) -> No
 
 def test_a_folder_as_target_gets_a_file_named_after_the_run_and_none_is_replaced(run: Run, tmp_path: Path) -> None:
     assert rocrate.export(run, tmp_path) == [tmp_path / "train-k3x9qa.zip"]
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="already exists"):
         rocrate.export(run, tmp_path)
 
 
@@ -209,7 +209,7 @@ def test_a_program_that_was_added_to_the_card_as_well_is_not_the_one_of_the_reco
         content["code/json.py"] = b"evil"
         list_too(content, "code/json.py", sha256=sha256(b"evil"))
 
-    with pytest.raises(Integrity, match=r"files below code/ have the digest \w+, but run\.json names a program with"):
+    with pytest.raises(Integrity, match=r"files below code/ have the digest \w+, but run\.json has the digest"):
         rocrate.read(rewritten(crate, plant))
 
 
@@ -250,7 +250,7 @@ def test_a_small_crate_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> N
 
 
 def test_a_file_that_is_missing_is_named(crate: Path) -> None:
-    with pytest.raises(Integrity, match=r"code/train\.py is listed in the card, but not there"):
+    with pytest.raises(Integrity, match=r"code/train\.py is listed in the card, but missing"):
         rocrate.read(rewritten(crate, lambda content: content.pop("code/train.py")))
 
 

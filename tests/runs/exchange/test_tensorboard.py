@@ -60,7 +60,7 @@ def test_each_folder_of_a_logging_folder_is_a_run(tmp_path: Path) -> None:
 def test_what_cannot_be_exported_or_read_is_said(tmp_path: Path) -> None:
     run = _run(tmp_path, training())
     EXCHANGES["tensorboard"].export(run, tmp_path / "logs")
-    with pytest.raises(Conflict, match="is in"):
+    with pytest.raises(Conflict, match="already holds run"):
         EXCHANGES["tensorboard"].export(run, tmp_path / "logs")
     with pytest.raises(UsageError, match="logged no metric"):
         EXCHANGES["tensorboard"].export(_run(tmp_path, trivial("done") | {"id": "run-mute"}), tmp_path / "other")

@@ -67,7 +67,7 @@ def test_what_comes_after_a_bad_end_never_begins_and_the_others_do() -> None:
         "c": RunState.CANCELLED,
         "d": RunState.DONE,
     }
-    assert over["b"].reason == "it comes after a, which is failed"
+    assert over["b"].reason == "its dependency a is failed"
     assert executor.submitted == [["a", "d"]]
 
 
@@ -121,9 +121,9 @@ def test_work_that_cannot_be_made_leaves_nothing_behind_that_was_made_before_it(
 
 
 def test_edges_that_lead_nowhere_or_in_a_circle_are_refused() -> None:
-    with pytest.raises(UsageError, match="task a comes after z, which is not among the tasks"):
+    with pytest.raises(UsageError, match="task a depends on z, which does not exist"):
         Graph([task("a", "z")], lambda _: Scripted())
-    with pytest.raises(UsageError, match="tasks wait for each other: a, b"):
+    with pytest.raises(UsageError, match="tasks depend on each other: a, b"):
         Graph([task("a", "b"), task("b", "a")], lambda _: Scripted()).follow()
 
 

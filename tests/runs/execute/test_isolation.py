@@ -85,8 +85,8 @@ def test_an_image_gets_the_options_that_cut_it_off_and_its_inputs_read_only(tmp_
 def test_what_cannot_isolate_is_refused(tmp_path: Path) -> None:
     given = tmp_path / "given.yaml"
     given.write_text("container: {image: /images/waves, runtime: charliecloud}")
-    with pytest.raises(Unsupported, match="charliecloud cannot cut a program off the network"):
+    with pytest.raises(Unsupported, match="charliecloud cannot run a program without network"):
         isolated_environment(str(given), {}, tmp_path)
     given.write_text("python: {packages: [numpy]}")
-    with pytest.raises(UsageError, match="names no container"):
+    with pytest.raises(UsageError, match="is not a container image"):
         isolated_environment(str(given), {}, tmp_path)

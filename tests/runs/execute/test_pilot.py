@@ -82,7 +82,7 @@ def test_without_parsl_it_says_what_to_install(tmp_path: Path, monkeypatch: pyte
 def test_machines_that_pilot_jobs_cannot_serve_are_refused(tmp_path: Path) -> None:
     machines = Machines([], tmp_path / "jobs", reaches={"jureca": "somewhere.example"})
     host = MembersOnly(Ledger(tmp_path / "runs"))
-    with pytest.raises(Unsupported, match="known for Slurm and for this machine alone, polaris has pbs"):
+    with pytest.raises(Unsupported, match="work with Slurm and on this machine, but polaris uses pbs"):
         Pilot(machines["polaris"], host)
     with pytest.raises(Unsupported, match="must be started on jureca itself"):
         Pilot(machines["jureca"], host)

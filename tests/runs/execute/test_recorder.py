@@ -201,7 +201,7 @@ class TestBadDays:
     def test_a_folder_that_vanishes_is_made_again_and_said_so(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", 'rm -rf "$FAIRMILE_RUN"'])
         assert run.state is RunState.DONE
-        assert "removed while it ran" in run.result.reason
+        assert "removed during the run" in run.result.reason
         assert runs.get(run.id).state is RunState.DONE
 
     def test_kill_9_of_the_recorder_leaves_a_run_that_says_so(self, runs: Runs, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ class TestBadDays:
         recorder.kill()
         recorder.wait()
         assert runs.rows(limit=1)[0].state is RunState.RUNNING  # as long as its program does
-        with pytest.raises(Conflict, match=f"outlives its recorder, as process {started}"):
+        with pytest.raises(Conflict, match=f"still runs without its recorder, as process {started}"):
             runs.resume(found.name)
         os.killpg(int(str(started)), signal.SIGKILL)
         _wait_until(lambda: not Path(f"/proc/{started}").exists() or _is_zombie(int(str(started))))
@@ -250,7 +250,7 @@ class TestBadDays:
         _wait_until(lambda: bool(find_processes(found)))
         cancelled = runs.cancel(found.name)
         recorder.wait()
-        assert (cancelled.state, cancelled.result.reason) == (RunState.CANCELLED, "it was ended by TERM")
+        assert (cancelled.state, cancelled.result.reason) == (RunState.CANCELLED, "ended by TERM")
 
     def test_a_program_that_fills_the_disk_is_recorded_to_its_end(self, small_disk: Path) -> None:
         environ = {**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}

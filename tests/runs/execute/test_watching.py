@@ -64,7 +64,7 @@ class TestAFileBesideTheProgram:
         Path("notes.txt").write_text("nobody reads this either")
         known, said = run(workspace, *command)
         assert known.id == first.id
-        assert said.startswith(f"known: run {first.id}")
+        assert said.startswith(f"reuse: run {first.id}")
 
         Path("data.txt").write_text("1 3")
         again, said = run(workspace, *command)
@@ -79,7 +79,7 @@ class TestAFileBesideTheProgram:
         Path("extra.txt").write_text("1")
         again, said = run(workspace, *command)
         assert again.id != first.id
-        assert "files were added to" in said
+        assert "were added or removed" in said
 
     def test_that_a_program_writes_and_reads_is_none(self, workspace: Workspace) -> None:
         command = write_program("open('made.txt', 'w').write('1'); print(open('made.txt').read())")
@@ -107,7 +107,7 @@ class TestAFileBesideTheProgram:
         first, _ = run(workspace, *command)
         again, said = run(workspace, *command)
         assert again.id != first.id
-        assert "it changed state.txt without declaring that" in said
+        assert "it changed state.txt without declaring it" in said
 
 
 class TestAFileElsewhere:
@@ -132,7 +132,7 @@ class TestAFileElsewhere:
         first, _ = run(workspace, *command)
         assert run(workspace, *command)[0].id == first.id
         (tmp_path / ".tide").write_text("1")
-        assert ".tide, which it read, is there now" in run(workspace, *command)[1]
+        assert ".tide, which it read, now exists" in run(workspace, *command)[1]
 
     def test_of_a_folder_that_is_listed_counts_by_its_name(self, workspace: Workspace, tmp_path: Path) -> None:
         (tmp_path / "far").mkdir()
@@ -197,7 +197,7 @@ class TestOtherPrograms:
         assert first.captured.coverage.unwatched == ["files elsewhere that sh opened"]
         again, said = run(workspace, "sh", "go.sh")
         assert again.id != first.id
-        assert "but it was not watched: files elsewhere that sh opened" in said
+        assert "but not watched: files elsewhere that sh opened" in said
 
     def test_and_libraries_that_open_files_by_themselves_are_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -152,7 +152,7 @@ def test_a_worker_that_is_told_to_stop_takes_only_its_member_along(runs: Runs, t
 def test_workers_that_cannot_begin_end_the_pool_at_once(runs: Runs, tmp_path: Path) -> None:
     frozen(runs, tmp_path / "b", ["true"], *range(3))
     (tmp_path / "b" / "batch.json").write_text("{")
-    with pytest.raises(SystemFailure, match="before it did anything"):
+    with pytest.raises(SystemFailure, match="before its first run"):
         list(pool(tmp_path / "b", range(3), 1))
 
 

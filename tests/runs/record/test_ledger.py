@@ -37,11 +37,11 @@ class TestFinding:
 
     def test_an_ambiguous_name_lists_some(self, runs: Runs) -> None:
         ids = sorted(runs.run(["true"], name="tides").id for _ in range(2))
-        with pytest.raises(NotFound, match=f"may be any of {ids[0]}, {ids[1]}"):
+        with pytest.raises(NotFound, match=f"is ambiguous: {ids[0]}, {ids[1]}"):
             runs.get("tides")
 
     def test_last_of_none_says_what_to_do(self, runs: Runs) -> None:
-        with pytest.raises(NotFound, match="no run yet"):
+        with pytest.raises(NotFound, match="no run has been recorded"):
             runs.get("last")
 
     def test_a_folder_that_is_none_is_named(self, runs: Runs, tmp_path: Path) -> None:
@@ -178,6 +178,6 @@ class TestUpkeep:
             runs.remove([run.id])
         elsewhere = tmp_path / "elsewhere"
         run.folder.rename(elsewhere)
-        with pytest.raises(UsageError, match="not among the runs"):
+        with pytest.raises(UsageError, match="is not in this workspace"):
             runs.remove([str(elsewhere)])
         assert elsewhere.exists()

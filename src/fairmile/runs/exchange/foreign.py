@@ -40,7 +40,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,300})(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONGEST_NAME = 64
-_NOT_OURS = "it was not written by `fairmile`"
+_NOT_OURS = "it was not written by Fairmile"
 _LAST_TIME = 253_402_300_800  # the end of the year 9999, where calendars end
 
 
@@ -148,9 +148,7 @@ def refuse_links_out(folder: Path) -> None:
     for place, folders, files in os.walk(folder):
         for path in (os.path.join(place, name) for name in (*folders, *files)):
             if os.path.islink(path) and not os.path.realpath(path).startswith(root.rstrip("/") + "/"):
-                raise UsageError(
-                    f"{path} is a symbolic link that leads out of {folder}", hint="replace it by what it stands for"
-                )
+                raise UsageError(f"{path} is a symbolic link to outside {folder}", hint="replace it with its target")
 
 
 def run_name(text: str) -> str:
@@ -180,13 +178,13 @@ def checked_record(data: Any, place: str) -> RunRecord:
 def _refused(record: RunRecord) -> Iterator[tuple[str, str]]:
     """Yield the fields of a record from elsewhere that nobody may rely on, each with what is wrong with it."""
     if not _ID.fullmatch(record.id):
-        yield "id", "is no name of a folder"
+        yield "id", "is not a valid folder name"
     for number, file in enumerate(record.captured.code.files):
         if not file.path:
             yield f"captured.code.files.{number}.path", "is missing"
     for where, digest in _digests(record):
         if digest and not _DIGEST.fullmatch(digest):
-            yield where, f"is {digest!r:.80}, which is no sha256"
+            yield where, f"is {digest!r:.80}, expected a sha256"
     for where, path in _paths(record):
         try:
             safe_join(Path("run"), path)
@@ -194,7 +192,7 @@ def _refused(record: RunRecord) -> Iterator[tuple[str, str]]:
             yield where, error.message
     for where, time_s in _times(record):
         if not 0 <= time_s < _LAST_TIME:
-            yield where, f"is {time_s}, which is no time"
+            yield where, f"is {time_s}, expected a time"
 
 
 def _digests(record: RunRecord) -> Iterator[tuple[str, str]]:

@@ -68,7 +68,7 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
         experiment = known.experiment_id if known else client.create_experiment(run.name, artifact_location=location)
         found = client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
         if found:
-            raise Conflict(f"run {run.id} is in {target} already", hint="remove it there, or choose another folder")
+            raise Conflict(f"{target} already holds run {run.id}", hint="remove it there, or choose another folder")
         started = (run.result.started if run.result is not None else None) or run.created
         made = client.create_run(experiment, start_time=_ms(started), run_name=run.id, tags=_tags(run))
         key = made.info.run_id
@@ -99,7 +99,7 @@ def read(source: Path) -> list[ImportedRun]:
     if not source.exists():
         raise NotFound(f"{source} is neither a file nor a folder")
     raise UsageError(
-        f"{source} is no MLflow store", hint=f"give the folder that holds {_DATABASE}, that file, or the folder mlruns"
+        f"{source} is not an MLflow store", hint=f"pass the folder of {_DATABASE}, that file, or the folder mlruns"
     )
 
 

@@ -51,7 +51,7 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
     """Write a run into a new folder of its own in `target` and return the files."""
     place = target / run.id
     if place.exists():
-        raise Conflict(f"{place} is there already", hint="remove it, or choose another folder")
+        raise Conflict(f"{place} already exists", hint="remove it, or choose another folder")
     scratch = place.with_name(f".{run.id}.{os.urandom(6).hex()}")
     try:
         with folder_of(run) as folder:
@@ -157,7 +157,7 @@ def _load(source: Path) -> OpenMLRun:
         except (ValueError, KeyError, TypeError, AttributeError, OSError, arff.ArffException) as error:
             raise _wrong(source, _RUN, f"cannot be read: {error}") from error
         except xmltodict.expat.ExpatError as error:
-            raise _wrong(source, _RUN, f"is no XML: {error}") from error
+            raise _wrong(source, _RUN, f"is not XML: {error}") from error
 
 
 def _foreign(source: Path, run: OpenMLRun) -> ForeignRun:

@@ -78,7 +78,7 @@ def _refuse_links(folder: Path) -> None:
         for name in (*folders, *files):
             mode = os.lstat(os.path.join(place, name)).st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                kind = "a symbolic link" if stat.S_ISLNK(mode) else "no plain file"
+                kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
                 raise UsageError(f"{os.path.join(place, name)} is {kind}, which a crate cannot hold", hint="remove it")
 
 
@@ -86,12 +86,12 @@ def _read(source: Path, names: list[str], members: _Members, lay: Callable[[Path
     if RECORD not in names:
         known = CARD in names
         raise UsageError(
-            f"{source} holds no {RECORD}" + (", so no run of ours" if known else ""),
-            hint="`fairmile catalog add` takes the card of a foreign crate" if known else None,
+            f"{source} holds no {RECORD}" + (", so it is not a run" if known else ""),
+            hint="`fairmile catalog add` adds the card of other crates" if known else None,
         )
     texts = {name: _text(members.open, name, source) for name in (RECORD, CARD) if name in names}
     if CARD not in texts:
-        raise UsageError(f"{source} holds no {CARD}", hint="a run folder without its card cannot be proven")
+        raise UsageError(f"{source} holds no {CARD}", hint="without its card, a run cannot be verified")
     facts = _verify(source, names, load_json(texts[CARD], file=f"{source}/{CARD}"), members.open)
     record = checked_record(load_json(texts[RECORD], file=f"{source}/{RECORD}"), f"{source}/{RECORD}")
     _verify_code(source, record.captured.code.snapshot, facts, members)
@@ -107,7 +107,7 @@ def _text(open_member: Callable[[str], IO[bytes]], name: str, source: Path) -> s
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Integrity(f"{source}: {name} is no UTF-8") from error
+        raise Integrity(f"{source}: {name} is not UTF-8") from error
 
 
 def _verify(source: Path, names: list[str], card: Any, open_member: Callable[[str], IO[bytes]]) -> dict[str, FileFacts]:
@@ -120,7 +120,7 @@ def _verify(source: Path, names: list[str], card: Any, open_member: Callable[[st
     listed = {name: entity for entity in entities if (name := _local_file(entity)) is not None}
     there = set(names)
     if missing := listed.keys() - there:
-        raise Integrity(f"{source}: {min(missing)} is listed in the card, but not there")
+        raise Integrity(f"{source}: {min(missing)} is listed in the card, but missing")
     if unlisted := there - listed.keys() - {CARD}:
         more = f" and {len(unlisted) - 1} more are" if len(unlisted) > 1 else " is"
         raise Integrity(
@@ -164,7 +164,7 @@ def _verify_code(source: Path, stated: str, facts: Mapping[str, FileFacts], memb
         return
     digest = merkle_root(entries)
     if digest != stated:
-        says = f"names a program with the digest {stated}" if stated else "names no digest of a program"
+        says = f"has the digest {stated}" if stated else "has no digest of the program"
         raise Integrity(
             f"{source}: the files below {CODE}/ have the digest {digest}, but {RECORD} {says}",
             hint="it was changed after the export: get the crate again",
@@ -231,7 +231,7 @@ def _add(crate: zipfile.ZipFile, name: str, path: Path) -> FileFacts:
         name.encode()
         member = zipfile.ZipInfo.from_file(path, name, strict_timestamps=False)
     except UnicodeEncodeError as error:
-        raise UsageError(f"{name!r} has a name that is no UTF-8", hint="rename it") from error
+        raise UsageError(f"the file name {name!r} is not UTF-8", hint="rename it") from error
     member.compress_type = zipfile.ZIP_STORED if name == RECORD else zipfile.ZIP_DEFLATED
     digest, size_bytes = hashlib.sha256(), 0
     with open(path, "rb") as source, crate.open(member, "w") as sink:

@@ -22,7 +22,7 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
     """Write the metrics of a run into an event file in a folder of its own below `target`, and return the file."""
     file = target / run.id / f"events.out.{MARK}.{round(run.created)}.{run.system or 'local'}"
     if file.exists():
-        raise Conflict(f"run {run.id} is in {target} already", hint="choose another folder with -o")
+        raise Conflict(f"{target} already holds run {run.id}", hint="choose another folder with -o")
     with folder_of(run) as folder:
         logged = read_log(event_files(folder)).metrics
     scalars: list[Scalar] = []
@@ -49,7 +49,7 @@ def read(source: Path) -> list[ImportedRun]:
         folders.setdefault(file.parent, []).append(file)
     runs = [run for folder, own in folders.items() if (run := _imported(top, folder, own)) is not None]
     if not runs:
-        raise UsageError(f"{source} has no event file with scalars", hint="give the folder that TensorBoard shows")
+        raise UsageError(f"{source} has no event file with scalars", hint="pass the log folder of TensorBoard")
     return runs
 
 

@@ -323,7 +323,7 @@ def inputs(
             status = there.stat()
             digest, size, files = digests.of(str(there), status), status.st_size, 1
         else:
-            raise NotFound(f"the input {name!r} is not there: {there}", hint="check the path, or fetch it first")
+            raise NotFound(f"input {name!r} does not exist: {there}", hint="check the path, or fetch it first")
         found[name] = CapturedInput(path=str(there), asset=asset, sha256=digest, size_bytes=size, files=files)
     digests.save()
     return found
@@ -344,7 +344,7 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     for each in extra:
         path = Path(folder, each).absolute()
         if not path.exists():
-            raise NotFound(f"{path} is named as code but is not there")
+            raise NotFound(f"the code {path} does not exist")
         _add_file(files, str(each), path, digests)
     named = {str(path): word for word, path in _named_files(argv, folder)}
     for path_text, word in named.items():

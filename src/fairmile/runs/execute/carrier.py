@@ -82,7 +82,7 @@ _START_TEXT = f"""\
 cd "$FAIRMILE_JOB_FOLDER" || exit 3
 if [ -f {TRAVEL} ]; then tar -xzf {TRAVEL} && rm -f {TRAVEL} || exit 3; fi
 {AS_PYTHON.replace("ARGUMENTS", _RECORDING)}\
-echo "fairmile: there is no Python 3.11 or later here, so nothing is measured" >&2
+echo "fairmile: no Python 3.11 or later found, so nothing is measured" >&2
 mkdir -p "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && cd "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && exec "$@"
 """
 _STATES = {
@@ -254,12 +254,12 @@ def _of_array(run: Run, carried: JobReference, task: int, jobs: Jobs, arrays: di
         return Run(record, run.folder)
     state = run_state(status.state, "interrupted") if status is not None else "interrupted"
     state = "interrupted" if state == "done" else state  # the task went on without it
-    reason = "the job that carried it is gone" if status is None else f"its task ended: {status.sentence}"
+    reason = "its job no longer exists" if status is None else f"the task ended: {status.sentence}"
     began = record.attempts[-1].started if record.attempts else record.created
     ended = status.ended if status is not None and status.ended else began
     record.attempts = record.attempts or [Attempt(started=began, host=carried.system)]
     ending = Ending(state, status.exit_code if status is not None else None, "", reason)
-    finish(run.folder, record, ending, max(ended - began, 0.0), {"watch": "the recorder did not live to its end"})
+    finish(run.folder, record, ending, max(ended - began, 0.0), {"watch": "the recorder was killed"})
     return Run(record, run.folder)
 
 
@@ -303,7 +303,7 @@ def _complete(folder: Path, record: RunRecord, job: JobStatus, jobs: Jobs) -> No
     ending = Ending(state, exit_code, status.signal, reason, hint, {k: v for k, v in used.items() if v is not None})
     elapsed_s = max((status.ended or began) - record.attempts[-1].started, 0.0)
     record.captured.recorded_by = f"the scheduler of {job.system}"
-    finish(folder, record, ending, elapsed_s, {"watch": "the recorder did not live to the end of the run"})
+    finish(folder, record, ending, elapsed_s, {"watch": "the recorder was killed during the run"})
 
 
 def recorder_file(folder: Path) -> Path:

@@ -149,10 +149,10 @@ class Crew:
             return
         if exit_code > 1 and not worker.has_answered:
             raise SystemFailure(
-                f"a worker of {order.folder} ended with exit code {exit_code} before it did anything",
-                hint="it printed why",
+                f"a worker of {order.folder} ended with exit code {exit_code} before its first run",
+                hint="see its output",
             )
-        yield Ended(order.number, order.id, "interrupted", "its worker died")
+        yield Ended(order.number, order.id, "interrupted", "the worker died")
 
     def _close(self, kind: type[BaseException] | None) -> None:
         if kind is not None:  # also where whoever takes what has ended has had enough

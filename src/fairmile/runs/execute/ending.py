@@ -36,7 +36,7 @@ def find_outputs(
     files: dict[str, OutputFile] = {}
     untouched: list[str] = []
     if patterns and not work.is_dir():
-        return files, untouched, f"its folder {work} is gone, and its outputs with it"
+        return files, untouched, f"the folder {work} was removed, with its outputs"
     root, outside = work.resolve(), ""
     try:
         for name, file in _matching(work, patterns):
@@ -44,7 +44,7 @@ def find_outputs(
                 outside = outside or name
                 continue
             if len(files) >= _MOST_OUTPUTS:
-                return files, untouched, f"only the first {_MOST_OUTPUTS} outputs are listed"
+                return files, untouched, f"only the first {_MOST_OUTPUTS} outputs are recorded"
             with contextlib.suppress(OSError):  # removed meanwhile
                 status = file.stat()
                 if name in before and Stamp(*before[name]) == Stamp.of(status):
@@ -53,7 +53,7 @@ def find_outputs(
                     files[name] = OutputFile(sha256=sha256_file(file), size_bytes=status.st_size)
     except (ValueError, NotImplementedError, OSError) as error:
         return files, untouched, f"outputs: {error}"
-    left_out = f"outputs that a link leads to outside of {work} are left out, such as {outside}" if outside else ""
+    left_out = f"outputs outside {work}, reached through a link, are not recorded, such as {outside}" if outside else ""
     return files, untouched, left_out
 
 

@@ -226,7 +226,7 @@ class Graph:
     def _check_edge(self, task: Task, after: After) -> None:
         before = self._tasks.get(after.task)
         if before is None:
-            raise UsageError(f"task {task.name} comes after {after.task}, which is not among the tasks")
+            raise UsageError(f"task {task.name} depends on {after.task}, which does not exist")
         if task.ahead and before.retries:
             raise UsageError(
                 f"task {task.name} cannot be submitted ahead: {before.name}, before it, may be tried again",
@@ -297,7 +297,7 @@ class Graph:
                     del self._live[executor]
             self.submit()
         if left := self._tasks.keys() - self.over.keys():
-            raise UsageError(f"tasks wait for each other: {', '.join(sorted(left))}")
+            raise UsageError(f"tasks depend on each other: {', '.join(sorted(left))}")
         return self.over
 
     def has_begun(self, name: str) -> bool:
@@ -337,7 +337,7 @@ class Graph:
                 continue
             edge = next(each for each in self._tasks[follower].after if each.task == name)
             if not edge.holds(status.state):
-                reason = f"it comes after {name}, which is {status.state}"
+                reason = f"its dependency {name} is {status.state}"
                 self._end(follower, TaskStatus(Handle(""), RunState.CANCELLED, reason))
             elif not (
                 self._tasks[follower].ahead and name in self.handles

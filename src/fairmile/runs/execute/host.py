@@ -91,7 +91,7 @@ class WorkspaceRuns:
         if state is RunState.INTERRUPTED and run.result is None and is_own:
             return self._settled(run)
         if state is RunState.RUNNING and ledger.is_orphaned(run):
-            return run.in_state(state, "its recorder was killed, but its program still runs")
+            return run.in_state(state, "the recorder was killed, but the program is still running")
         return run if state is run.state else run.in_state(state)
 
     def end(self, id: str) -> None:
@@ -100,7 +100,7 @@ class WorkspaceRuns:
         if run.state.is_end:
             return
         if run.record.inside:
-            raise UsageError(f"run {run.id} is a part of another program", hint="end that program")
+            raise UsageError(f"run {run.id} was recorded inside another program", hint="end that program")
         if not end_run(run.folder, run.record.attempts[-1].holder):
             self._settled(run, RunState.CANCELLED)
 
@@ -109,9 +109,9 @@ class WorkspaceRuns:
         record = run.record.copy()
         started = record.attempts[-1].started
         last = max((file.stat().st_mtime for file in run.folder.glob("*.*")), default=started)
-        reason = "its recorder was ended without a word: killed, or a power cut"
+        reason = "the recorder was killed, or the machine lost power"
         if state is RunState.CANCELLED:
-            reason = "it was cancelled after its recorder had been killed"
+            reason = "cancelled after the recorder was killed"
         ending = Ending(str(state), reason=reason)
-        finish(run.folder, record, ending, max(last - started, 0.0), {"watch": "it was cut short"})
+        finish(run.folder, record, ending, max(last - started, 0.0), {"watch": "interrupted"})
         return Run(record, run.folder)

@@ -67,7 +67,7 @@ class InPlace:
         """Have what waits never begin, and end what another process executes."""
         for handle in handles:
             if self._waiting.pop(handle, None) is not None:
-                self._news.append(TaskStatus(handle, RunState.CANCELLED, "it was cancelled before it began"))
+                self._news.append(TaskStatus(handle, RunState.CANCELLED, "cancelled before it started"))
             elif handle not in self._runs:
                 self._host.end(handle.run)
 
@@ -90,7 +90,7 @@ class InPlace:
         if isinstance(work, PreparedRun):
             return self._execute_run(work), work.folder
         if isinstance(work, Loop):
-            raise Unsupported("a loop needs a process of its own", hint="take a pool of one process")
+            raise Unsupported("a loop needs its own process", hint="use a pool of one process")
         batch = self._batches.get(work.batch) or self._batches.setdefault(work.batch, self._batch(work.batch))
         member = work.line if work.line is not None else batch.member(work.number)
         record = batch.execute(
@@ -144,11 +144,11 @@ class MembersOnly:
 
     def end(self, id: str) -> None:
         """Refuse to end what another process executes."""
-        raise Unsupported(f"run {id} is executed by another process", hint=f"`fairmile runs cancel {id}` ends it")
+        raise Unsupported(f"run {id} is executed by another process", hint=f"`fairmile runs cancel {id}` cancels it")
 
     def launch(self, work: PreparedRun) -> Launch:
         """Refuse a run of its own."""
-        raise Unsupported(f"run {work.id} is no member of a batch, and nothing else is executed here")
+        raise Unsupported(f"run {work.id} is not a point of a sweep")
 
     def conclude(self, run: Run) -> None:
         """Members keep what they made in their folders."""

@@ -48,11 +48,11 @@ def isolated_environment(image: str, inputs: Mapping[str, Input], root: Path) ->
         name = slug(given.name, keep_case=True)[:40] or "image"
         spec = parse_spec({"name": name, "container": {"image": str(given.absolute()) if given.exists() else image}})
     if spec.container is None:
-        raise UsageError(f"{image} names no container", hint="give an image, or an environment file that has one")
+        raise UsageError(f"{image} is not a container image", hint="pass an image, or an environment file with one")
     wanted = spec.container.runtime
     runtime = RUNTIMES[wanted]() if wanted else pick(Here(), list(_OPTIONS))
     if runtime.name not in _OPTIONS:
-        raise Unsupported(f"{runtime.name} cannot cut a program off the network", hint=f"use {', '.join(_OPTIONS)}")
+        raise Unsupported(f"{runtime.name} cannot run a program without network", hint=f"use {', '.join(_OPTIONS)}")
     container = spec.container.model_copy(
         update={
             "runtime": runtime.name,

@@ -74,7 +74,7 @@ class LocalPool:
         for id in self._crew.drop({handle.run for handle in own}):
             self._over.add(Handle(id))
             self._works.pop(Handle(id))
-            self._news.append(TaskStatus(Handle(id), RunState.CANCELLED, "it was cancelled before it began"))
+            self._news.append(TaskStatus(Handle(id), RunState.CANCELLED, "cancelled before it started"))
         self._cancelled |= own
         self._crew.end({handle.run for handle in own})
         for handle in set(handles) - own - self._over:

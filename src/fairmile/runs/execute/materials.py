@@ -59,7 +59,7 @@ def plan_materials(materials: Sequence[Material], assets: Assets) -> list[tuple[
             transfer = assets.plan([each.address], sha256=sha256, unpack=each.unpack)[0]
             planned.append((f"{each.title}: {transfer.describe()}", transfer.need_bytes))
         except FairmileError as error:
-            text = f"{each.title}: {shown_address(each.address)} (cannot be asked now: {error})"
+            text = f"{each.title}: {shown_address(each.address)} (unavailable now: {error})"
             planned.append((text, each.size_bytes))
     return planned
 
@@ -154,7 +154,7 @@ def _fetch_to(entry: Mapping[str, Any], assets: Assets, target: Path) -> None:
     (fetched,) = assets.fetch([entry["asset"]], to=target, sha256=sha256, unpack=unpack, replace=True)
     if fetched.root != entry["sha256"]:
         raise Integrity(
-            f"{entry['asset']} holds other files than when they were brought",
+            f"{entry['asset']} has different files than when it was fetched",
             hint=f"expected {entry['sha256']}, found {fetched.root}",
         )
 

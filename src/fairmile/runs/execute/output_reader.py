@@ -140,7 +140,7 @@ class OutputReader:
                         self._meter.log(step=float(step) if step else None, **{name: float(value)})
             except TimeoutError:
                 del self._patterns[name]
-                self._meter.event("metric pattern dropped", metric=name, reason="it takes too long to search a line")
+                self._meter.event("metric pattern dropped", metric=name, reason="searching a line takes too long")
 
     def _state(self, line: bytes) -> None:
         """Take a line such as {"loss": 0.5, "step": 3}."""

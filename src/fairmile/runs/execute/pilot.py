@@ -44,7 +44,7 @@ _LOST_RETRIES = 1  # of a run whose worker was lost
 _LOOK_EVERY_S = 0.5  # for the wish that a run be cancelled
 # What of our header Parsl writes itself.
 _THEIRS = ("--job-name", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--output", "--error")
-_CANCELLED = "it was cancelled"
+_CANCELLED = "cancelled"
 _EXCHANGE = "fairmile.runs.execute.pilot_exchange"
 
 
@@ -159,7 +159,7 @@ def execute_order(order: Mapping[str, Any], wish: str) -> tuple[str, str]:
     It is ended, or never begun, as soon as there is a file `wish`.
     """
     if os.path.exists(wish):
-        return "cancelled", "it was cancelled before it began"
+        return "cancelled", "cancelled before it started"
     looked_at = 0.0
 
     def look() -> str:
@@ -201,13 +201,13 @@ def _check(machine: Machine, blocks: int, workers: int | None) -> None:
     dialect = machine.system.scheduler.dialect
     if dialect not in ("shell", "slurm"):
         raise Unsupported(
-            f"pilot jobs are known for Slurm and for this machine alone, {machine.system.name} has {dialect}",
+            f"pilot jobs work with Slurm and on this machine, but {machine.system.name} uses {dialect}",
             hint="submit the sweep as job arrays instead",
         )
     if machine.reach.host:
         raise Unsupported(
-            f"pilot jobs must be started on {machine.system.name} itself: its nodes have to reach this process",
-            hint=f"run the same there, or submit the sweep as job arrays (ssh {machine.reach.host})",
+            f"pilot jobs must be started on {machine.system.name}: its nodes connect to this process",
+            hint=f"log in and run it there, or submit the sweep as job arrays (ssh {machine.reach.host})",
         )
 
 

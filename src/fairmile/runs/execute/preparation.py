@@ -193,7 +193,7 @@ class Preparation:
             if not is_same:
                 raise Integrity(
                     f"{path} of {name} was changed: its sha256 is not {entry.sha256}",
-                    hint="`fairmile store verify` puts damaged files aside, `fairmile store repair` fetches them again",
+                    hint="`fairmile store verify` sets damaged files aside, `fairmile store repair` fetches them again",
                 )
         digests.save()
 
@@ -204,7 +204,7 @@ class Preparation:
         code = record.captured.code
         if code.is_known and not code.snapshot:
             why = code.trouble or "it was not kept"
-            raise UsageError(f"the program cannot run anywhere else than in {spec.folder}: {why}")
+            raise UsageError(f"the program can run only in {spec.folder}: {why}")
         kept = {entry.path for entry in self._store().tree(code.snapshot)} if code.snapshot else set()
         moved = rerun_spec(Run(record, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
         record.spec = recorded_spec(moved)
@@ -273,7 +273,7 @@ class Preparation:
         if digest and store.complete(digest):
             store.materialize(digest, kept)
             return Input(path=str(kept))
-        raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
+        raise NotFound(f"input {name} of run {id} does not exist: {path}", hint=f"restore it; its sha256 is {digest}")
 
 
 def _read_now(original: Run, path: str, before: ReadFile, digests: DigestCache) -> ReadFile:

@@ -40,7 +40,7 @@ def end_run(folder: Path, holder_text: str) -> bool:
     holder = Holder.parse(holder_text, 0)
     me = Holder.me()
     if (holder.host, holder.place) != (me.host, me.place):
-        raise Conflict(f"the run in {folder} is executed on {holder.host}", hint="cancel it there")
+        raise Conflict(f"the run in {folder} is running on {holder.host}", hint="cancel it there")
     has_recorder = not holder.is_dead_here()
     for number in (signal.SIGTERM, signal.SIGKILL):
         # The recorder passes TERM on to its program, notes why it ended, and must live to do so.

@@ -71,7 +71,7 @@ class Program:
         self._files = watch
         if watch is not None:
             self.env |= watch.start(argv, self.env)
-        self.missing = {"watch": "it ended before a counter could tell anything"}
+        self.missing = {"watch": "the run was too short to measure"}
         self.printed_from = 0
         self._meter = Meter(folder / FILE)
         patterns = {name: each.pattern for name, each in self.spec.metrics.items() if each.pattern}
@@ -130,7 +130,7 @@ class Program:
         if not self._forwarded:
             return ending
         code = 128 + signal.Signals[f"SIG{self._forwarded}"]
-        return Ending("cancelled", code, self._forwarded, f"it was ended by {self._forwarded}; {ending.reason}")
+        return Ending("cancelled", code, self._forwarded, f"ended by {self._forwarded}; {ending.reason}")
 
     def _follow(self, process: subprocess.Popen[bytes], begins: float) -> Ending:
         """Wait for the end; an interruption ends the program first."""
@@ -154,7 +154,7 @@ class Program:
                         watch_at = None
                         self._measure(process.pid, watch_s)
                     if limit is not None and now >= limit:
-                        return self._stopped(child, f"it took longer than {timeout_s:g} s", state="timeout")
+                        return self._stopped(child, f"exceeded the time limit of {timeout_s:g} s", state="timeout")
                     if self._look is not None and (why := self._look()):
                         return self._stopped(child, why, state="cancelled")
             except BaseException:
@@ -215,17 +215,17 @@ class Program:
     def _judged(self, child: _Child, reason: str = "", *, state: str = "") -> Ending:
         code = child.exit_code
         if code is None:  # somebody else collected it
-            return Ending("interrupted", reason="how it ended is not known")
+            return Ending("interrupted", reason="its end is unknown")
         name = signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else ""
         # Also with exit code 0: who saves his state and goes has not come to the end.
         if not state and self._forwarded:
-            state, reason = "cancelled", f"it was ended by {self._forwarded}"
+            state, reason = "cancelled", f"ended by {self._forwarded}"
         if not state:
             state = "done" if code == 0 else "failed"
         hint = ""
         if state == "failed" and not reason:
             reason = f"killed by {name}" if name else f"exit code {code}"
-            hint = "was it out of memory?" if name == "SIGKILL" else ""
+            hint = "it may have run out of memory" if name == "SIGKILL" else ""
         exit_code, signal_name = code if code >= 0 else 128 - code, name.removeprefix("SIG")
         killed = name == "SIGKILL" and _kills() > self._kills
         return Ending(state, exit_code, signal_name, reason, hint, child.usage, killed)
@@ -334,12 +334,12 @@ def run_variables(folder: Path, record: RunRecord) -> dict[str, str]:
 def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -> Ending:
     code = 127 if isinstance(error, FileNotFoundError | NotADirectoryError) else 126
     if not work.is_dir():
-        return Ending("failed", code, reason=f"its folder {work} is not there")
+        return Ending("failed", code, reason=f"the folder {work} does not exist")
     why = error.strerror if isinstance(error, OSError) else str(error)
     hint = "check the name of the program and the environment"
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
-        hint = "give long values in a file"
-    return Ending("failed", code, reason=f"{argv[0]!r} could not be started: {why}", hint=hint)
+        hint = "pass long values in a file"
+    return Ending("failed", code, reason=f"cannot start {argv[0]!r}: {why}", hint=hint)
 
 
 def _kills() -> int:

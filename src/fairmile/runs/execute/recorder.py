@@ -100,11 +100,11 @@ def finish(
     log = _read_log(folder, spec, printed_from)
     reason = "; ".join(filter(None, [ending.reason, cause])) if ending.state == "failed" else ending.reason
     if vanished:
-        reason = "; ".join(filter(None, [reason, "its folder was removed while it ran"]))
+        reason = "; ".join(filter(None, [reason, "its folder was removed during the run"]))
     outputs, untouched, trouble = find_outputs(work_folder(folder, spec), spec.outputs, record.before)
     notes = [trouble, *_losses(log), *doubts]
     if cause and ending.state != "failed":
-        notes.append(f"{cause}: what it wrote or printed may be incomplete")
+        notes.append(f"{cause}: its output may be incomplete")
     record.state = RunState(ending.state)
     record.result = RunResult(
         state=record.state,
@@ -133,7 +133,7 @@ def finish(
         write_record(folder, record)
     except DiskFailure:  # rather an end without its lists than none
         record.result.spans, record.result.outputs = {}, {}
-        record.result.notes = ["the disk was full: spans and outputs are left out"]
+        record.result.notes = ["the disk was full: spans and outputs were not recorded"]
         write_record(folder, record)
     # The card can be made again from the record, so it need not survive a power cut, nor find room.
     with contextlib.suppress(DiskFailure):
@@ -169,11 +169,11 @@ def _losses(log: Log) -> Iterator[str]:
     failed = sum(event.name == "meter.write_failed" for event in log.events)
     if failed or log.damaged:
         lines = f", {log.damaged} damaged" if log.damaged else ""
-        yield f"a part of its log could not be written, as on a full disk{lines}: values may be missing"
+        yield f"part of the log could not be written, for example on a full disk{lines}: values may be missing"
     unreadable = sum(event.name == "unreadable metric" for event in log.events)
     if unreadable:
         what = "1 line or value is" if unreadable == 1 else f"{unreadable} lines or values are"
-        yield f"{what} no metric, though stated as one; `events.jsonl` tells which"
+        yield f"{what} not a valid metric; `events.jsonl` lists them"
 
 
 def _keep_room(folder: Path) -> None:
@@ -227,8 +227,8 @@ def check_no_orphan(folder: Path, id: str) -> None:
     """Raise Conflict while the program of a run still lives although its recorder does not."""
     if pids := find_processes(folder):
         raise Conflict(
-            f"the program of run {id} outlives its recorder, as process {', '.join(map(str, pids[:5]))}",
-            hint=f"wait for its end, or end it with `fairmile runs cancel {id}`",
+            f"the program of run {id} still runs without its recorder, as process {', '.join(map(str, pids[:5]))}",
+            hint=f"wait until it ends, or end it with `fairmile runs cancel {id}`",
         )
 
 

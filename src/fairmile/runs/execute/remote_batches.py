@@ -64,7 +64,7 @@ _START_TEXT = f"""\
 #!/bin/sh
 here=${{0%/*}}
 {AS_PYTHON.replace("ARGUMENTS", f'"$here/{RECORDER}" worker "$here" --tasks "$FAIRMILE_JOB_FOLDER/{_TASKS}" "$@"')}\
-echo "fairmile: there is no Python 3.11 or later here" >&2
+echo "fairmile: no Python 3.11 or later found" >&2
 exit 3
 """
 _UNPACK = f"""\
@@ -131,14 +131,14 @@ class RemoteBatches:
         machine = self._jobs.machines[frozen.spec.system]
         if tuple(worker[:2]) != _WORKER or list(worker[3:4]) != ["--tasks"]:
             raise Unsupported(
-                f"{frozen.spec.system} is reached over ssh, where this workspace is not",
+                f"{frozen.spec.system} is reached over ssh and does not share this workspace",
                 hint=f"start it there: `ssh {machine.reach.host}`",
             )
         file, rest = worker[4], worker[5:]
         tasks = json.loads((frozen.folder / file).read_bytes())
         ids = [member["id"] for member in Batch.read(frozen.folder).members()]
         if bad := next((id for id in ids if not _ID.fullmatch(id)), None):
-            raise UsageError(f"{bad!r} is no id for a run on {frozen.spec.system}", hint="use letters, digits, . _ -")
+            raise UsageError(f"{bad!r} is not a valid run id there", hint="use letters, digits, . _ -")
         batch = self._send(frozen, machine)
         runs = tuple(tuple(ids[number] for number in numbers) for numbers in tasks["tasks"])
         self._write(key, _Array(frozen.spec.system, batch, str(frozen.folder), runs))
@@ -227,7 +227,7 @@ class RemoteBatches:
         elif said == ["large"] and files != (RECORD,):
             self._fetch(array, ids, (RECORD,))
         elif said == ["packed"]:
-            note = "" if files == _FILES else f"what it printed and logged is too much to come here: it is in {there}"
+            note = "" if files == _FILES else f"its output and log are too large to copy; they are in {there}"
             try:
                 with tempfile.TemporaryDirectory(dir=self._root, prefix=".bring-") as temporary:
                     machine.place.bring(array.batch, pack, Path(temporary) / pack)
@@ -236,7 +236,7 @@ class RemoteBatches:
                 with contextlib.suppress(FairmileError):
                     machine.runner.run(["rm", "-f", f"{there}/{pack}"], timeout_s=_PATIENCE_S)
         elif said != ["nothing"]:
-            raise SystemFailure(f"{array.system} did not pack the records in {there}: it said {' '.join(said)[:200]!r}")
+            raise SystemFailure(f"{array.system} did not pack the records in {there}: {' '.join(said)[:200]!r}")
 
     def _unpack(self, pack: Path, ids: frozenset[str], system: str, note: str) -> None:
         """Lay files of records into the folders of their runs, the record itself last; anything else is left alone."""
@@ -248,7 +248,7 @@ class RemoteBatches:
                     id, _, name = each.name.removeprefix("./").partition("/")
                     left_bytes -= each.size
                     if left_bytes < 0:
-                        raise Integrity(f"the records from {system} are larger than they were said to be")
+                        raise Integrity(f"the records from {system} are larger than announced")
                     stream = archive.extractfile(each) if each.isreg() else None
                     if stream is None or id not in ids or not any(fnmatchcase(name, known) for known in _FILES):
                         continue
@@ -259,7 +259,7 @@ class RemoteBatches:
                     _made(self._root / id)
                     write_atomic(safe_join(self._root, f"{id}/{name}"), data, sync=False)
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise Integrity(f"the records from {system} arrived damaged: {error}", hint="try again") from error
+            raise Integrity(f"the records from {system} are damaged: {error}", hint="try again") from error
         for id, data in records.items():
             record = _checked(data, id, system)
             if note and record.result is not None:
@@ -290,13 +290,13 @@ class RemoteBatches:
             began_s = status.started or record.created
             record.attempts = [Attempt(started=began_s, host=status.nodes or array.system)]
             record.captured.recorded_by = f"the scheduler of {array.system}"
-            reason = ends.get(id, "").partition(": ")[2] or f"its task ended before it began: {last or status.sentence}"
+            reason = ends.get(id, "").partition(": ")[2] or f"its task ended too early: {last or status.sentence}"
             ending = Ending(run_state(status.state), status.exit_code, status.signal, reason, hint)
             _made(self._root / id)
             record.state = RunState.QUEUED
             write_record(self._root / id, record)
             elapsed_s = max((status.ended or began_s) - began_s, 0.0)
-            finish(self._root / id, record, ending, elapsed_s, {"watch": "it did not begin"})
+            finish(self._root / id, record, ending, elapsed_s, {"watch": "it did not start"})
 
     def _printed(self, job: str, n: int) -> tuple[dict[str, str], str]:
         """Return how a task said that its runs ended, and what Fairmile last complained of over there."""
@@ -356,7 +356,7 @@ def _checked(data: bytes, id: str, system: str) -> RunRecord:
     except SystemFailure as error:
         raise Integrity(f"the record of run {id} from {system} cannot be read: {error}") from error
     if record.id != id:
-        raise Integrity(f"what came from {system} as the record of run {id} is that of another")
+        raise Integrity(f"{system} sent the record of another run for {id}")
     return record
 
 

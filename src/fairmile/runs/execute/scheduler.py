@@ -155,9 +155,7 @@ class Scheduler:
                 live = {batch.member(number)["id"] for number in array.numbers}
                 if live & ids and not live <= ids:
                     other = min(live - ids)
-                    raise UsageError(
-                        f"run {other} is executed by the same job array", hint="cancel all of its runs together"
-                    )
+                    raise UsageError(f"run {other} belongs to the same job array", hint="cancel all its runs together")
                 keys += [array.key] if live or ids & {f"{array.key}/{index}" for index in array.left} else []
         for key in keys:
             self._arrays.cancel(key)
@@ -356,7 +354,7 @@ def _status(handle: Handle, member: MemberStatus) -> TaskStatus:
     if member.is_queued:
         return TaskStatus(handle, RunState.QUEUED)
     if member.row is None:
-        return TaskStatus(handle, RunState.CANCELLED, "its job ended before it began")
+        return TaskStatus(handle, RunState.CANCELLED, "its job ended before the run started")
     return TaskStatus(handle, member.row.state, member.row.reason)
 
 

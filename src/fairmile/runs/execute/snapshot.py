@@ -30,7 +30,7 @@ def keep_code(store: Store, code: CapturedCode) -> tuple[str, str]:
         return known.root, ""
     size_bytes = sum(path.lstat().st_size for path in files.values())
     if len(files) > _MOST_FILES or size_bytes > _MOST_BYTES:
-        return "", f"the code was not kept: {len(files):,} files with {size_bytes:,} bytes are too many"
+        return "", f"the code was not kept: {len(files):,} files with {size_bytes:,} bytes exceed the limit"
     root = _keep(store, files, size_bytes, key)
     return root, ""
 

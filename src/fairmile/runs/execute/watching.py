@@ -242,7 +242,7 @@ class _Inotify:
             start += _EVENT.size + length
             self._events += 1
             if mask & _IN_OVERFLOW or self._events > _MOST_EVENTS:
-                self.trouble = "files were opened faster than they could be noted"
+                self.trouble = "files were opened too fast to record"
             elif not mask & _IN_ISDIR and watch in self._paths:
                 self._opened.add(os.path.join(self._paths[watch], os.fsdecode(name)))
 
@@ -308,13 +308,13 @@ class _Digests:
         except OSError as error:
             return ReadFile(trouble=error.strerror or "unreadable")
         if kind == "a":
-            return ReadFile(trouble="it was made while the program ran")
+            return ReadFile(trouble="it was created during the run")
         if stat.S_ISDIR(status.st_mode):
             return ReadFile(sha256=listing_digest(path)) if kind == "l" else None
         if not stat.S_ISREG(status.st_mode):
             return None
         if status.st_ctime >= started:  # what it was before is not known
-            return ReadFile(trouble="it changed while the program ran")
+            return ReadFile(trouble="it changed during the run")
         read = ReadFile(size_bytes=status.st_size, stamp=list(Stamp.of(status)))
         try:
             if digest := self._cache.known(path, status):
@@ -343,7 +343,7 @@ def changed_read(path: str, before: ReadFile) -> str:
     except OSError:
         return "" if before.absent else "is gone"
     if before.absent:
-        return "is there now"
+        return "now exists"
     if before.trouble:
         return f"could not be read ({before.trouble})"
     if before.stamp and Stamp.of(status).is_same(Stamp(*before.stamp)):

@@ -64,9 +64,9 @@ _MEDIA = {
     "png": "image/png",
 }
 _ABOUT = {
-    RECORD: "what was asked, what was found and how it ended",
-    "events.jsonl": "spans, metrics and samples, one JSON object a line",
-    OUTPUT: "what the program printed",
+    RECORD: "specification, environment and result",
+    "events.jsonl": "spans, metrics and samples, one JSON object per line",
+    OUTPUT: "output of the program",
 }
 _USAGE_UNITS = {
     "cpu_s": "s",
@@ -220,7 +220,7 @@ class _Card:
             return f"{state}: killed by {result.signal}"
         if result.exit_code is not None:
             return f"{state}: exit code {result.exit_code}"
-        return f"{state}: its end was not recorded" if state == "interrupted" else state
+        return f"{state}: end not recorded" if state == "interrupted" else state
 
     def _instrument(self) -> Node:
         """Add what was executed: code that is known by commit or digest, or else just a program."""

@@ -191,7 +191,7 @@ class Ledger:
         if reference == _LAST:
             newest = self.rows(limit=1)
             if not newest:
-                raise NotFound("there is no run yet", hint="`fairmile run -- COMMAND…` records one")
+                raise NotFound("no run has been recorded", hint="`fairmile run -- COMMAND…` records one")
             reference = newest[0].id
         run = self.find(reference)
         return run if run is not None else self._at(self.root / self._complete(reference))
@@ -289,7 +289,7 @@ class Ledger:
         if run.packed:
             return run.folder
         if not self.state_of(run).is_end:
-            raise Conflict(f"run {run.id} is {self.state_of(run)}", hint="pack it when it has ended")
+            raise Conflict(f"run {run.id} is {self.state_of(run)}", hint="wait until it ends")
         return pack(run.folder)
 
     def unpack(self, reference: str) -> Path:
@@ -314,9 +314,9 @@ class Ledger:
         runs = list({run.id: run for run in map(self.get, references)}.values())
         for run in runs:
             if run.folder.parent != self.root:
-                raise UsageError(f"{run.folder} is not among the runs of this workspace", hint="remove it by hand")
+                raise UsageError(f"{run.folder} is not in this workspace", hint="remove it by hand")
             if not self.state_of(run).is_end:
-                raise Conflict(f"run {run.id} is {self.state_of(run)}", hint="it can be removed when it has ended")
+                raise Conflict(f"run {run.id} is {self.state_of(run)}", hint="wait until it ends, or cancel it")
         for run in runs:
             try:
                 # It loses its name first, so that nobody ever finds half a run.
@@ -349,17 +349,17 @@ class Ledger:
                 return Run(read_packed(path), path, packed=True)
             return Run(read_record(path), path)
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFound(f"{path} is no run: there is no {RECORD} in it") from None
+            raise NotFound(f"{path} is not a run: it has no {RECORD}") from None
 
     def _complete(self, reference: str) -> str:
         if not reference:
-            raise UsageError("an empty name names no run", hint="`fairmile runs ls` lists them")
+            raise UsageError("the name of the run is empty", hint="`fairmile runs ls` lists them")
         names = list(self._entries())
         matches = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
         if len(matches) == 1:
             return self._entries()[matches[0]].name
         if matches:
-            raise NotFound(f"{reference!r} may be any of {', '.join(sorted(matches)[:5])}", hint="write more of the id")
+            raise NotFound(f"{reference!r} is ambiguous: {', '.join(sorted(matches)[:5])}", hint="give more of the id")
         raise self._not_found(reference)
 
     def _not_found(self, reference: str) -> NotFound:

@@ -47,9 +47,9 @@ def pack(folder: Path, *, work: bool = True) -> Path:
         if not folder.is_dir():
             if target.is_file():
                 return target
-            raise NotFound(f"{folder} is no folder")
+            raise NotFound(f"{folder} is not a folder")
         if not (folder / RECORD).is_file():
-            raise UsageError(f"{folder} is no run: there is no {RECORD} in it")
+            raise UsageError(f"{folder} is not a run: it has no {RECORD}")
         temporary = _beside(folder, "packing")
         try:
             digests = _write(temporary, folder, list(_entries(folder, work=work)))
@@ -74,16 +74,16 @@ def unpack(file: Path) -> Path:
     """Bring the folder of a packed run back and return it; the file is gone once the folder is whole."""
     folder = file.with_name(file.name.removesuffix(SUFFIX))
     if folder == file:
-        raise UsageError(f"{file} is no packed run", hint=f"its name ends in {SUFFIX}")
+        raise UsageError(f"{file} is not a packed run", hint=f"expected a name that ends in {SUFFIX}")
     with _lock(folder):
         _sweep(folder)
         if (folder / RECORD).is_file():
             file.unlink(missing_ok=True)
             return folder
         if not file.is_file():
-            raise NotFound(f"{file} is no file")
+            raise NotFound(f"{file} is not a file")
         if folder.exists():
-            raise Conflict(f"{folder} is in the way", hint="it holds no run; move it away")
+            raise Conflict(f"{folder} exists and is not a run", hint="move it away")
         temporary = _beside(folder, "unpacking")
         try:
             extract(file, temporary, limits=None)
@@ -150,7 +150,7 @@ def extract(file: Path, folder: Path, *, limits: Limits | None = LIMITS, only: s
 def opened(file: Path, *, limits: Limits | None = LIMITS) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
     """Open a zip file that may come from anywhere; names, kinds, places and sizes of its members are checked."""
     if not file.is_file():
-        raise NotFound(f"{file} is no file")
+        raise NotFound(f"{file} is not a file")
     try:
         with zipfile.ZipFile(file) as packed:
             yield packed, _checked(packed, file, limits)
@@ -164,7 +164,7 @@ def opened(file: Path, *, limits: Limits | None = LIMITS) -> Iterator[tuple[zipf
 def new_zip(file: Path) -> Iterator[zipfile.ZipFile]:
     """Write a new zip file that appears as a whole, or not at all; its folder is made where there is none."""
     if file.exists():
-        raise Conflict(f"{file} is there already", hint="remove it, or choose another name")
+        raise Conflict(f"{file} already exists", hint="remove it, or choose another name")
     temporary = file.with_name(f".{file.name}.{os.urandom(6).hex()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ def _entries(folder: Path, *, work: bool) -> Iterator[tuple[str, Path, os.stat_r
                 elif stat.S_ISREG(status.st_mode):
                     yield name, path, status
                 else:
-                    kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "no plain file"
+                    kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
                     raise UsageError(
                         f"{folder / name} is {kind}, which a packed run cannot hold",
                         hint="remove it, or pack the run without its work files",
@@ -255,7 +255,7 @@ def _write(target: Path, folder: Path, entries: list[tuple[str, Path, os.stat_re
                     member = zipfile.ZipInfo.from_file(path, name, strict_timestamps=False)
                     member.filename.encode()
                 except UnicodeEncodeError as error:
-                    raise UsageError(f"{folder / name!r} has a name that is no UTF-8", hint="rename it") from error
+                    raise UsageError(f"{folder / name!r} has a name that is not UTF-8", hint="rename it") from error
                 if name.endswith("/"):
                     packed.writestr(member, b"")
                     continue
@@ -274,7 +274,7 @@ def _add(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path, status: o
             sink.write(chunk)
         now = os.fstat(source.fileno())
     if (now.st_size, now.st_mtime_ns) != (status.st_size, status.st_mtime_ns) or member.file_size != now.st_size:
-        raise Conflict(f"{path} was written to while it was packed", hint="pack the run when it has ended")
+        raise Conflict(f"{path} changed while it was packed", hint="wait until the run ends")
     return digest.hexdigest()
 
 
@@ -288,7 +288,7 @@ def _verify(file: Path, digests: dict[str, str]) -> None:
             for name in names:
                 with packed.open(name) as stream:
                     if hashlib.file_digest(stream, "sha256").hexdigest() != digests[name]:  # type: ignore[arg-type]
-                        raise Integrity(f"{name} was not packed as it is")
+                        raise Integrity(f"{name} was packed incorrectly")
     except _DAMAGED as error:
         raise Integrity(f"{file} cannot be read back: {error}") from error
 
@@ -302,7 +302,7 @@ def _checked(packed: zipfile.ZipFile, file: Path, limits: Limits | None) -> list
             hint="if you trust it, unpack it by hand and name the folder",
         )
     if len(members) > LIMITS.files:
-        raise UsageError(f"{file} lists {len(members):,} members, which is too many to be a run")
+        raise UsageError(f"{file} has {len(members):,} members, too many for a run")
     seen: set[str] = set()
     parents: set[str] = set()
     for member in members:
@@ -333,14 +333,14 @@ def _check_member(member: zipfile.ZipInfo, name: str, file: Path) -> None:
     try:
         safe_join(file.parent / ".nowhere", name)
     except UsageError as error:
-        raise UsageError(f"{file}: {error.message}", hint="it was not made by `fairmile`") from error
+        raise UsageError(f"{file}: {error.message}", hint="it was not written by Fairmile") from error
     if any(part in ("", ".") for part in name.split("/")):
-        raise UsageError(f"{file} holds a member with the name {name!r}")
+        raise UsageError(f"{file} has a member with the name {name!r}")
     mode = member.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise UsageError(f"{file}: {name!r} is neither a file nor a folder")
     if member.flag_bits & 0x1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UsageError(f"{file}: {name!r} is encrypted or compressed in a way that is not supported")
+        raise UsageError(f"{file}: {name!r} is encrypted, or compressed with an unsupported method")
 
 
 def _check_places(members: list[zipfile.ZipInfo], file: Path) -> None:
@@ -364,7 +364,7 @@ def _extract(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path, file:
     except OSError as error:
         raise write_failure(os.fspath(path), error) from error
     if left:
-        raise Integrity(f"{file}: {member.filename!r} is not as long as the directory of the file says")
+        raise Integrity(f"{file}: {member.filename!r} does not have the size that the archive states")
     if (member.external_attr >> 16) & stat.S_IXUSR:
         mode = path.stat().st_mode
         path.chmod(stat.S_IMODE(mode) | (mode & 0o444) >> 2)  # who may read it, as the umask says, may run it
@@ -385,7 +385,7 @@ def _first_member(stream: IO[bytes]) -> bytes | None:
     data = head[start : start + size]
     data += stream.read(size - len(data))
     if len(data) != size or zlib.crc32(data) != crc:
-        raise ValueError("its checksum does not fit")
+        raise ValueError("its checksum is wrong")
     return data
 
 

@@ -185,7 +185,7 @@ class Run(Result):
         result = self.record.result
         untouched = result.untouched if result is not None else []
         shown = ", ".join(untouched[:_SHOWN]) + (" and more" if len(untouched) > _SHOWN else "")
-        kept = [f"not recorded as output, since the run left it as it was: {shown}"] if untouched else []
+        kept = [f"not recorded as output, because the run did not change it: {shown}"] if untouched else []
         own = result.notes if result is not None else []
         return [note for note in [*own, *kept, self.record.trouble] if note]
 

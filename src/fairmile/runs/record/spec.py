@@ -32,7 +32,7 @@ class MetricSpec(_Part):
     @classmethod
     def _is_a_pattern(cls, value: str) -> str:
         if value and not compile_linear(value.encode(errors="replace")).groups:
-            raise ValueError(f"{value!r} has no group that holds the value")
+            raise ValueError(f"{value!r} has no group for the value")
         return value
 
 
@@ -56,7 +56,7 @@ class RunSpec(_Part):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
     argv: tuple[str, ...] = Field(min_length=1)
     params: Mapping[str, Value] = {}
-    reads_params: bool = False  # the program reads FAIRMILE_PARAMS, although its files do not show it
+    reads_params: bool = False  # the program reads FAIRMILE_PARAMS, even if its files do not show it
     seed: int | None = None
     env: Mapping[str, str] = {}
     folder: str = ""  # where it runs; empty: `work` in the folder of the run
@@ -71,7 +71,7 @@ class RunSpec(_Part):
     software: tuple[str, ...] = ()
     launch: Launch | None = None
     needs: tuple[str, ...] = ()  # hardware and frameworks that are declared, such as `NVIDIA GPU`, `horovod`
-    anyway: bool = False  # run although one of them is missing, or the prediction says that it does not fit
+    anyway: bool = False  # run even if one of them is missing, or the run is predicted not to fit
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     watch_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # period of the samples; 0: none
     asset: str = ""  # handle of the benchmark, model or workflow it executes
@@ -85,7 +85,7 @@ class RunSpec(_Part):
         for pattern in patterns:
             if not is_inside(pattern):
                 raise ValueError(
-                    f"{pattern!r} leads out of the folder of the run: write a pattern inside it, such as results/*.json"
+                    f"{pattern!r} is outside the folder of the run: use a pattern inside it, such as results/*.json"
                 )
         return patterns
 
@@ -93,7 +93,7 @@ class RunSpec(_Part):
     @classmethod
     def _subfolder_stays_inside(cls, subfolder: str) -> str:
         if subfolder and not is_inside(subfolder):
-            raise ValueError(f"{subfolder!r} leads out of the folder of the run")
+            raise ValueError(f"{subfolder!r} is outside the folder of the run")
         return subfolder
 
     @field_validator("params")
@@ -101,7 +101,7 @@ class RunSpec(_Part):
     def _are_values_that_json_has(cls, params: Mapping[str, Value]) -> Mapping[str, Value]:
         for name, value in params.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{name} is {value}, which a record cannot hold as a number: write it as a text")
+                raise ValueError(f"{name} is {value}, which JSON has no number for: write it as text")
         return params
 
 
