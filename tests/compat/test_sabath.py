@@ -538,7 +538,7 @@ def test_a_source_that_cannot_be_asked_is_a_step_that_says_so(workspace: Workspa
     model = model_of({"tiny_data": ["cat {dataset.x}"]}, git={"branch": "main"})
     materials = sabath.plan(workspace.catalog, model, dataset_of(unreachable)).materials
     ((text, size_bytes),) = plan_materials(materials, workspace.assets)
-    assert "cannot be asked now" in text and size_bytes == 77
+    assert "unavailable now" in text and size_bytes == 77
 
 
 def test_what_lies_in_the_folder_is_what_the_record_says(

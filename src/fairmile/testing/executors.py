@@ -184,7 +184,7 @@ class ExecutorSuite(Suite):
         works = place.works("exec sleep 600", 1, timeout_s=1.0)
         with place.executor() as executor:
             (status,) = followed(executor, executor.submit(works)).values()
-        assert (status.state, status.reason) == (RunState.TIMEOUT, "it took longer than 1 s")
+        assert (status.state, status.reason) == (RunState.TIMEOUT, "exceeded the time limit of 1 s")
 
     def test_what_is_cancelled_while_it_waits_does_not_come_to_its_end(self, place: ExecutorSetup) -> None:
         mark = place.folder / "ended"

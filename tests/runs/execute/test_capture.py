@@ -551,7 +551,7 @@ def test_an_input_without_a_path_keeps_what_is_said_of_it() -> None:
 
 
 def test_an_input_that_is_missing_is_an_error_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="the input 'data' is not there"):
+    with pytest.raises(NotFound, match="input 'data' does not exist"):
         capture.inputs({"data": {"path": str(tmp_path / "gone")}})
 
 

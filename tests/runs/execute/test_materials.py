@@ -71,4 +71,4 @@ def test_a_plan_tells_what_would_be_fetched_and_what_cannot_be_asked(workspace: 
     gone = Material("b", levels.with_name("gone.csv").as_uri(), "b", size_bytes=77)
     (first, size), (second, known) = plan_materials([there, gone], workspace.assets)
     assert first.startswith("levels: ") and size == 8
-    assert second.startswith("b: ") and "cannot be asked now" in second and known == 77
+    assert second.startswith("b: ") and "unavailable now" in second and known == 77

@@ -183,7 +183,7 @@ class TestMetrics:
     def test_one_text_among_numbers_costs_no_number(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", """echo '{"ok": 1, "name": "abc"}' >> $FAIRMILE_METRICS"""])
         assert run.metrics["ok"].value == 1
-        assert "1 line or value is no metric" in run.result.notes[0]
+        assert "1 line or value is not a valid metric" in run.result.notes[0]
 
     def test_a_line_that_is_none_is_noted_and_harms_nothing(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", """echo 'oops' >> $FAIRMILE_METRICS; echo '{"a": 1}' >> $FAIRMILE_METRICS"""])
@@ -361,7 +361,7 @@ class TestBadDays:
         monkeypatch.setattr(program.Program, "_start", start)
         run = runs.run(["no-such-program"])
         assert (run.state, run.result.signal, run.result.exit_code) == (RunState.CANCELLED, "TERM", 143)
-        assert "'no-such-program' could not be started" in run.result.reason
+        assert "cannot start 'no-such-program'" in run.result.reason
 
     def test_an_end_with_a_large_record_finds_room_on_a_full_disk(self, small_disk: Path) -> None:
         """As the differences of a repository make it; the record is written anew beside the old one."""

@@ -327,7 +327,7 @@ class TestWhatComes:
         assert sorted(os.listdir(tmp_path / "runs" / "g-0")) == ["events-1.jsonl", "run.json"]
 
     def test_a_record_of_another_run_is_refused(self, unpack: Callable[..., None]) -> None:
-        with pytest.raises(Integrity, match="that of another"):
+        with pytest.raises(Integrity, match="the record of another run"):
             unpack(**{"g-0__run.json": b'{"id": "g-7", "spec": {}}'})
         with pytest.raises(Integrity, match="cannot be read"):
             unpack(**{"g-0__run.json": b"[]"})
