@@ -509,7 +509,7 @@ def test_a_file_of_more_than_64_mib_is_data_and_not_code(tmp_path: Path) -> None
 
 
 def test_code_that_is_named_and_missing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="the code .* does not exist"):
+    with pytest.raises(NotFound, match=r"the code .* does not exist"):
         capture.code(["x"], tmp_path, ["gone.py"])
 
 
