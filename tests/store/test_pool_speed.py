@@ -46,7 +46,7 @@ def test_a_measurement_states_what_was_measured_where_and_when(tmp_path: Path) -
     assert (speed.size_bytes, speed.small_files) == (2 * MB, 1000)
     assert (speed.host, speed.measured) == (os.uname().nodename, "2026-11-17T12:00:00Z")
     assert speed.file_system == mount_of(tmp_path).type
-    assert "2000000 bytes written" in speed.method and "1000 files" in speed.method
+    assert "wrote 2000000 bytes" in speed.method and "1000 files" in speed.method
 
 
 def test_a_measurement_is_kept_with_the_pool_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_reads_that_came_from_memory_are_called_so(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "posix_fadvise", lambda *_: None)  # nothing is dropped
     speed = measure(tmp_path, MB)
     assert speed.read_from in ("memory", "unknown")
-    assert ("pages kept" in speed.method) == (speed.read_from == "memory")
+    assert ("page cache in use" in speed.method) == (speed.read_from == "memory")
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def measure(folder: Path, size_bytes: int = DEFAULT_BYTES, *, clock: Callable[[]
     mount = mount_of(folder)
     if is_memory(mount):
         read_from = "memory"
-    kept = {"storage": "dropped", "memory": "kept", "unknown": "asked to be dropped"}[read_from]
+    cache = {"storage": "dropped", "memory": "in use", "unknown": "asked to drop"}[read_from]
     speed = Speed(
         write_bytes_per_s=written / write_s,
         read_bytes_per_s=read_rate,
@@ -131,9 +131,9 @@ def measure(folder: Path, size_bytes: int = DEFAULT_BYTES, *, clock: Callable[[]
         host=os.uname().nodename,
         measured=datetime.fromtimestamp(clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         method=(
-            f"one process; {written} bytes written, with an fsync after each {_piece(size_bytes)}, and read back"
-            f" once with the pages {kept} by this host (a file server or disk may have kept them);"
-            f" {files} files of {_SMALL_BYTES} bytes created without fsync"
+            f"one process; wrote {written} bytes with an fsync every {_piece(size_bytes)} bytes and read them back,"
+            f" page cache {cache} (a file server or disk may cache them too);"
+            f" created {files} files of {_SMALL_BYTES} bytes without fsync"
         ),
     )
     write_atomic(folder / _FILE, json.dumps(speed.facts(), indent=1) + "\n")
