@@ -211,11 +211,11 @@ def test_the_commands_that_would_measure_collectives_are_told(fairmile: Fairmile
         (["--ranks", "two"], "--ranks: 'two' is not a number"),
         (["--ranks", "-2"], "--ranks: '-2' is not a number"),
         (["--ranks", "²"], "--ranks: '²' is not a number"),
-        (["--ranks", "1"], "ranks [1] cannot be measured"),
-        (["--ranks", ","], "ranks [] cannot be measured"),
+        (["--ranks", "1"], "the numbers of ranks are [1], expected 2 or more"),
+        (["--ranks", ","], "the numbers of ranks are [], expected 2 or more"),
         (["--sizes", "big"], "big"),
         (["--collectives", "all_redouce"], "all_redouce"),
-        (["--for", "0s"], "0.0 seconds for each size are too few"),
+        (["--for", "0s"], "the time per size is 0.0 s, expected more than 0"),
     ],
 )
 def test_what_cannot_be_measured_of_collectives_is_told(fairmile: Fairmile, arguments: list[str], message: str) -> None:

@@ -83,7 +83,7 @@ def test_errors_are_told_with_file_line_field_and_hint(fairmile: Fairmile, place
     result = fairmile("catalog", "check", "wrong.jsonld")
     assert result.code == 2
     lines = result.out.splitlines()
-    assert "error: wrong.jsonld:3 @type: 'Nothing' is no kind of asset" in lines
+    assert "error: wrong.jsonld:3 @type: 'Nothing' is not a kind of asset" in lines
     assert any(line.startswith("  hint: ") and "Dataset" in line for line in lines)
     assert re.match(r"wrong.jsonld: not valid, 1 error\b", lines[-1])
 
@@ -622,4 +622,4 @@ def test_an_address_that_others_cannot_use_is_refused(fairmile: Fairmile, place:
     assert fairmile("catalog", "describe", "lake.csv", "--set", "version=1", "--add").code == 0
     result = fairmile("catalog", "update", "dataset/lake", "--address", "http://localhost:8000/lake.csv")
     assert result.code == 2
-    assert "others cannot use this address: loopback" in result.err
+    assert "others cannot reach this address: loopback" in result.err

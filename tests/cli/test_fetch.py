@@ -222,7 +222,7 @@ def test_how_to_get_access_is_told(fairmile: Fairmile, server: WebServer, place:
     for words in (["fetch", "lake"], ["fetch", "lake", "--dry-run"]):
         result = fairmile(*words)
         assert result.code == 2
-        assert "restricted, so nothing was fetched" in result.err.splitlines()[0]
+        assert "restricts access, so nothing was fetched" in result.err.splitlines()[0]
         assert "Sign the form." in result.err.splitlines()[1]
         assert "--access-granted" in result.err.splitlines()[1]
     result = fairmile("fetch", "lake", "--access-granted")
@@ -235,16 +235,16 @@ def test_how_to_get_access_is_told(fairmile: Fairmile, server: WebServer, place:
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
-        (["nosuch"], 2, "'nosuch' is no file here, no asset of the catalog and no address"),
+        (["nosuch"], 2, "'nosuch' is not a file here, an asset of the catalog or an address"),
         (["lake", "--pool", "hmoe"], 2, "no pool named 'hmoe'; did you mean 'home'?"),
-        (["lake", "--limit", "0"], 2, "a limit of 0 would bring nothing"),
-        (["lake", "--sha256", "0" * 64], 2, "--sha256 and --unpack are for addresses"),
-        (["lake", "--unpack"], 2, "--sha256 and --unpack are for addresses"),
+        (["lake", "--limit", "0"], 2, "the limit is 0 files, expected at least 1"),
+        (["lake", "--sha256", "0" * 64], 2, "--sha256 and --unpack apply only to URLs"),
+        (["lake", "--unpack"], 2, "--sha256 and --unpack apply only to URLs"),
         (["URL/gone.bin"], 2, "there is nothing at URL/gone.bin"),
         (["URL/data.bin", "--sha256", "abc"], 2, "'abc' is not a sha256"),
         (["URL/data.bin", "--sha256", "0" * 64], 4, "expected " + "0" * 64),
         (["URL/data.bin", "--unpack"], 3, "data.bin"),
-        (["nosuch://x/y"], 2, "no fetcher knows addresses that begin with nosuch:"),
+        (["nosuch://x/y"], 2, "no fetcher for addresses that begin with nosuch:"),
         (["http://[::1/x"], 2, "is no"),
         (["http://127.0.0.1:1/x"], 3, "cannot reach 127.0.0.1:1"),
     ],

@@ -34,6 +34,14 @@ RECORDED = [
 TRACED = ["trace record --skip 2 --steps 5 -o first -- python train.py"]
 SWEPT = ["sweep --name rates -p n=1,2 --every 0 -- echo {n}"]
 STUDIED = ["tune tide-study.yaml --trials 1"]
+# A plain script, which the examples of `run`, `sweep` and `tune` start.
+SCRIPT = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--seed", type=int, default=0)
+print("loss:", parser.parse_args().lr)
+"""
 # What must have happened before the example of a command can be typed.
 BEFORE = {
     "catalog rm": ["catalog update lake-temperatures --set version=1.1"],
@@ -101,13 +109,17 @@ LONG = ("predict", "trace", "benchmark", "tune")
         for first, names in stories().items()
     ],
 )
-def test_every_example_of_the_help_works_and_prints_valid_json(lake: Callable[..., Any], names: list[str]) -> None:
+def test_every_example_of_the_help_works_and_prints_valid_json(
+    lake: Callable[..., Any], place: Path, names: list[str]
+) -> None:
+    if not names[0].startswith("trace"):
+        (place / "train.py").write_text(SCRIPT)
     for line in BEFORE.get(names[0], ()):
         assert lake(*shlex.split(line)).code == 0
     for name in names:
-        lines = [shlex.split(line) for line in examples(ALL[name])] or [name.split()]
+        lines = [shlex.split(line) for line in examples(ALL[name]) if "--hub" not in line] or [name.split()]
         for words in lines:
-            at = len(name.split())
+            at = len(name.split()) if words[: len(name.split())] == name.split() else 1  # `sweep` is `sweep run`
             result = lake(*words[:at], "--json", *words[at:])
             assert result.code == 0, f"fairmile {shlex.join(words)}\n{result.err}"
             assert isinstance(result.json, dict), words
@@ -140,9 +152,10 @@ def test_every_command_that_takes_something_shows_an_example(name: str) -> None:
     assert examples(ALL[name])
 
 
-def test_the_examples_of_the_first_page_work(lake: Callable[..., Any]) -> None:
+def test_the_examples_of_the_first_page_work(lake: Callable[..., Any], place: Path) -> None:
+    (place / "train.py").write_text(SCRIPT)
     found = examples(command_group())
-    assert len(found) == 4
+    assert len(found) == 5
     for line in found:
         assert lake(*shlex.split(line)).code == 0
 
@@ -157,7 +170,7 @@ def test_without_a_command_the_help_goes_to_stderr_and_the_call_fails(fairmile: 
         result = fairmile(*arguments)
         assert result.code == 2
         assert result.out == ""
-        assert "Commands:" in result.err
+        assert result.err.startswith("Usage: fairmile")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +234,7 @@ def test_an_error_shows_no_traceback_unless_asked(fairmile: Callable[..., Any]) 
     result = fairmile("show", "nosuch", "--debug")
     assert result.code == 2
     assert "Traceback (most recent call last)" in result.err
-    assert result.err.splitlines()[-2] == "error: 'nosuch' is no file here and no asset of the catalog"
+    assert result.err.splitlines()[-2] == "error: 'nosuch' is not a file here or an asset of the catalog"
 
 
 def test_behind_two_dashes_nothing_is_an_option(fairmile: Callable[..., Any]) -> None:

@@ -37,7 +37,7 @@ def test_the_limit_is_kept(fairmile: Fairmile) -> None:
 def test_nothing_to_match_is_told(fairmile: Fairmile) -> None:
     result = fairmile("match")
     assert result.code == 2
-    assert result.err == "error: say what to match\n  hint: --model NAME, --dataset NAME or --domain NAME\n"
+    assert result.err == "error: nothing to match\n  hint: use --model NAME, --dataset NAME or --domain NAME\n"
 
 
 @pytest.mark.parametrize(

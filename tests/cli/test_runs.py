@@ -71,7 +71,7 @@ class TestShow:
 
     @pytest.mark.parametrize(
         ("variable", "value", "said"),
-        [("REGION", "Atlantis", "no region 'Atlantis' in the table"), ("PUE", "0.5", "a PUE of 0.5 is impossible")],
+        [("REGION", "Atlantis", "no region 'Atlantis' in the table"), ("PUE", "0.5", "PUE 0.5 is impossible")],
     )
     def test_a_region_or_pue_that_is_none_is_refused(
         self, fairmile: Fairmile, recorded: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str

@@ -68,11 +68,11 @@ def test_a_rank_whose_flight_recorder_is_empty_is_who_the_others_wait_for(fairmi
         (place / "dumps" / f"nccl_trace_rank_{rank}").write_text(json.dumps(dump), encoding="utf-8")
     result = fairmile("trace", "analyze", "dumps", "-o", "page.html")
     assert result.code == 0
-    assert "Rank 1 never came to nccl:all_reduce" in result.out
+    assert "Rank 1 never called nccl:all_reduce" in result.out
     assert "no findings" not in result.out + result.err
     assert result.err.splitlines()[0].endswith(", 1 event")
-    assert "note: nccl_trace_rank_1: the flight recorder of rank 1 holds no collective" in result.err
-    assert "Rank 1 never came to" in (place / "page.html").read_text(encoding="utf-8")
+    assert "note: nccl_trace_rank_1: the flight recorder of rank 1 has no collectives" in result.err
+    assert "Rank 1 never called" in (place / "page.html").read_text(encoding="utf-8")
 
 
 def test_an_analysis_shows_each_rank_and_what_to_try(fairmile: Fairmile, place: Path, first: Path) -> None:
@@ -148,7 +148,7 @@ def test_an_export_is_written_once_and_says_so(fairmile: Fairmile, place: Path, 
     whole = sum(file.stat().st_size for file in (place / "two").rglob("*") if file.is_file())
     assert told == f"wrote two/traces.otf2, an archive of {format_size(whole)}\n"
     for option in ([], ["--dry-run"]):
-        assert "one.json is there already" in fairmile("trace", "export", "first", "-o", "one.json", *option).err
+        assert "one.json already exists" in fairmile("trace", "export", "first", "-o", "one.json", *option).err
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_an_export_is_written_once_and_says_so(fairmile: Fairmile, place: Path, 
         (["replay", "first", "--faster", "gemm=quick"], "--faster gemm=quick: expected a number"),
         (["replay", "first", "--faster", "gemm=0"], "gemm cannot change by a factor of 0"),
         (["replay", "first", "--bandwidth", "-1"], "bandwidth cannot change by a factor of -1"),
-        (["replay", "first", "--algorithm", "all_reduce=ring"], "an algorithm's time depends on the network"),
+        (["replay", "first", "--algorithm", "all_reduce=ring"], "--algorithm needs the network of the traced system"),
         (["replay", "first", "--on", "juwels", "--algorithm", "all_reduce=rong"], "no algorithm named 'rong'"),
         (["replay", "first", "--algorithm", "all_reduce=rong"], "no algorithm named 'rong'"),
         (["replay", "first", "--without", "7"], "7"),

@@ -24,6 +24,7 @@ from fairmile.benchmarks.storage import (
     rate_words,
 )
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.costs.collectives.measure import MeasuredBackend, ModelComparison
 from fairmile.costs.collectives.ranks import BACKENDS
@@ -57,7 +58,7 @@ def benchmark() -> None:
 @benchmark.command("ls")
 @json_output(BenchmarkList)
 def list_benchmarks(out: Out) -> None:
-    """List benchmarks, those included with Fairmile first.
+    """List benchmarks, built-in ones first.
 
     \b
     Examples:
@@ -140,15 +141,22 @@ def _print_details(out: Out, name: str, details: BenchmarkDetails) -> None:
 
 @benchmark.command()
 @click.argument("name")
-@click.option("--to", "folder", default=".", metavar="DIR", type=click.Path(path_type=Path), help="Parent folder.")
+@click.option(
+    "--to",
+    "folder",
+    default=".",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Parent folder.  [default: the current one]",
+)
 @click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], help="Kind of benchmark.  [default: learning]")
-@click.option("--dry-run", is_flag=True, help="Show which files would be written, and write nothing.")
+@DRY_RUN
 @json_output(NewBenchmark)
 def new(out: Out, name: str, folder: Path, kind: str, dry_run: bool) -> None:
-    """Create a benchmark of your own: a folder that runs as it is.
+    """Create a folder with a benchmark that runs as it is, to adapt.
 
-    `learning` is a PyTorch model that the harness trains. `program` is any program
-    that prints its metrics.
+    The kind `learning` is a PyTorch model that the harness trains; `program` is any
+    program that prints its metrics.
 
     \b
     Examples:
@@ -169,15 +177,17 @@ def new(out: Out, name: str, folder: Path, kind: str, dry_run: bool) -> None:
 @benchmark.command()
 @click.argument("name", metavar="NAME|FOLDER")
 @click.argument("steps", nargs=-1, metavar="[STEP...]")
-@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter of the benchmark.")
-@click.option("--seed", type=int, help="Random seed of each run; fills FAIRMILE_SEED.")
+@click.option(
+    "-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter of the benchmark; repeatable."
+)
+@click.option("--seed", type=int, metavar="N", help="Random seed, passed as FAIRMILE_SEED.")
 @click.option("--again", is_flag=True, help="Run even if a run with the same inputs exists.")
-@click.option("--dry-run", is_flag=True, help="Show which steps would run, and run nothing.")
+@DRY_RUN
 @json_output(StageRuns, StagePlan)
 def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...], dry_run: bool, **given: Any) -> None:
-    """Run a benchmark step by step. Each step is a run that reads the outputs of the previous steps.
+    """Run a benchmark step by step. Each step is a run that reads the outputs of earlier steps.
 
-    Without STEP all steps run, else those up to the last one named. Finished steps
+    Without STEP, all steps run; otherwise those up to the last STEP. Finished steps
     with the same inputs do not run again.
 
     \b
@@ -222,14 +232,14 @@ def _size(_: click.Context, __: click.Parameter, value: str | None) -> int | Non
 @click.option(
     "--size", callback=_size, metavar="SIZE", help="Size of the large file.  [default: 1 GB, less if space is short]"
 )
-@click.option("--need", callback=_size, metavar="SIZE", default="0", help="Amount of data of the run, which must fit.")
-@click.option("--dry-run", is_flag=True, help="Show what would be measured, and write nothing.")
+@click.option("--need", callback=_size, metavar="SIZE", default="0", help="Size of the data that must fit.")
+@DRY_RUN
 @json_output(StorageRun, StoragePlan)
 def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_run: bool) -> int:
     """Measure the storage of folders and recommend one for the data of a run.
 
     Measures sequential and random access to a large file, operations on small files,
-    and fsync. The result is recorded as a run. All files are removed afterwards.
+    and fsync. Records the result as a run, and removes all files afterwards.
 
     \b
     Examples:
@@ -254,20 +264,24 @@ def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_
     "--ranks", default="2", show_default=True, metavar="COUNTS", help="Numbers of ranks on this machine, such as 2,4."
 )
 @click.option(
-    "--sizes", default="", metavar="SIZES", help="Bytes per rank, such as 1KiB,1MiB.  [default: 4 B to 64 MiB]"
+    "--sizes", default="", metavar="SIZES", help="Sizes per rank, such as 1KiB,1MiB.  [default: 4 B to 64 MiB]"
 )
 @click.option(
-    "--collectives", "named", default="", metavar="NAMES", help="Only these collectives, such as all_reduce,broadcast."
+    "--collectives",
+    "named",
+    default="",
+    metavar="NAMES",
+    help="Measure only these collectives, such as all_reduce,broadcast.",
 )
 @click.option("--for", "lasting", default="300ms", show_default=True, metavar="TIME", help="Time to measure each size.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write points and fits to this file.")
-@click.option("--dry-run", is_flag=True, help="Show which commands would run, and measure nothing.")
+@DRY_RUN
 @json_output(MeasuredBackend, MeasurementPlan)
 def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_run: bool, **options: Any) -> None:
-    """Measure collectives between ranks and fit a model to them.
+    """Measure collectives between ranks, and fit a cost model.
 
-    Uses torch with gloo or NCCL, or MPI. The fit gives latency and bandwidth, and the
-    algorithm whose formula explains the times best.
+    Uses torch with gloo or NCCL, or MPI. The fit gives latency, bandwidth and the
+    algorithm whose formula matches the times best.
 
     \b
     Examples:

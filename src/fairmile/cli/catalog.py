@@ -35,6 +35,7 @@ from fairmile.catalog.results import (
 )
 from fairmile.cli.failures import Failure
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.workspace import Workspace
 
@@ -57,7 +58,8 @@ class _FormatOption(click.Option):
         return [_OWN_FORMAT, *self._registry.names()]
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        self.help = f"{self._what}: {', '.join(self._names())}."
+        default = "" if self.required else "  [default: detected]"
+        self.help = f"{self._what}: {', '.join(self._names())}.{default}"
         return super().get_help_record(ctx)
 
     def _known(self, _: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -78,10 +80,9 @@ _FORMAT = click.option(
     cls=_FormatOption,
     registry=READERS,
     metavar="FORMAT",
-    help="Format of the files (default: detected)",
+    help="Format of the files",
 )
 _KIND = click.option("--kind", metavar="KIND", help="Kind of the asset, when several kinds share the name.")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 _FOLDER = click.Path(path_type=Path, file_okay=False, readable=False)
 _PATH = click.Path(path_type=Path, exists=True)
 _FILE = click.Path(path_type=Path, dir_okay=False, readable=False)
@@ -136,14 +137,14 @@ def _print_verdict(verdict: Checked, out: Out) -> None:
 @_FILES
 @_FORMAT
 @click.option("--anyway", is_flag=True, help="Add assets that the catalog already has under another name.")
-@click.option("--dry-run", is_flag=True, help="Show what would be added; add nothing.")
+@DRY_RUN
 @json_output(Additions)
 def add(files: tuple[Path, ...], format: str | None, anyway: bool, dry_run: bool, out: Out) -> int:
     """Add cards to your catalog, or import descriptions in other formats and from hubs.
 
-    FILE may also be the handle of an asset of a hub: hf://ORG/NAME, zenodo:RECORD or openml:NUMBER.
+    FILE can also be an asset on a hub: hf://ORG/NAME, zenodo:RECORD or openml:NUMBER.
 
-    A file that cannot be added is reported, and the others are still added.
+    Files that cannot be added are reported; the others are added.
 
     \b
     Examples:
@@ -170,14 +171,16 @@ def _print_added(added: Additions, out: Out) -> None:
         Failure.of(failed.error).tell(as_json=False)
 
 
-@catalog.command(short_help="Draft a card from a file, a folder or an address.")
+@catalog.command(short_help="Draft a card from a file, folder or URL.")
 @click.argument("source", metavar="FOLDER|FILE|URL")
-@click.option("--kind", metavar="KIND", help="Kind of the asset (default: by its files).")
-@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="State a property, as in license=CC-BY-4.0.")
-@click.option("--address", default="", metavar="URL", help="Address where others fetch the files.")
+@click.option("--kind", metavar="KIND", help="Kind of the asset.  [default: detected]")
+@click.option(
+    "--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a property, such as license=CC-BY-4.0; repeatable."
+)
+@click.option("--address", default="", metavar="URL", help="URL where others can fetch the files.")
 @click.option("--add", is_flag=True, help="Add the card to your catalog.")
 @click.option("-o", "--out", "target", type=_FILE, metavar="FILE", help="Write the card to this file.")
-@click.option("--replace", is_flag=True, help="Overwrite the file of -o if it differs.")
+@click.option("--replace", is_flag=True, help="Overwrite existing files that differ.")
 @json_output(Description)
 def describe(
     source: str,
@@ -189,14 +192,15 @@ def describe(
     replace: bool,
     out: Out,
 ) -> int:
-    """Draft a card from what is there: files, formats, columns, licence, citation, README, git.
+    """Draft a card from a file, folder or URL: files, formats, columns, licence, citation, README, git.
 
-    Nothing is written without --add or -o. What only the owner can say is listed, each with the command that sets it.
+    Nothing is written without --add or -o. Properties that only the owner knows are listed with the command that
+    sets each.
 
     \b
     Examples:
-      fairmile catalog describe docs/examples/shared-cards
-      fairmile catalog describe data.csv --set license=CC-BY-4.0 --add
+      fairmile catalog describe ./shared-cards
+      fairmile catalog describe tides.tar.gz --set license=CC-BY-4.0 --add
     """
     drafted = Workspace.open(on_progress=out.progress).catalog.describe(
         source, kind=kind, set=_pairs("--set", set_), address=address, target=target, add=add, replace=replace
@@ -261,15 +265,21 @@ def _print_columns(card: Card, out: Out) -> None:
 
 @catalog.command(short_help="Change properties of a card, or create a new version.")
 @click.argument("name")
-@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a property. VALUE is JSON or text.")
-@click.option("--add", "add_", multiple=True, metavar="KEY=VALUE", help="Append to a property, or complete an entry.")
-@click.option("--unset", multiple=True, metavar="KEY", help="Remove a property.")
+@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a property to text or JSON; repeatable.")
 @click.option(
-    "--file", "files", multiple=True, type=_PATH, help="Add a file or folder: size, sha256, format and columns."
+    "--add", "add_", multiple=True, metavar="KEY=VALUE", help="Append to a property, or complete an entry; repeatable."
 )
-@click.option("--address", default="", metavar="URL", help="Address where others fetch the files without one.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Remove a property; repeatable.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=_PATH,
+    help="Add a file or folder with its size, sha256, format and columns; repeatable.",
+)
+@click.option("--address", default="", metavar="URL", help="URL for the files that have none.")
 @_KIND
-@click.option("--dry-run", is_flag=True, help="Print the changed card; write nothing.")
+@DRY_RUN
 @json_output(UpdatedCard)
 def update(
     name: str,
@@ -284,8 +294,8 @@ def update(
 ) -> int:
     """Change properties of a card. A new version creates a new card linked to the old one.
 
-    A card of another catalog is copied into yours and changed there; the copy takes precedence. Values have short
-    forms: creator='NAME (ORCID)', variableMeasured='depth [m]', hyperparameters='lr=0.1, layers=3'.
+    A card of another catalog is copied into yours and changed there; the copy takes precedence. Short forms of
+    values: creator='NAME (ORCID)', variableMeasured='depth [m]', hyperparameters='lr=0.1, layers=3'.
 
     \b
     Examples:
@@ -334,10 +344,10 @@ def _value(key: str, text: str) -> Any:
 
 @catalog.command(short_help="Remove a card from your catalog; a tombstone remains.")
 @click.argument("name")
-@click.option("--reason", default="", metavar="TEXT", help="Reason, kept on the tombstone.")
-@click.option("--successor", default="", metavar="NAME", help="Asset that supersedes it.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason to keep on the tombstone.")
+@click.option("--successor", default="", metavar="NAME", help="Asset that supersedes this one.")
 @_KIND
-@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@DRY_RUN
 @json_output(RemovedCard)
 def rm(name: str, reason: str, successor: str, kind: str | None, dry_run: bool, out: Out) -> int:
     """Remove a card from your catalog. A tombstone remains, and the name stays reserved.
@@ -387,12 +397,12 @@ def versions(name: str, kind: str | None, out: Out) -> int:
 @click.option("-o", "--out", "target", type=_FOLDER, metavar="FOLDER", help="Write the files into this folder.")
 @click.option("--replace", is_flag=True, help="Overwrite existing files that differ.")
 @_KIND
-@click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
+@DRY_RUN
 @json_output(ExportedDocuments)
 def export(
     name: str, format: str, target: Path | None, replace: bool, kind: str | None, dry_run: bool, out: Out
 ) -> int:
-    """Export an asset's description to another format. It is printed, or written to a folder.
+    """Export an asset's description to another format: print it, or write it to a folder.
 
     \b
     Examples:
@@ -420,7 +430,7 @@ def _print_documents(documents: ExportedDocuments, out: Out) -> None:
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @json_output(Contents)
 def digest(paths: tuple[Path, ...], out: Out) -> int:
-    """Print size, sha256, content digest and SWHID of files and folders, in the form that cards use.
+    """Print size, sha256, content digest and SWHID of files and folders, as cards use them.
 
     \b
     Example:
@@ -439,13 +449,13 @@ def _print_contents(contents: Contents, out: Out) -> None:
 
 @catalog.command(short_help="Update the copies of sources.")
 @click.argument("names", metavar="[SOURCE]...", nargs=-1)
-@click.option("--allow-empty", is_flag=True, help="Remove the cards of a source that no longer lists any.")
-@_DRY_RUN
+@click.option("--allow-empty", is_flag=True, help="Accept a source without cards, and remove its earlier cards.")
+@DRY_RUN
 @json_output(SyncReports)
 def sync(names: tuple[str, ...], allow_empty: bool, dry_run: bool, out: Out) -> int:
-    """Update the copies of all sources, or of those named.
+    """Update the copies of all sources, or of the given ones.
 
-    A source that fails is reported. Its last copy stays in use, and the other sources are still updated.
+    Sources that fail are reported and keep their last copy; the others are updated.
 
     \b
     Example:
@@ -480,7 +490,7 @@ def _print_report(report: SyncReport, out: Out, dry_run: bool) -> None:
 
 
 @catalog.command()
-@_DRY_RUN
+@DRY_RUN
 @json_output(Refresh)
 def reindex(dry_run: bool, out: Out) -> int:
     """Rebuild the search index from the files.
@@ -502,8 +512,8 @@ def _print_refresh(report: Refresh, out: Out) -> None:
 
 @catalog.command(short_help="Write a catalog as a folder for a web server.")
 @click.argument("target", metavar="FOLDER", type=_FOLDER)
-@click.option("--catalog", "name", metavar="NAME", help="Catalog to publish (default: yours).")
-@_DRY_RUN
+@click.option("--catalog", "name", metavar="NAME", help="Catalog to publish.  [default: yours]")
+@DRY_RUN
 @json_output(Publication)
 def publish(target: Path, name: str | None, dry_run: bool, out: Out) -> int:
     """Write a catalog as a folder that any web server can serve as a source.
@@ -522,22 +532,22 @@ def publish(target: Path, name: str | None, dry_run: bool, out: Out) -> int:
 
 @catalog.group(cls=LazyGroup)
 def source() -> None:
-    """Add, list and remove sources: catalogs of others in a folder, a git repository or at a web address."""
+    """Add, list and remove sources: catalogs in a folder, a git repository or on the web."""
 
 
 @source.command("add")
 @click.argument("name")
 @click.argument("location")
 @click.option(
-    "--type", "type_", type=click.Choice(["folder", "git", "web"]), help="Type of source (default: by the location)."
+    "--type", "type_", type=click.Choice(["folder", "git", "web"]), help="Type of source.  [default: detected]"
 )
 @click.option("--revision", default="", metavar="REVISION", help="Git branch, tag or commit to pin.")
-@_DRY_RUN
+@DRY_RUN
 @json_output(AddedSource)
 def source_add(name: str, location: str, type_: str | None, revision: str, dry_run: bool, out: Out) -> int:
     """Add a source and copy its cards.
 
-    LOCATION is a folder, a git repository, or a web address with an index.json.
+    LOCATION is a folder, a git repository, or a URL with an index.json.
 
     \b
     Example:
@@ -586,7 +596,7 @@ def _state(catalog: CatalogDict) -> str:
 
 @source.command("rm")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @json_output(SourceRemoval)
 def source_rm(name: str, dry_run: bool, out: Out) -> int:
     """Remove a source and its copy.

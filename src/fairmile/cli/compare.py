@@ -21,9 +21,9 @@ _MOST_SIDE_BY_SIDE = 4
 
 @click.command()
 @click.argument("references", metavar="RUN...", nargs=-1, required=True)
-@click.option("--metric", "-m", "metrics", multiple=True, help="Compare only this metric; may be repeated.")
+@click.option("--metric", "-m", "metrics", multiple=True, help="Compare only this metric; repeatable.")
 @click.option(
-    "--reference", type=click.Path(path_type=Path), help="File of reference values with tolerances, per system."
+    "--reference", type=click.Path(path_type=Path), help="File of reference values and tolerances for each system."
 )
 @click.option(
     "--confidence", type=click.FloatRange(0, 1, True, True), default=0.95, show_default=True, help="Confidence level."
@@ -32,11 +32,11 @@ _MOST_SIDE_BY_SIDE = 4
 def compare(
     out: Out, references: Sequence[str], metrics: Sequence[str], reference: Path | None, confidence: float
 ) -> int:
-    """Compare runs, groups of repeats or all runs of a name with the first one.
+    """Compare runs, groups of repeats, or all runs of a name with the first RUN.
 
     RUN is an id, a group or a name. A single group shows its spread. A group is called
-    better or worse only if the difference exceeds the noise. With --reference the exit
-    code is 1 if a metric is outside its tolerance.
+    better or worse only if the difference exceeds the noise. With --reference, the
+    exit code is 1 if a metric is outside its tolerance.
 
     \b
     Examples:

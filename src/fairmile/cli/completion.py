@@ -5,11 +5,13 @@ from __future__ import annotations
 import click
 
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
 from fairmile.completion import Completion, CompletionScript, install, script, uninstall
 
-_SHELL = click.option("--shell", default="", metavar="SHELL", help="bash, zsh or fish.  [default: your login shell]")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="List the files that would change; change nothing.")
+_SHELL = click.option(
+    "--shell", default="", metavar="SHELL", help="Shell: bash, zsh or fish.  [default: your login shell]"
+)
 
 
 @click.group(cls=LazyGroup)
@@ -19,12 +21,13 @@ def completion() -> None:
 
 @completion.command("install")
 @_SHELL
-@_DRY_RUN
+@DRY_RUN
 @json_output(Completion)
 def install_(out: Out, shell: str, dry_run: bool) -> None:
-    """Set up completion. A second time changes nothing.
+    """Set up completion for your shell.
 
-    bash and zsh get a marked block in ~/.bashrc or ~/.zshrc, fish a file of its own.
+    Adds a marked block to ~/.bashrc or ~/.zshrc, or a file for fish. Running it again
+    changes nothing.
 
     \b
     Examples:
@@ -35,7 +38,7 @@ def install_(out: Out, shell: str, dry_run: bool) -> None:
 
 @completion.command("uninstall")
 @_SHELL
-@_DRY_RUN
+@DRY_RUN
 @json_output(Completion)
 def uninstall_(out: Out, shell: str, dry_run: bool) -> None:
     """Remove what `install` wrote.
@@ -51,7 +54,7 @@ def uninstall_(out: Out, shell: str, dry_run: bool) -> None:
 @_SHELL
 @json_output(CompletionScript)
 def show(out: Out, shell: str) -> None:
-    """Print the script of a shell, to install it yourself.
+    """Print the completion script of a shell, to install it yourself.
 
     \b
     Examples:

@@ -16,7 +16,7 @@ from fairmile.workspace import Workspace
 @click.command()
 @json_output(Diagnosis)
 def doctor(out: Out) -> int:
-    """Show what is missing for what and how to fix it, settings with their origin, catalogs and pools."""
+    """Check the installation: missing parts and how to fix them, settings, catalogs and pools."""
     out.show(Workspace.open(on_progress=out.progress).diagnose(), lambda diagnosis: _print_diagnosis(diagnosis, out))
     return 0
 

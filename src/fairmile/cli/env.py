@@ -13,6 +13,7 @@ import click
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.envs.containers import Packaged
 from fairmile.envs.envs import Command, EnvPlan, Removals, RemovedEnvironment
@@ -23,7 +24,6 @@ from fairmile.workspace import Workspace
 
 _SHORT = 16
 _COLOURS = {"ready": "green", "failed": "red", "building": "yellow", "unfinished": "yellow"}
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 
 
 @click.group(cls=LazyGroup)
@@ -71,7 +71,7 @@ def _row(each: Environment, out: Out) -> list[str]:
 @click.argument("environment", metavar="ENV")
 @json_output(EnvironmentDetails)
 def show(environment: str, out: Out) -> int:
-    """Describe one environment: packages, who built it, output of its checks.
+    """Describe an environment: packages, build, output of its checks.
 
     \b
     Example:
@@ -117,16 +117,16 @@ def _print_packages(environment: Environment, out: Out) -> None:
     callback=lambda _context, _parameter, text: parse_duration(text),
     default="1d",
     metavar="DURATION",
-    help="Maximum time to wait for another process that is building it.  [default: 1d]",
+    help="Maximum time to wait for another process that builds it.  [default: 1d]",
 )
-@_DRY_RUN
+@DRY_RUN
 @json_output(Environment, EnvPlan)
 @notifies
 def build(environment: str, wait: float, dry_run: bool, out: Out) -> int:
     """Build an environment, or its missing parts, and check it.
 
-    Concurrent requests build it once: one process builds, the others wait. Finished
-    steps of an interrupted build are kept. A ready environment is read-only.
+    If several processes request it, one builds and the others wait. Finished steps of
+    an interrupted build are kept. A finished environment is read-only.
 
     \b
     Example:
@@ -167,10 +167,10 @@ def _print_plan(out: Out, plan: EnvPlan) -> None:
 @env.command()
 @click.argument("environment", metavar="ENV")
 @click.option("--force", is_flag=True, help="Remove it even while it is in use.")
-@_DRY_RUN
+@DRY_RUN
 @json_output(RemovedEnvironment)
 def rm(environment: str, force: bool, dry_run: bool, out: Out) -> int:
-    """Remove an environment; refused while it is in use.
+    """Remove an environment, unless it is in use.
 
     \b
     Example:
@@ -194,10 +194,10 @@ def _print_removed(out: Out, removed: RemovedEnvironment) -> None:
     metavar="DURATION",
     help="Remove environments not used for this long.  [default: 30d]",
 )
-@_DRY_RUN
+@DRY_RUN
 @json_output(Removals)
 def gc(older_than: float, dry_run: bool, out: Out) -> int:
-    """Remove environments not used for a long time, and abandoned builds.
+    """Remove unused environments and abandoned builds.
 
     \b
     Example:
@@ -222,7 +222,7 @@ def _print_removals(out: Out, removals: Removals, older_than_s: float) -> None:
 @env.command()
 @click.argument("environment", metavar="ENV")
 @click.argument("argv", metavar="[-- PROGRAM...]", nargs=-1, type=click.UNPROCESSED)
-@_DRY_RUN
+@DRY_RUN
 @json_output(Command)
 def shell(environment: str, argv: tuple[str, ...], dry_run: bool, out: Out) -> int:
     """Start a shell in an environment, or run one program in it.
@@ -245,15 +245,17 @@ def shell(environment: str, argv: tuple[str, ...], dry_run: bool, out: Out) -> i
 
 @env.command()
 @click.argument("environment", metavar="ENV")
-@click.option("--format", "form", default="yaml", metavar="FORM", help=f"{', '.join(FORMATS)}.  [default: yaml]")
+@click.option(
+    "--format", "form", default="yaml", metavar="FORM", help=f"Format: {', '.join(FORMATS)}.  [default: yaml]"
+)
 @click.option("--to", "folder", metavar="FOLDER", help="Write the files to this folder instead of printing the text.")
-@click.option("--base", default="", metavar="IMAGE", help="Base image of a dockerfile or apptainer definition.")
-@_DRY_RUN
+@click.option("--base", default="", metavar="IMAGE", help="Base image for the formats dockerfile and apptainer.")
+@DRY_RUN
 @json_output(Packaged)
 def export(environment: str, form: str, folder: str | None, base: str, dry_run: bool, out: Out) -> int:
     """Print an environment in the format of another tool, with every version as built.
 
-    The name of a shell as FORM prints the lines that activate it in a script.
+    With the name of a shell as FORM, prints the lines that activate it in a script.
 
     \b
     Example:
@@ -276,8 +278,8 @@ def _print_export(out: Out, exported: Packaged, dry_run: bool) -> None:
 
 @env.command()
 @click.argument("environment", metavar="ENV")
-@click.option("--system", default="", metavar="NAME", help="Show this machine name beside the environment's name.")
-@_DRY_RUN
+@click.option("--system", default="", metavar="NAME", help="Machine name to show beside the environment's name.")
+@DRY_RUN
 @json_output(InstalledKernel)
 def kernel(environment: str, system: str, dry_run: bool, out: Out) -> int:
     """Install a Jupyter kernel that starts in an environment.

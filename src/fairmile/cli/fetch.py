@@ -12,6 +12,7 @@ from fairmile.base.progress import TerminalLine, TransferProgress
 from fairmile.base.units import format_size
 from fairmile.catalog.fetched import Fetched, FetchedAssets
 from fairmile.cli.notices import notifies
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.plan import Plans
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME|URL…")
 @click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Write the files to this folder as well.")
-@click.option("--pool", metavar="POOL", help="Pool to store into (default: the best one with enough space).")
+@click.option("--pool", metavar="POOL", help="Pool to store into.  [default: the best one with enough space]")
 @click.option("--fresh", is_flag=True, help="Download again even if the store has it.")
 @click.option("--limit", type=int, metavar="N", help="Fetch only the first N files.")
-@click.option("--sha256", metavar="DIGEST", help="Expected sha256 of the file at an address.")
-@click.option("--unpack", is_flag=True, help="Unpack the archive at an address.")
+@click.option("--sha256", metavar="DIGEST", help="Expected sha256 of the file at a URL.")
+@click.option("--unpack", is_flag=True, help="Unpack the archive at a URL.")
 @click.option("--replace", is_flag=True, help="Overwrite files in --to that differ.")
 @click.option("--access-granted", is_flag=True, help="Confirm that you may access data whose card restricts access.")
-@click.option("--dry-run", is_flag=True, help="Show sizes, pool and sources; fetch nothing.")
+@DRY_RUN
 @json_output(FetchedAssets, Plans)
 @notifies
 def fetch(
@@ -47,10 +48,10 @@ def fetch(
     access_granted: bool,
     dry_run: bool,
 ) -> None:
-    """Download assets or addresses into the store, verified, from all mirrors in parallel.
+    """Download assets or URLs into the store, verified, from all mirrors in parallel.
 
-    Content that the store already has is not downloaded again. An interrupted transfer resumes where it
-    stopped. A transfer starts only if a pool has enough space.
+    Content in the store is not downloaded again. An interrupted transfer resumes where it stopped. A transfer
+    starts only if a pool has enough space.
 
     \b
     Examples:

@@ -18,6 +18,7 @@ from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.job_options import job_options, spec_from, submit_options
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
+from fairmile.cli.options import DRY_RUN, SectionedCommand
 from fairmile.cli.out import Out, count, json_output
 from fairmile.jobs.diagnosis import Diagnosis
 from fairmile.jobs.job_status import (
@@ -37,7 +38,7 @@ from fairmile.workspace import Workspace
 _COLOURS = {State.DONE: "green", State.RUNNING: "green", State.QUEUED: "yellow", State.HELD: "yellow"}
 _SHOWN_TASKS = 20
 _ENVIRONMENT = click.option(
-    "--environment", default="", metavar="ENV", help="Run in this environment; `fairmile env ls` lists them."
+    "--environment", default="", metavar="ENV", help="Environment to run in; `fairmile env ls` lists them."
 )
 
 
@@ -45,24 +46,23 @@ _ENVIRONMENT = click.option(
 def job() -> None:
     """Submit programs to a system, follow them, and read their results.
 
-    JOB is an id from `fairmile job ls`, or the start or end of one. Jobs keep running
-    when you log out. Each job has a folder with everything about it, so any later
-    command finds it.
+    JOB is an id from `fairmile job ls`, or its unique start or end. Jobs keep running
+    when you log out. Each job keeps its script, output and status in its own folder.
     """
 
 
-@job.command()
+@job.command(cls=SectionedCommand)
 @job_options
 @submit_options
 @_ENVIRONMENT
-@click.option("--wait", is_flag=True, help="Wait for the job and print its output. Exit code 1 unless it succeeds.")
-@click.option("--dry-run", is_flag=True, help="Print the script; submit nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the job and print its output; exit with 1 if it fails.")
+@DRY_RUN
 @json_output(JobStatus, JobList, JobPlan)
 @notifies
 def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **options: Any) -> int:
     """Submit a program to a system, or start it on this machine.
 
-    With --wait, --json prints a list of one job.
+    --dry-run prints the job script. With --wait, --json prints a list of one job.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def _print_submitted(out: Out, job: JobStatus, more: str = "") -> None:
     out.hint(f"`fairmile job show {job.id}` shows its status")
 
 
-@job.command()
+@job.command(cls=SectionedCommand)
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
     "--at-once",
@@ -108,8 +108,8 @@ def _print_submitted(out: Out, job: JobStatus, more: str = "") -> None:
 @job_options(program=False)
 @submit_options
 @_ENVIRONMENT
-@click.option("--wait", is_flag=True, help="Wait for all commands. Exit code 1 unless all succeed.")
-@click.option("--dry-run", is_flag=True, help="Print what would be submitted; submit nothing.")
+@click.option("--wait", is_flag=True, help="Wait for all commands; exit with 1 if one fails.")
+@DRY_RUN
 @json_output(JobStatus, JobList, PackPlan)
 @notifies
 def pack(
@@ -155,7 +155,7 @@ def _commands(file: Path) -> list[list[str]]:
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
-            problem = Problem(f"a quote is not closed: {line.strip()!r}", file=str(file), line=number)
+            problem = Problem(f"unclosed quote: {line.strip()!r}", file=str(file), line=number)
             raise InvalidDocument([problem]) from error
         if words:
             commands.append(words)
@@ -229,10 +229,10 @@ def _print_diagnosis(status: JobStatus, diagnosis: Diagnosis | None, out: Out) -
 
 
 @job.command()
-@click.option("--live", is_flag=True, help="List unfinished jobs only.")
+@click.option("--live", is_flag=True, help="List only unfinished jobs.")
 @json_output(JobList)
 def ls(out: Out, live: bool) -> int:
-    """List jobs, the newest first.
+    """List jobs, newest first.
 
     \b
     Example:
@@ -319,7 +319,7 @@ def _facts(job: JobStatus) -> list[tuple[str, str]]:
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the job ends.")
 @json_output(JobLog)
 def log(out: Out, job: str, task: int | None, errors: bool, follow: bool) -> int:
-    """Print the output of a job, even while it runs. For an array, print that of task 0.
+    """Print the output of a job, even while it runs. For an array, the default is task 0.
 
     \b
     Examples:
@@ -342,11 +342,11 @@ def _print_log(out: Out, pieces: Iterable[bytes]) -> None:
 
 @job.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--timeout", metavar="TIME", help="Stop waiting after this time, such as 90, 10m or 2h.")
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this time, such as 90s or 2h.")
 @json_output(JobList)
 @notifies
 def wait(out: Out, jobs: tuple[str, ...], timeout: str | None) -> int:
-    """Wait for jobs to end. The exit code is 1 unless all succeed.
+    """Wait for jobs to end; exit with 1 if one fails.
 
     \b
     Example:
@@ -357,10 +357,10 @@ def wait(out: Out, jobs: tuple[str, ...], timeout: str | None) -> int:
 
 @job.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Print what would be cancelled; cancel nothing.")
+@DRY_RUN
 @json_output(JobList)
 def cancel(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
-    """Cancel jobs that are queued or running.
+    """Cancel queued or running jobs.
 
     \b
     Example:
@@ -384,9 +384,9 @@ def _print_cancelled(out: Out, jobs: JobList, dry_run: bool) -> None:
     type=click.Path(path_type=Path),
     default=Path(),
     metavar="FOLDER",
-    help="Copy the files into this folder.  [default: .]",
+    help="Copy the files into this folder.  [default: the current one]",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be copied; copy nothing.")
+@DRY_RUN
 @json_output(CopiedFiles)
 def bring(out: Out, job: str, to: Path, dry_run: bool) -> int:
     """Copy the declared output files of a job from the system it ran on.
@@ -410,10 +410,10 @@ def _print_copied(out: Out, files: CopiedFiles, dry_run: bool) -> None:
 
 @job.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
+@DRY_RUN
 @json_output(RemovedJobs)
 def rm(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
-    """Remove jobs that have ended, with their folders.
+    """Remove ended jobs and their folders.
 
     \b
     Example:

@@ -30,9 +30,7 @@ _OF_A_PROGRAM = (
 )
 
 _OPTIONS = (
-    click.option(
-        "--on", default="laptop", metavar="SYSTEM", help="System to run on.  [default: laptop, which is this machine]"
-    ),
+    click.option("--on", default="laptop", metavar="SYSTEM", help="System to run on.  [default: this machine]"),
     click.option("--software", multiple=True, metavar="NAME", help="Load this framework, such as ddp; repeatable."),
     click.option("--nodes", type=_COUNT, metavar="N", help="Number of nodes."),
     click.option("--time", metavar="TIME", help="Time limit, such as 1:00:00 or 90m."),
@@ -45,38 +43,49 @@ _OPTIONS = (
     click.option("--memory", metavar="SIZE", help="Memory per node, such as 64GiB."),
     click.option("--exclusive/--shared", default=None, help="Request whole nodes, or share them with other jobs."),
     *_OF_A_PROGRAM,
-    click.option("--signal", metavar="NAME@TIME", help="Send this signal that long before the limit, as USR1@120."),
-    click.option("--name", default="", metavar="NAME", help="Name of the job."),
+    click.option(
+        "--signal", metavar="NAME@TIME", help="Send a signal this long before the time limit, such as USR1@120s."
+    ),
+    click.option("--name", default="", metavar="NAME", help="Name to list it under."),
     click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set an environment variable; repeatable."),
-    click.option("--option", multiple=True, metavar="OPTION", help="Pass an option to the scheduler unchanged."),
-    click.option("--requeue/--no-requeue", default=True, help="Restart the job after a node failure.  [default: yes]"),
+    click.option(
+        "--option", multiple=True, metavar="OPTION", help="Pass an option to the scheduler unchanged; repeatable."
+    ),
+    click.option(
+        "--requeue/--no-requeue", default=True, help="Restart the job after a node failure, or not.  [default: requeue]"
+    ),
 )
 
 _SUBMIT_OPTIONS = (
-    click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="Copy a file into the job's folder."),
+    click.option(
+        "--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="Copy a file into the job's folder; repeatable."
+    ),
     click.option(
         "--output-file",
         "outputs",
         multiple=True,
         metavar="NAME",
-        help="Declare an output file, which `job bring` copies.",
+        help="Declare an output file for `job bring` to copy; repeatable.",
     ),
     click.option(
-        "--after", multiple=True, metavar="JOB[:WHEN]", help="Start after another job; WHEN is ok, failed or any."
+        "--after",
+        multiple=True,
+        metavar="JOB[:WHEN]",
+        help="Start after another job ended WHEN: ok, failed or any; repeatable.  [default: ok]",
     ),
     click.option(
         "--retries",
         type=click.IntRange(0, 100),
         default=0,
         metavar="N",
-        help="Resubmit up to N times after a failure such as a lost node.",
+        help="Resubmit up to N times after a failure such as a lost node.  [default: 0]",
     ),
     click.option("--key", default="", metavar="KEY", help="Submit at most one job with this key."),
     click.option(
         "--folder",
         default="",
         metavar="FOLDER",
-        help="Run in this folder.  [default: the job's own folder, which shows the current one]",
+        help="Folder to run in.  [default: the job's folder, with the files of the current one in view]",
     ),
 )
 
@@ -165,7 +174,7 @@ def _problem(error: Mapping[str, Any]) -> Problem:
     if kind == "value_error":
         message = str(context["error"])
     elif kind == "string_pattern_mismatch":
-        message = f"expected {_FORMS.get(field, 'one word that a header line can hold')}, found {given!r}"
+        message = f"expected {_FORMS.get(field, 'one word without spaces or quotes')}, found {given!r}"
     elif kind == "literal_error":
         message = f"expected {context['expected']}, found {given!r}"
     else:
@@ -178,7 +187,7 @@ def _problem(error: Mapping[str, Any]) -> Problem:
 def _array(text: str) -> Array:
     count, _, at_once = text.partition("%")
     if not count.isdecimal() or (at_once and not at_once.isdecimal()):
-        raise UsageError(f"{text!r} is no array", hint="write '100', or '100%8' for 8 at once")
+        raise UsageError(f"{text!r} is not an array", hint="write '100', or '100%8' to run 8 concurrently")
     return Array(count=int(count), at_once=int(at_once) if at_once else None)
 
 
@@ -191,7 +200,7 @@ def _signal(text: str) -> Signal:
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"--env {text!r} sets nothing", hint="write --env NAME=VALUE")
+        raise UsageError(f"--env {text!r} is not KEY=VALUE", hint="write --env KEY=VALUE")
     return name, value
 
 

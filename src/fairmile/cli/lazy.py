@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairmile.base.words import did_you_mean
+from fairmile.cli.options import write_sections
 
 if TYPE_CHECKING:
     from fairmile.cli.main import Entry
@@ -20,9 +21,16 @@ _SUMMARY = 200
 class LazyGroup(click.Group):
     """A group over a table of commands; listing them imports none."""
 
-    def __init__(self, *args: Any, entries: Mapping[str, Entry] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        entries: Mapping[str, Entry] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._entries = dict(entries or {})
+        self._sections = dict(sections or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self._entries, *self.commands]
@@ -51,7 +59,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, entry.summary) for name, entry in self._entries.items()]
-        rows += [(name, command.get_short_help_str(_SUMMARY)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        rows = {name: entry.summary for name, entry in self._entries.items()}
+        rows |= {name: command.get_short_help_str(_SUMMARY) for name, command in self.commands.items()}
+        sections = {title: [(name, rows.pop(name)) for name in names] for title, names in self._sections.items()}
+        write_sections(formatter, {**sections, "Commands": list(rows.items())})

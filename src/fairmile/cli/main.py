@@ -28,30 +28,39 @@ class Entry:
 _INTERRUPTED = 130
 _STARTING = ("run", "sweep", "tune", "job")  # commands that take a program with its arguments
 COMMANDS = {
-    "search": Entry("fairmile.cli.search", "search", "Find assets in every catalog."),
-    "show": Entry("fairmile.cli.show", "show", "Describe an asset, and show its FAIR score."),
+    "search": Entry("fairmile.cli.search", "search", "Search all catalogs for models, data sets and benchmarks."),
+    "show": Entry("fairmile.cli.show", "show", "Describe an asset and its FAIR score."),
     "match": Entry("fairmile.cli.match", "match", "Match models and data sets, with reasons."),
-    "fetch": Entry("fairmile.cli.fetch", "fetch", "Download assets or addresses into the store."),
+    "fetch": Entry("fairmile.cli.fetch", "fetch", "Download assets or URLs into the store."),
     "run": Entry("fairmile.cli.run", "run", "Run a program, an asset or a file, and record it."),
     "rerun": Entry("fairmile.cli.run", "rerun", "Repeat a run from its record, and show what differs."),
     "sweep": Entry("fairmile.cli.sweep", "sweep", "Run a program over all combinations of parameter values."),
     "tune": Entry("fairmile.cli.tune", "tune", "Search a parameter space for the best values."),
-    "status": Entry("fairmile.cli.status", "status", "Show what runs, its progress and expected end."),
+    "status": Entry("fairmile.cli.status", "status", "Show active work, its progress and expected end."),
     "compare": Entry("fairmile.cli.compare", "compare", "Compare runs, and tell differences from noise."),
     "report": Entry("fairmile.cli.report", "report", "Write a report of runs as one HTML file."),
-    "predict": Entry("fairmile.cli.predict", "predict", "Tell before a job runs: does it fit, how long, how far."),
-    "trace": Entry("fairmile.cli.trace", "trace", "Record all ranks of a program; see where the time went."),
+    "predict": Entry("fairmile.cli.predict", "predict", "Predict memory, time and scaling before a job runs."),
+    "trace": Entry("fairmile.cli.trace", "trace", "Record all ranks of a program, and see where time went."),
     "watch": Entry("fairmile.cli.watch", "watch", "Measure power, energy and load of a program or the machine."),
     "catalog": Entry("fairmile.cli.catalog", "catalog", "Check, add, change and exchange cards; manage sources."),
     "store": Entry("fairmile.cli.store", "store", "Manage stored data: list, verify, repair, clean up, pin, pools."),
     "system": Entry("fairmile.cli.system", "system", "Describe machines: partitions, modules, probes, job scripts."),
     "env": Entry("fairmile.cli.env", "env", "Build, check and use software environments."),
-    "job": Entry("fairmile.cli.job", "job", "Submit programs to a system, follow them, read their results."),
+    "job": Entry("fairmile.cli.job", "job", "Submit jobs to a system, follow them, and copy their results."),
     "runs": Entry("fairmile.cli.runs", "runs", "List, show, pack, export and import recorded runs."),
     "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "List and create benchmarks; measure storage."),
-    "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings of a project."),
-    "completion": Entry("fairmile.cli.completion", "completion", "Set up completion in bash, zsh or fish."),
-    "doctor": Entry("fairmile.cli.doctor", "doctor", "Show what is missing for what, and how to fix it."),
+    "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings file of a project."),
+    "completion": Entry("fairmile.cli.completion", "completion", "Set up shell completion for bash, zsh or fish."),
+    "doctor": Entry("fairmile.cli.doctor", "doctor", "Check the installation, and show how to fix what is missing."),
+}
+
+_SECTIONS = {
+    "Run": ("run", "rerun", "sweep", "tune", "status"),
+    "Results": ("compare", "report", "runs"),
+    "Models and data": ("search", "show", "match", "fetch", "catalog", "store"),
+    "Performance": ("predict", "trace", "watch", "benchmark"),
+    "Machines and software": ("job", "system", "env"),
+    "Setup": ("doctor", "completion", "trust"),
 }
 
 
@@ -162,18 +171,24 @@ def command_group() -> click.Group:
 
     from fairmile.cli.lazy import LazyGroup
 
-    @click.group(cls=LazyGroup, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.group(
+        cls=LazyGroup,
+        entries=COMMANDS,
+        sections=_SECTIONS,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     @click.version_option(__version__, "-V", "--version", message="fairmile %(version)s")
     def fairmile() -> None:
-        """From the name of an AI model for science to a result that anyone can find, rerun and trust.
+        """Find, run, measure and reproduce AI models for science.
 
-        Every command takes --json. An error is one sentence; --debug adds the traceback.
+        Every command takes --json. Add --debug to see the traceback of an error.
 
         \b
         Examples:
+          fairmile run train.py --lr 0.1
+          fairmile sweep -j 2 train.py --lr 0.1,0.01 --seed 1..3
+          fairmile report last -o train.html
           fairmile search cosmology kind:model
-          fairmile show model/cosmoflow --fair
-          fairmile match --model cosmoflow
           fairmile fetch dataset/mnist --dry-run
         """
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SHORT_S = 10.0  # work that ends sooner is never announced by settings, so that none are read for it
-_HELP = "Notify at the end: an e-mail address, a web address or a command; may be repeated.  [default: notify.to]"
+_HELP = "Notify an e-mail address, a URL or a command at the end; repeatable.  [default: setting notify.to]"
 
 
 def notifies(command: F) -> F:
@@ -37,7 +37,7 @@ def notifies(command: F) -> F:
             raise
         is_left = options.get("dry_run") or options.get("wait") is False
         if is_left and notify:
-            out.say("note: nobody is notified, since this command does not wait for an end")
+            out.say("note: --notify has no effect, because this command does not wait for the end")
         elif not is_left and code != _INTERRUPTED:
             summary = out.result.summary() if out.result is not None else ""
             _announce(out, notify, began, code or 0, summary)
@@ -68,4 +68,4 @@ def _announce(out: Out, notify: tuple[str, ...], began: float, code: int, summar
     try:
         Workspace.open().notify(notice, notify, on_problem=lambda problem: out.say(f"warning: {problem}"))
     except FairmileError as error:  # settings that cannot be read now must not undo what was done
-        out.say(f"warning: nobody was notified: {error}")
+        out.say(f"warning: notification failed: {error}")

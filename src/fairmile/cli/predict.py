@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN, SectionedCommand
 from fairmile.cli.out import Out, json_output
 from fairmile.costs.devices import device_names
 from fairmile.costs.operators.calibrate import Calibrated
@@ -30,13 +31,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TOP = 8
 
 
+class _PredictCommand(SectionedCommand):
+    sections: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Step": (
+            *("-a", "--precision", "--accumulate", "--checkpointing", "--channels-last"),
+            *("--optimizer-form", "--inference", "--batch-argument", "--allocator"),
+        ),
+        "GPU": ("--gpu", "--list-gpus", "--largest"),
+        "Parallelism": (
+            *("--data", "--zero", "--tensor", "--sequence-parallel"),
+            *("--pipeline", "--micro-batches", "--offload"),
+        ),
+        "Input pipeline": ("--storage", "--sample-size", "--workers", "--decode"),
+        "Scaling": ("--on", "--gpus", "--weak", "--batch", "--samples", "--price"),
+    }
+
+
 @click.group(cls=LazyGroup)
 def predict() -> None:
     """Predict memory, time and scaling of a training step before it runs.
 
-    TARGET is a benchmark, a model of the catalog, FILE.py:FUNCTION, or a description in YAML.
-    FUNCTION returns an object with `model`, `loss` (called with the model, makes its inputs, returns
-    a number), `optimizer` (called with the parameters; None for inference) and `precision`.
+    TARGET is a benchmark, a model of the catalog, FILE.py:FUNCTION, or a YAML description.
+    FUNCTION returns an object with `model`, `loss`, `optimizer` and `precision`. `loss(model)` creates
+    the inputs and returns the loss. `optimizer(parameters)` returns the optimizer; None means inference.
     No GPU is needed.
     """
 
@@ -52,6 +69,7 @@ def _target_options(command: F) -> F:
         click.option(
             "--accumulate",
             type=click.IntRange(min=1),
+            metavar="N",
             default=1,
             show_default=True,
             help="Number of batches per optimizer step.",
@@ -59,9 +77,9 @@ def _target_options(command: F) -> F:
         click.option(
             "--checkpointing",
             is_flag=True,
-            help="Recompute activations. Needs a description, or a model with gradient_checkpointing_enable.",
+            help="Recompute activations; for YAML descriptions and models with gradient_checkpointing_enable.",
         ),
-        click.option("--channels-last", is_flag=True, help="Use channels-last memory layout."),
+        click.option("--channels-last", is_flag=True, help="Use channels-last memory format."),
         click.option("--optimizer-form", type=click.Choice(FORMS), help="Implementation of the optimizer step."),
         click.option("--inference", is_flag=True, help="Predict the forward pass only."),
     ]
@@ -71,7 +89,7 @@ def _target_options(command: F) -> F:
 
 
 def _gpu_options(command: F) -> F:
-    return click.option("--gpu", default=GPU, show_default=True, help="GPU model; see --list-gpus.")(
+    return click.option("--gpu", default=GPU, show_default=True, help="GPU model; --list-gpus lists them.")(
         click.option(
             "--list-gpus",
             is_flag=True,
@@ -89,7 +107,7 @@ def _page_option(content: str) -> Callable[[F], F]:
         "-o",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help=f"Also write an HTML page with {content}.",
+        help=f"Also write an HTML page with {content} to this file.",
     )
 
 
@@ -127,26 +145,38 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-@predict.command()
+@predict.command(cls=_PredictCommand)
 @_target_options
 @_gpu_options
 @click.option("--largest", is_flag=True, help="Find the largest batch that fits.")
 @click.option("--batch-argument", default="", metavar="NAME", help="Argument that sets the batch size, for --largest.")
 @click.option("--allocator", default="", metavar="TEXT", help="Value of PYTORCH_CUDA_ALLOC_CONF.")
-@click.option("--data", type=click.IntRange(min=1), default=1, help="Degree of data parallelism (replicas).")
-@click.option("--zero", type=click.IntRange(0, 3), default=0, help="ZeRO stage; 3 is FSDP.")
-@click.option("--tensor", type=click.IntRange(min=1), default=1, help="Degree of tensor parallelism.")
-@click.option("--sequence-parallel", is_flag=True, help="Use sequence parallelism among the tensor-parallel ranks.")
-@click.option("--pipeline", type=click.IntRange(min=1), default=1, help="Number of pipeline stages.")
-@click.option("--micro-batches", type=click.IntRange(min=1), default=1, help="Micro-batches per step and replica.")
+@click.option(
+    "--data",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    help="Degree of data parallelism (number of replicas).",
+)
+@click.option("--zero", type=click.IntRange(0, 3), metavar="N", default=0, help="ZeRO stage; 3 is FSDP.")
+@click.option("--tensor", type=click.IntRange(min=1), metavar="N", default=1, help="Degree of tensor parallelism.")
+@click.option("--sequence-parallel", is_flag=True, help="Enable sequence parallelism among the tensor-parallel ranks.")
+@click.option("--pipeline", type=click.IntRange(min=1), metavar="N", default=1, help="Number of pipeline stages.")
+@click.option(
+    "--micro-batches",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    help="Number of micro-batches per step and replica.",
+)
 @click.option("--offload", type=click.Choice(["host", "nvme"]), help="Offload the optimizer state.")
 @_page_option("the memory timeline")
 @json_output(MemoryPrediction, LargestBatch)
 def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: bool, **options: Any) -> int:
-    """Predict the memory that a step needs on a GPU.
+    """Predict the GPU memory of a training step.
 
-    The exit code is 0 if the step fits, 1 if the GPU has too little memory, and 2 if that cannot be
-    determined: for a step with data-dependent shapes the prediction is a lower bound.
+    Exit code: 0 if the step fits, 1 if it does not, 2 if that cannot be determined. For a step with
+    data-dependent shapes, the prediction is a lower bound.
 
     \b
     Examples:
@@ -258,15 +288,22 @@ def _print_largest(out: Out, largest: LargestBatch) -> None:
     out.items([*pairs, *(("note", note) for note in account.notes)])
 
 
-@predict.command()
+@predict.command(cls=_PredictCommand)
 @_target_options
 @_gpu_options
-@click.option("--storage", metavar="RUN", help="Read samples from the storage that this run of the benchmark measured.")
+@click.option(
+    "--storage", metavar="RUN", help="Run of `fairmile benchmark storage` that measured where the samples are."
+)
 @click.option("--sample-size", default="0", metavar="SIZE", help="Stored size of one sample, such as 150KB.")
 @click.option(
-    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Number of data loader processes."
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Number of data loader processes.",
 )
-@click.option("--decode", default="0s", metavar="TIME", help="Time of one worker per sample, without reading.")
+@click.option("--decode", default="0s", metavar="TIME", help="Time for one worker to decode a sample, such as 1ms.")
 @_page_option("the roofline")
 @json_output(TimePrediction)
 def time(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: Any) -> None:
@@ -331,21 +368,25 @@ def _print_time(out: Out, prediction: TimePrediction) -> None:
     out.items([*pairs, *(("note", note) for note in step.notes)])
 
 
-@predict.command()
+@predict.command(cls=_PredictCommand)
 @_target_options
-@click.option("--on", required=True, metavar="SYSTEM[:PARTITION]", help="System to scale on; see `fairmile system ls`.")
+@click.option(
+    "--on", required=True, metavar="SYSTEM[:PARTITION]", help="System to scale on; `fairmile system ls` lists them."
+)
 @click.option(
     "--gpus", default="1..64", show_default=True, metavar="COUNTS", help="Numbers of GPUs: 1..4096 (doubling) or 1,2,8."
 )
 @click.option("--weak", is_flag=True, help="Weak scaling: keep the batch per GPU, not the global batch.")
-@click.option("--batch", type=click.IntRange(min=1), help="Global batch size; with --weak, batch size per GPU.")
+@click.option(
+    "--batch", type=click.IntRange(min=1), metavar="N", help="Global batch size; with --weak, batch size per GPU."
+)
 @click.option("--batch-argument", default="", metavar="NAME", help="Argument that sets the batch size.")
 @click.option("--samples", type=float, help="Predict time, GPU-hours and energy to train on this many samples.")
 @click.option("--price", type=float, metavar="AMOUNT", help="Price of a GPU-hour in any currency; needs --samples.")
 @_page_option("the scaling curves")
 @json_output(ScalingPrediction)
 def scaling(out: Out, target: str, arguments: Sequence[str], on: str, gpus: str, **options: Any) -> None:
-    """Predict how a target scales over the GPUs of a system, with the fastest layout at each count.
+    """Predict how training scales over the GPUs of a system, with the fastest layout for each count.
 
     \b
     Examples:
@@ -424,22 +465,22 @@ def _cost_row(row: ScalingRow) -> tuple[str, ...]:
 @predict.command()
 @click.argument("targets", metavar="[TARGET]...", nargs=-1)
 @click.option(
-    "--for", "lasting", default="120s", show_default=True, metavar="TIME", help="Time limit of the whole run."
+    "--for", "lasting", default="120s", show_default=True, metavar="TIME", help="Time limit of the whole measurement."
 )
 @click.option(
     "--device", default="cuda", show_default=True, metavar="NAME", help="Device to measure: cuda, cuda:1 or cpu."
 )
 @click.option("--gpu", default="", help="GPU model of the device.  [default: detected]")
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Write the table to this file, not the workspace."
+    "--output", "-o", type=click.Path(path_type=Path), help="Write the table to this file instead of the workspace."
 )
-@click.option("--dry-run", is_flag=True, help="Print the number of operators to measure; measure nothing.")
+@DRY_RUN
 @json_output(Calibrated)
 def calibrate(out: Out, targets: Sequence[str], lasting: str, dry_run: bool, **options: Any) -> None:
-    """Measure operators on this machine's GPU, so that predictions for it use measured times.
+    """Measure operators on this machine's GPU, so that predictions use measured times.
 
-    The operators of each TARGET come first, then a general list. A later call continues the table.
-    The built-in table of that GPU model, if there is one, covers operators that were not measured.
+    Measures the operators of each TARGET first, then a general list. A later call extends the table.
+    Operators that were not measured use the built-in table of that GPU model, if there is one.
 
     \b
     Examples:
@@ -458,12 +499,12 @@ def _calibrated_text(calibrated: Calibrated, dry_run: bool) -> str:
 
 
 @predict.command()
-@click.option("--dry-run", is_flag=True, help="Print the corrections; keep nothing.")
+@DRY_RUN
 @json_output(Corrections)
 def learn(out: Out, dry_run: bool) -> None:
     """Correct predicted operator times by the runs of this workspace.
 
-    Runs of benchmarks that trained on a single GPU count. Later predictions of time use the corrections.
+    Uses benchmark runs that trained on a single GPU. Later time predictions apply the corrections.
 
     \b
     Examples:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fairmile.base.errors import UsageError
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
 from fairmile.reports.figures import PAPER_WIDTH_MM
 from fairmile.reports.leaderboard import Leaderboard
@@ -29,7 +30,10 @@ _OUTPUT: dict[Format, str] = {
     "--output", "-o", type=click.Path(path_type=Path, allow_dash=True), help="Output file or folder; `-` is stdout."
 )
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="html, md, or figures only: svg, png, pdf.  [default: html]"
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="Format: html, md, or figures only as svg, png or pdf.  [default: html]",
 )
 @click.option(
     "--width",
@@ -37,23 +41,27 @@ _OUTPUT: dict[Format, str] = {
     type=float,
     default=PAPER_WIDTH_MM,
     show_default=True,
-    help="Width of figures in mm; a column of a paper has about 85.",
+    help="Width of figures in mm; a journal column is about 85 mm wide.",
 )
-@click.option("--metric", "-m", "metrics", multiple=True, help="Metric to report of several runs; may be repeated.")
-@click.option("--over", metavar="PARAM,PARAM", help="Draw the heat map of a sweep over these two parameters.")
-@click.option("--top", metavar="METRIC", help="Print a leaderboard by this metric instead.")
+@click.option("--metric", "-m", "metrics", multiple=True, help="Report only this metric; repeatable.")
+@click.option("--over", metavar="PARAM,PARAM", help="Two parameters for the heat map of a sweep.")
+@click.option("--top", metavar="METRIC", help="Print a leaderboard by this metric instead of a report.")
 @click.option(
     "-n",
     "places",
     type=click.IntRange(min=1),
+    metavar="N",
     default=10,
     show_default=True,
-    help="Number of places of the leaderboard.",
+    help="Number of places on the leaderboard.",
 )
 @click.option(
-    "--where", multiple=True, metavar="KEY=VALUE", help="Only runs with this name, system, tag, state or parameter."
+    "--where",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Report only runs with this name, system, tag, state or parameter; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Show which files would be written, and write nothing.")
+@DRY_RUN
 @json_output(ReportFiles, Leaderboard)
 def report(
     out: Out,
@@ -68,13 +76,13 @@ def report(
     where: Sequence[str],
     dry_run: bool,
 ) -> None:
-    """Write a report of runs as one file; without RUN, of the latest ones.
+    """Write a report of runs as one file. Without RUN, report the latest runs.
 
     RUN is an id, a group or a name, or `last`: the last run with all others of its
     sweep, study or repeats. With --where alone, all matching runs are reported.
-    Several runs are compared and ranked. The report of a sweep shows the effect of
-    its parameters, that of a study its progress, and with two metrics the trade-off
-    between them.
+    Several runs are compared and ranked. The report of a sweep shows parameter
+    effects. The report of a study shows its progress, and the Pareto front for two
+    objectives.
 
     \b
     Examples:

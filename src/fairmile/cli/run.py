@@ -13,6 +13,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options
 from fairmile.cli.notices import notifies
+from fairmile.cli.options import DRY_RUN, WAIT
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import ANYWAY, WithCommand, changes_from, command_of, pairs, run_options
 from fairmile.runs.execute.isolation import isolating_runtime
@@ -34,28 +35,37 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 @click.command(cls=WithCommand)
 @click.argument("what", metavar="[NAME]", required=False)
 @click.argument("dataset", required=False)
-@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter; fills {KEY}.")
+@click.option(
+    "-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter, passed as {KEY}; repeatable."
+)
 @run_options
-@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Number of repeats, as one group.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Number of repeats, recorded as one group.",
+)
 @click.option("--again", is_flag=True, help="Run even if a run with the same inputs exists.")
 @click.option("--resume", metavar="RUN", help="Resume a run that failed or was interrupted.")
 @click.option("--set", "command_set", default="", metavar="NAME", help="Command set of a SABATH model.")
-@click.option("--wait/--leave", default=True, help="Wait for a run on a system to end, or leave it.  [default: wait]")
+@WAIT
 @job_options(program=False)
-@click.option("--dry-run", is_flag=True, help="Show what would be fetched, built and run, and do nothing.")
+@DRY_RUN
 @json_output(Run, RunList, RunPlan)
 @click.pass_context
 @notifies
 def run(context: click.Context, /, out: Out, what: str | None, dataset: str | None, **options: Any) -> int:
     """Run a program, an asset or a file, and record it.
 
-    PROGRAM is the path of a Python file or of an executable. The words behind it are
-    its arguments; they become parameters of the run. Options of Fairmile go before it.
+    PROGRAM is the path of a Python file or an executable. Everything after it is passed
+    to it and recorded as parameters, so put Fairmile's own options before it.
 
-    NAME is a benchmark, a model or a program whose card says how to run it, the path
-    of a YAML file, or a SABATH model, with its DATASET.
+    NAME is a benchmark, an asset whose card says how to run it, a YAML run file, or a
+    SABATH model followed by its DATASET.
 
-    It runs on this machine, or on a system with --on.
+    The run is local, or a job on a system with --on.
 
     \b
     Examples:
@@ -97,21 +107,22 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     type=click.FloatRange(min=0),
     help="Relative tolerance for metrics.  [default: as declared, or 0.05]",
 )
-@click.option("--on", default="", metavar="SYSTEM", help="System to run on.  [default: as before]")
-@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set an environment variable.")
-@click.option("--environment", default="", metavar="ENV", help="Environment to run in.  [default: as before]")
-@click.option("--in-container", "container", default="", metavar="IMAGE", help="Run in this image, without network.")
+@click.option("--on", default="", metavar="SYSTEM", help="System to run on.  [default: as recorded]")
+@click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="Set an environment variable; repeatable.")
+@click.option("--environment", default="", metavar="ENV", help="Environment to run in.  [default: as recorded]")
+@click.option(
+    "--in-container", "container", default="", metavar="IMAGE", help="Run in this container image, without network."
+)
 @ANYWAY
-@click.option("--yes", is_flag=True, help="Run a record from elsewhere without asking.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--yes", is_flag=True, help="Run a record from somebody else without asking.")
+@DRY_RUN
 @json_output(Rerun, RunPlan)
 @notifies
 def rerun(out: Out, reference: str, **options: Any) -> int:
     """Repeat a run from its record in a fresh folder, and show what differs.
 
-    If somebody else recorded the run (a crate, an imported run), its command,
-    variables, system, files and builds are listed first, and Fairmile asks before
-    running it.
+    If somebody else recorded the run, as in a crate or an imported run, Fairmile first
+    lists its command, variables, system, files and builds, and asks before running it.
 
     \b
     Examples:

@@ -12,6 +12,7 @@ import click
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration
 from fairmile.cli.job_options import spec_from
+from fairmile.cli.options import SectionedCommand
 from fairmile.jobs.spec import Resources
 from fairmile.resolve import Word
 from fairmile.runs.arguments import is_program, start_program
@@ -22,30 +23,53 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _COMMAND, _PROGRAM = "fairmile.command", "fairmile.program"
 ANYWAY = click.option(
-    "--anyway", is_flag=True, help="Run even if it is predicted not to fit, or a requirement is missing."
+    "--anyway", is_flag=True, help="Run even if a prediction says it does not fit, or a requirement is missing."
 )
 _OPTIONS = (
     click.option(
         "--reads-params",
         is_flag=True,
-        help="The program reads FAIRMILE_PARAMS, even if its files do not show it.",
+        help="Declare that the program reads its parameters from FAIRMILE_PARAMS.",
     ),
-    click.option("--seed", type=int, help="Random seed; fills {seed} and FAIRMILE_SEED."),
+    click.option("--seed", type=int, metavar="N", help="Random seed, passed as {seed} and FAIRMILE_SEED."),
     click.option(
-        "--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="Input file or asset; fills {inputs.KEY}."
+        "--data",
+        "inputs",
+        multiple=True,
+        metavar="KEY=PATH|ASSET",
+        help="Input file or asset, passed as {inputs.KEY}; repeatable.",
     ),
-    click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Output files to record by digest."),
-    click.option("--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="Read a metric from the output."),
-    click.option("--code", multiple=True, metavar="PATH", help="Additional files or folders of the program."),
-    click.option("--tag", "tags", multiple=True, help="Tag to find the run by."),
-    click.option("--environment", default="", metavar="ENV", help="Environment, its file, or an asset that has one."),
+    click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Record these output files; repeatable."),
+    click.option(
+        "--metric",
+        "metrics",
+        multiple=True,
+        metavar="NAME=REGEX",
+        help="Read a metric from the output by a regular expression; repeatable.",
+    ),
+    click.option(
+        "--code", multiple=True, metavar="PATH", help="Additional source file or folder of the program; repeatable."
+    ),
+    click.option("--tag", "tags", multiple=True, help="Tag of the run; repeatable."),
+    click.option(
+        "--environment",
+        default="",
+        metavar="ENV",
+        help="Environment to run in: its name, its file, or an asset that has one.",
+    ),
     ANYWAY,
-    click.option("--timeout", metavar="TIME", help="Stop the run after this time."),
-    click.option("--every", default="1s", metavar="TIME", help="Sampling period of power and usage; 0 disables it."),
+    click.option("--timeout", metavar="TIME", help="Stop the run after this time, such as 90s or 2h."),
+    click.option(
+        "--every",
+        default="1s",
+        show_default=True,
+        metavar="TIME",
+        help="Sampling period of power and usage; 0 disables sampling.",
+    ),
 )
 
 
-class WithCommand(click.Command):
+class WithCommand(SectionedCommand):
     """Separates its own options from a program and its arguments: behind `--`, or from the path of a program on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -87,7 +111,7 @@ class WithCommand(click.Command):
                 started = " ".join(start_program(command[:1], Path(), os.environ))
                 raise UsageError(
                     f"{flag} comes after {command[0]}, which does not mention it",
-                    hint=f"options of Fairmile go before {command[0]}; "
+                    hint=f"put Fairmile's options before {command[0]}; "
                     f"to pass it to the program, write `-- {started} …`",
                 )
 
@@ -153,5 +177,5 @@ def pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     split = [text.partition("=") for text in texts]
     for text, (key, equals, value) in zip(texts, split, strict=True):
         if not (key and equals and value):
-            raise UsageError(f"{option} {text!r} has no NAME=VALUE", hint=f"write {option} NAME=VALUE")
+            raise UsageError(f"{option} {text!r} is not NAME=VALUE", hint=f"write {option} NAME=VALUE")
     return [(key, value) for key, _, value in split]

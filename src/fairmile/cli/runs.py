@@ -13,6 +13,7 @@ import click
 
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
 from fairmile.runs.record.run import Run, RunState
@@ -27,37 +28,42 @@ _PARAMETERS = 4
 _READS = 10
 _REFERENCE = click.argument("reference", metavar="RUN")
 _REFERENCES = click.argument("references", nargs=-1, required=True, metavar="RUN...")
-_FORMATS = "rocrate, mlflow, clearml, openml or tensorboard."
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+_FORMATS = "Format: rocrate, mlflow, clearml, openml or tensorboard."
 
 
 @click.group(cls=LazyGroup)
 def runs() -> None:
     """List, show and exchange recorded runs.
 
-    RUN is an id that `fairmile runs ls` lists, its unique start or end, `last`, or
-    the path of a run's folder.
+    RUN is an id from `fairmile runs ls`, its unique start or end, `last`, or the path
+    of a run's folder.
     """
 
 
 @runs.command()
-@click.option("--name", default="", help="Only runs with this name.")
-@click.option("--group", default="", help="Only runs of this group, such as a sweep or repeats.")
+@click.option("--name", default="", help="List only runs with this name.")
+@click.option("--group", default="", help="List only runs of this group, such as a sweep or repeats.")
 @click.option(
     "--state",
     "states",
     multiple=True,
     type=click.Choice([str(each) for each in RunState]),
-    help="Only runs in this state; may be repeated.",
+    help="List only runs in this state; repeatable.",
 )
-@click.option("--tag", default="", help="Only runs with this tag.")
+@click.option("--tag", default="", help="List only runs with this tag.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="Maximum number of runs."
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=_SHOWN,
+    show_default=True,
+    help="Maximum number of runs.",
 )
 @click.option("--all", "every", is_flag=True, help="List all runs.")
 @json_output(RunRows)
 def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: int, every: bool) -> None:
-    """List runs, the newest first.
+    """List runs, newest first.
 
     \b
     Examples:
@@ -71,7 +77,7 @@ def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: 
     def render(rows: RunRows) -> None:
         print_rows(out, rows)
         if len(rows) == most:
-            out.hint("there may be more runs: --all lists them")
+            out.hint("there may be more runs; use --all to list them")
 
     out.show(rows, render)
 
@@ -79,12 +85,16 @@ def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: 
 @runs.command()
 @_REFERENCE
 @click.option(
-    "--region", metavar="CODE", help="Region for cost and CO₂ of the energy, such as DE.  [default: footprint.region]"
+    "--region",
+    metavar="CODE",
+    help="Region for the cost and CO₂ of energy, such as DE.  [default: setting footprint.region]",
 )
-@click.option("--pue", type=float, help="Power usage effectiveness of the data centre.  [default: footprint.pue]")
+@click.option(
+    "--pue", type=float, help="Power usage effectiveness of the data centre.  [default: setting footprint.pue]"
+)
 @json_output(RunDetails)
 def show(out: Out, reference: str, region: str | None, pue: float | None) -> None:
-    """Show the record of a run, and the cost and CO₂ of its energy if the region is known.
+    """Show the record of a run, with the cost and CO₂ of its energy if the region is known.
 
     \b
     Examples:
@@ -109,7 +119,7 @@ def log(out: Out, reference: str) -> None:
 
 @runs.command()
 @_REFERENCES
-@_DRY_RUN
+@DRY_RUN
 @json_output(Changes)
 def cancel(out: Out, references: Sequence[str], dry_run: bool) -> None:
     """Cancel queued or running runs, here or on a system.
@@ -123,10 +133,10 @@ def cancel(out: Out, references: Sequence[str], dry_run: bool) -> None:
 
 @runs.command()
 @_REFERENCES
-@_DRY_RUN
+@DRY_RUN
 @json_output(Changes)
 def rm(out: Out, references: Sequence[str], dry_run: bool) -> None:
-    """Remove runs that have ended.
+    """Remove ended runs.
 
     \b
     Examples:
@@ -137,10 +147,10 @@ def rm(out: Out, references: Sequence[str], dry_run: bool) -> None:
 
 @runs.command()
 @_REFERENCES
-@_DRY_RUN
+@DRY_RUN
 @json_output(Changes)
 def pack(out: Out, references: Sequence[str], dry_run: bool) -> None:
-    """Pack each run into one file to save inodes. All commands still find it.
+    """Pack each run into one file to save inodes. Commands still find packed runs.
 
     \b
     Examples:
@@ -151,7 +161,7 @@ def pack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 
 @runs.command()
 @_REFERENCES
-@_DRY_RUN
+@DRY_RUN
 @json_output(Changes)
 def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
     """Restore the folders of packed runs.
@@ -168,10 +178,12 @@ def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 @click.option("--to", "format", metavar="FORM", default="rocrate", show_default=True, help=_FORMATS)
 @click.option("-o", "--out-path", type=click.Path(path_type=Path), help="Output path.  [default: RUN.crate.zip]")
 @click.option("--with-inputs", is_flag=True, help="Include the input files, not only their digests.")
-@_DRY_RUN
+@DRY_RUN
 @json_output(Changes)
 def export(out: Out, reference: str, format: str, out_path: Path | None, with_inputs: bool, dry_run: bool) -> None:
-    """Export a run as an RO-Crate that can be rerun, or for MLflow, ClearML, OpenML or TensorBoard.
+    """Export a run as an RO-Crate, or to MLflow, ClearML, OpenML or TensorBoard.
+
+    `fairmile rerun` runs an RO-Crate again.
 
     \b
     Examples:
@@ -185,10 +197,10 @@ def export(out: Out, reference: str, format: str, out_path: Path | None, with_in
 @runs.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.option("--from", "format", metavar="FORM", default="rocrate", show_default=True, help=_FORMATS)
-@_DRY_RUN
+@DRY_RUN
 @json_output(Changes)
 def import_(out: Out, source: Path, format: str, dry_run: bool) -> None:
-    """Import runs from a file or folder. Every digest is verified.
+    """Import runs from a file or folder, and verify every digest.
 
     \b
     Examples:
@@ -199,12 +211,14 @@ def import_(out: Out, source: Path, format: str, dry_run: bool) -> None:
 
 @runs.command()
 @_REFERENCES
-@click.option("--to", "steps", type=click.IntRange(min=1), required=True, help="Number of steps of the long run.")
+@click.option(
+    "--to", "steps", type=click.IntRange(min=1), metavar="N", required=True, help="Number of steps of the long run."
+)
 @click.option("--param", default="epochs", show_default=True, help="Parameter that sets the number of steps.")
 @click.option("--span", default="epoch", show_default=True, help="Span that times one step.")
 @json_output(Projection)
 def project(out: Out, references: Sequence[str], steps: int, param: str, span: str) -> None:
-    """Predict from short runs how long a long run takes, and which wall time to request.
+    """Predict the time of a long run from short ones, and the time limit to request.
 
     \b
     Examples:
@@ -215,10 +229,10 @@ def project(out: Out, references: Sequence[str], steps: int, param: str, span: s
 
 
 @runs.command()
-@_DRY_RUN
+@DRY_RUN
 @json_output(RunIndex)
 def reindex(out: Out, dry_run: bool) -> None:
-    """Rebuild the index of runs from their folders.
+    """Rebuild the run index from the run folders.
 
     \b
     Examples:

@@ -39,7 +39,7 @@ class _SearchCommand(click.Command):
 
 @click.command(cls=_SearchCommand)
 @click.argument("words", nargs=-1)
-@click.option("--kind", metavar="KIND", help="Search only this kind: model, dataset, program, benchmark …")
+@click.option("--kind", metavar="KIND", help="Search only this kind, such as model or dataset.")
 @click.option(
     "--regex", metavar="PATTERN", help="Match names and keywords against this regular expression (RE2 syntax)."
 )
@@ -57,9 +57,9 @@ class _SearchCommand(click.Command):
     "hubs",
     multiple=True,
     type=click.Choice(["huggingface", "zenodo", "openml", "all"]),
-    help="Search this hub over the network instead of the catalogs.",
+    help="Search this hub over the network instead of the catalogs; repeatable.",
 )
-@click.option("--facet", metavar="FIELD", help="List the values of a field with card counts: domain, task, framework …")
+@click.option("--facet", metavar="FIELD", help="List the values of a field, such as domain or task, with card counts.")
 @json_output(SearchResult, FacetValues, HubHits)
 def search(
     words: tuple[str, ...],
@@ -73,7 +73,7 @@ def search(
 ) -> int:
     """Find assets by words, fields and patterns.
 
-    WORDS are words, "a phrase", a prefix* or field:value. A leading minus excludes: -word, -field:value. Fields:
+    Write WORDS as words, "a phrase", a prefix* or field:value. A leading minus excludes: -word, -field:value. Fields:
     kind, domain, task, framework, format, licence, tag, creator, project, funder, machine, gpu,
     language, access, category, catalog.
 

@@ -43,7 +43,7 @@ _VIEWS = ("tests", "table1", "indicators", "richness")
 @click.argument("name")
 @click.option("--kind", metavar="KIND", help="Kind of the asset, when several kinds share the name.")
 @click.option("--fair", is_flag=True, help="Show the FAIR score with evidence, and what would raise it.")
-@click.option("--view", type=click.Choice(_VIEWS), help="View of the FAIR score (default: tests).")
+@click.option("--view", type=click.Choice(_VIEWS), help="View of the FAIR score.  [default: tests]")
 @click.option("--raw", is_flag=True, help="Print the document that the card was imported from.")
 @json_output(ResolvedCard, Assessment, SourceDocument)
 def show(name: str, kind: str | None, fair: bool, view: str | None, raw: bool, out: Out) -> int:

@@ -21,10 +21,10 @@ _COLOURS = {"running": "green", "queued": "yellow"}
 @click.command()
 @json_output(WorkspaceStatus)
 def status(out: Out) -> None:
-    """Show what runs here and on every system, its progress and expected end, and recent runs.
+    """Show active work here and on every system, with progress and expected end, and recent runs.
 
-    Runs, sweeps, studies, jobs and transfers are listed. An expected end comes from
-    progress so far, from the prediction of a run, or from the time limit of a job.
+    Lists runs, sweeps, studies, jobs and transfers. The expected end comes from the
+    progress so far, the prediction of a run, or the time limit of a job.
     """
     out.show(Workspace.open().status(on_problem=out.say), lambda status: _print_status(out, status))
 

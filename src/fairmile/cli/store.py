@@ -11,6 +11,7 @@ import click
 from fairmile.base.units import format_size, parse_duration, parse_size
 from fairmile.catalog.fetched import Repairs
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.store.cleanup import GcPlan, PoolPlan
 from fairmile.store.declared import AddedPool, RemovedPool
@@ -28,9 +29,6 @@ _SHOWN = 20
 def _as(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str], T]:
     """Return a callback that parses the text of an option."""
     return lambda _context, _parameter, text: read(text)
-
-
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 
 
 @click.group(cls=LazyGroup)
@@ -95,8 +93,8 @@ def _usage_row(row: PoolUsage) -> list[str]:
 def verify(names: tuple[str, ...], out: Out) -> int:
     """Verify the checksums of all stored data, or of the given names.
 
-    Damaged data is set aside and never used again; the next fetch, or
-    `fairmile store repair`, downloads it again. The exit code is then 4.
+    Damaged data is set aside and no longer used; the next fetch or
+    `fairmile store repair` downloads it again. The exit code is then 4.
 
     \b
     Example:
@@ -121,7 +119,7 @@ def _print_verified(report: Verified, out: Out) -> None:
 
 
 @store.command()
-@_DRY_RUN
+@DRY_RUN
 @json_output(Repairs)
 def repair(dry_run: bool, out: Out) -> int:
     """Download again whatever is damaged or missing.
@@ -148,22 +146,21 @@ def _print_repairs(repairs: Repairs, out: Out) -> None:
     callback=_as(parse_duration),
     default="30d",
     metavar="DURATION",
-    help="Remove addresses not used for this long (default: 30d).",
+    help="Remove URLs not used for this long.  [default: 30d]",
 )
 @click.option(
     "--grace",
     callback=_as(parse_duration),
     default="1d",
     metavar="DURATION",
-    help="Keep data younger than this (default: 1d). Partial transfers stay for at least an hour.",
+    help="Keep data younger than this, and partial transfers for at least an hour.  [default: 1d]",
 )
-@_DRY_RUN
+@DRY_RUN
 @json_output(GcPlan)
 def gc(older_than: float, grace: float, dry_run: bool, out: Out) -> int:
     """Remove data that no card, run or pin refers to.
 
-    Names that other users of a shared pool wrote are kept. It is safe to run
-    during a fetch.
+    Keeps names that other users of a shared pool wrote. Safe to run during a fetch.
 
     \b
     Example:
@@ -201,8 +198,8 @@ def _removals(plan: PoolPlan) -> str:
 
 @store.command()
 @click.argument("name")
-@click.option("--as", "label", metavar="LABEL", help="Label of the pin (default: the name).")
-@_DRY_RUN
+@click.option("--as", "label", metavar="LABEL", help="Label of the pin.  [default: the name]")
+@DRY_RUN
 @json_output(Pinned)
 def pin(name: str, label: str | None, dry_run: bool, out: Out) -> int:
     """Keep the data of a name until it is unpinned, even if the name changes.
@@ -220,7 +217,7 @@ def pin(name: str, label: str | None, dry_run: bool, out: Out) -> int:
 
 @store.command()
 @click.argument("label")
-@_DRY_RUN
+@DRY_RUN
 @json_output(Unpinned)
 def unpin(label: str, dry_run: bool, out: Out) -> int:
     """Remove a pin. Its data stays until the next gc.
@@ -252,7 +249,7 @@ def _print_pins(pins: Pins, out: Out) -> None:
 @store.command()
 @click.argument("name")
 @click.argument("target")
-@_DRY_RUN
+@DRY_RUN
 @json_output(Exchanged)
 def push(name: str, target: str, dry_run: bool, out: Out) -> int:
     """Copy the data of a name to another pool folder.
@@ -273,8 +270,8 @@ def push(name: str, target: str, dry_run: bool, out: Out) -> int:
 @store.command()
 @click.argument("name")
 @click.argument("source")
-@click.option("--pool", metavar="POOL", help="Pool to store into (default: the best one with enough space).")
-@_DRY_RUN
+@click.option("--pool", metavar="POOL", help="Pool to store into.  [default: the best one with enough space]")
+@DRY_RUN
 @json_output(Exchanged)
 def pull(name: str, source: str, pool: str | None, dry_run: bool, out: Out) -> int:
     """Copy the data of a name from another pool folder into yours.
@@ -306,7 +303,7 @@ def pool() -> None:
 @pool.command("ls")
 @json_output(RankedPools)
 def pool_ls(out: Out) -> int:
-    """List the pools in the order in which the next fetch would choose them."""
+    """List the pools in the order in which the next fetch would use them."""
     columns = ["pool", "speed", "purpose", "free", "limited by", "folder", "why"]
     out.show(
         Workspace.open().store.pools.ranked(),
@@ -324,13 +321,15 @@ def _rank_row(each: Ranked) -> list[str]:
 @pool.command("add")
 @click.argument("name")
 @click.argument("folder")
-@click.option("--capacity", metavar="SIZE", help="Maximum size, as in '10 TB'.")
-@click.option("--purge", metavar="DAYS", help="Time after which the system deletes files, as in '30 d'.")
+@click.option("--capacity", metavar="SIZE", help="Maximum size, such as '10 TB'.")
+@click.option("--purge", metavar="DAYS", help="Time after which the system deletes files, such as '30 d'.")
 @click.option("--speed", metavar="CLASS", help="Speed class until it is measured: fast, normal or slow.")
 @click.option("--purpose", metavar="PURPOSE", help="Purpose: scratch, project or archive.")
 @click.option("--pack", metavar="SIZE", help="Combine objects smaller than this into packs.")
-@click.option("--links", metavar="WAY,...", help="Ways to materialize files, in order: reflink,hardlink,symlink,copy.")
-@_DRY_RUN
+@click.option(
+    "--links", metavar="WAY,...", help="Ways to materialize files, in order, such as reflink,hardlink,symlink,copy."
+)
+@DRY_RUN
 @json_output(AddedPool)
 def pool_add(name: str, folder: str, links: str | None, dry_run: bool, out: Out, **given: str | None) -> int:
     """Declare a folder as a pool in your settings file.
@@ -351,7 +350,7 @@ def pool_add(name: str, folder: str, links: str | None, dry_run: bool, out: Out,
 
 @pool.command("rm")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @json_output(RemovedPool)
 def pool_rm(name: str, dry_run: bool, out: Out) -> int:
     """Remove a pool from your settings file. Its folder and data stay.
@@ -375,9 +374,9 @@ def pool_rm(name: str, dry_run: bool, out: Out) -> int:
     callback=_as(parse_size),
     default="256 MB",
     metavar="SIZE",
-    help="Bytes to write and read (default: 256 MB).",
+    help="Amount of data to write and read.  [default: 256 MB]",
 )
-@_DRY_RUN
+@DRY_RUN
 @json_output(MeasuredPool)
 def pool_measure(name: str, size: int, dry_run: bool, out: Out) -> int:
     """Measure the speed of a pool. `fetch` then ranks pools by measured speed.

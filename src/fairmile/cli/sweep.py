@@ -17,6 +17,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
+from fairmile.cli.options import DRY_RUN, WAIT
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, program_of, run_options
 from fairmile.runs.execute.crew import Ended
@@ -41,13 +42,12 @@ _STATES = ("left", *map(str, RunState))
 _OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "pilots", "wait")
 _OF_ANY = ("failed", "best", "notify", "dry_run", "as_json")
 _SWEEP = click.argument("reference", metavar="SWEEP")
-_NAME = click.option("--name", default="", help="Name of the sweep, and of the manifest.")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+_NAME = click.option("--name", default="", help="Name of the sweep.")
 _BEST = click.option(
     "--best",
     default="",
     metavar="METRIC",
-    help="Rank points by this metric, if not by that of the validation, or the first.",
+    help="Rank points by this metric.  [default: that of the validation, or the first]",
 )
 
 
@@ -78,10 +78,12 @@ def space_options(command: Any) -> Any:
                 "axes",
                 multiple=True,
                 metavar="KEY=VALUES",
-                help="Axis and its values, such as lr=0.1,0.01.",
+                help="Values of a parameter, such as lr=0.1,0.01; repeatable.",
             ),
-            click.option("--template", type=click.Path(path_type=Path), help="Script with {placeholders}."),
-            click.option("--allow-code", is_flag=True, help="Allow configurations that are Python files or notebooks."),
+            click.option(
+                "--template", type=click.Path(path_type=Path), help="Script to run, with {placeholders} for parameters."
+            ),
+            click.option("--allow-code", is_flag=True, help="Execute CONFIG if it is a Python file or a notebook."),
         )
     ):
         command = option(command)
@@ -90,8 +92,10 @@ def space_options(command: Any) -> Any:
 
 def definition_options(command: Any) -> Any:
     for option in (
-        click.option("--repeats", type=click.IntRange(min=1), help="Repeats per point."),
-        click.option("--select", default="", metavar="FILTER", help="Only points that satisfy this: 'lr > 0.01'."),
+        click.option("--repeats", type=click.IntRange(min=1), metavar="N", help="Number of repeats per point."),
+        click.option(
+            "--select", default="", metavar="FILTER", help="Keep only points that match, such as 'lr > 0.01'."
+        ),
         space_options,
     ):
         command = option(command)
@@ -102,12 +106,12 @@ def definition_options(command: Any) -> Any:
 def sweep() -> None:
     """Run a program over all combinations of parameter values.
 
-    `fairmile sweep train.py --lr 0.1,0.01 --seed 1..3` runs train.py six times. Write
-    quotes inside quotes to pass a comma: --columns '"a,b"'.
+    `fairmile sweep train.py --lr 0.1,0.01 --seed 1..3` runs train.py six times. To
+    pass a comma to the program, quote the value twice: --columns '"a,b"'.
 
-    CONFIG are YAML or JSON files, including those of cloudmesh-ee, or the name of an
-    asset. SWEEP is an id that `fairmile sweep ls` lists, its unique start or end, or
-    `last`.
+    CONFIG is one or more YAML or JSON files, including those of cloudmesh-ee, or the
+    name of an asset. SWEEP is an id from `fairmile sweep ls`, its unique start or end,
+    or `last`.
     """
 
 
@@ -117,7 +121,7 @@ def sweep() -> None:
 @json_output(SweepPoints)
 @click.pass_context
 def plan(context: click.Context, /, out: Out, **options: Any) -> None:
-    """Show the points of a sweep. Writes nothing.
+    """List the points of a sweep; run nothing.
 
     \b
     Examples:
@@ -134,14 +138,19 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
 @definition_options
 @_NAME
 @click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Output folder.")
-@click.option("--code", "copy", multiple=True, metavar="PATH", help="File or folder that each point needs.")
+@click.option("--code", "copy", multiple=True, metavar="PATH", help="File or folder to copy to each point; repeatable.")
 @click.option(
-    "--split-among", type=click.IntRange(min=1), default=1, help="Number of people to write submit scripts for."
+    "--split-among",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Number of submit scripts to split the points among.",
 )
-@_DRY_RUN
+@DRY_RUN
 @json_output(Generated, GenerationPlan)
 def generate_(out: Out, folder: Path, dry_run: bool, **options: Any) -> None:
-    """Write a folder per point, with script and configuration, to submit by hand.
+    """Write a folder per point, with its script and configuration, to submit by hand.
 
     \b
     Examples:
@@ -165,30 +174,38 @@ def generate_(out: Out, folder: Path, dry_run: bool, **options: Any) -> None:
     "-j",
     "jobs",
     type=click.IntRange(min=1),
+    metavar="N",
     default=1,
     show_default=True,
     help="Number of points to run concurrently on this machine.",
 )
-@click.option("--failed", is_flag=True, help="Also retry the failed points of SWEEP.")
-@click.option("--pack", type=click.IntRange(min=1), help="Points per job.  [default: as many as fill ten minutes]")
-@click.option("--slots", type=click.IntRange(min=1), help="Number of points to run concurrently in a job.")
-@click.option("--at-once", type=click.IntRange(min=1), help="Maximum number of running jobs.")
-@click.option("--queued", type=click.IntRange(min=1), help="Maximum number of queued jobs.")
-@click.option("--pilots", type=click.IntRange(min=1), help="Number of pilot jobs that run the points.")
+@click.option("--failed", is_flag=True, help="Retry the failed points of SWEEP as well.")
+@click.option(
+    "--pack",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of points per job.  [default: as many as take ten minutes]",
+)
+@click.option(
+    "--slots", type=click.IntRange(min=1), metavar="N", help="Number of points to run concurrently within a job."
+)
+@click.option("--at-once", type=click.IntRange(min=1), metavar="N", help="Maximum number of running jobs.")
+@click.option("--queued", type=click.IntRange(min=1), metavar="N", help="Maximum number of queued jobs.")
+@click.option("--pilots", type=click.IntRange(min=1), metavar="N", help="Run the points in this many pilot jobs.")
 @_BEST
-@click.option("--wait/--leave", default=True, help="Wait for a sweep on a system to end, or leave it.  [default: wait]")
+@WAIT
 @run_options
 @job_options(program=False)
-@_DRY_RUN
+@DRY_RUN
 @json_output(SweepStatus, SweepPlan)
 @click.pass_context
 @notifies
 def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
     """Run a sweep, or the missing points of SWEEP.
 
-    It runs on this machine, -j points concurrently, or as job arrays on a system with
-    --on. `fairmile sweep run SWEEP` resumes an interrupted sweep; finished points do
-    not run again.
+    Points run on this machine, -j at a time, or as job arrays on a system with --on.
+    `fairmile sweep run SWEEP` resumes an interrupted sweep; finished points do not run
+    again.
 
     \b
     Examples:
@@ -238,11 +255,17 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
 
 @sweep.command()
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="Maximum number of sweeps."
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=_SHOWN,
+    show_default=True,
+    help="Maximum number of sweeps.",
 )
 @json_output(SweepList)
 def ls(out: Out, limit: int) -> None:
-    """List sweeps and studies, the newest first.
+    """List sweeps and studies, newest first.
 
     \b
     Examples:
@@ -254,7 +277,9 @@ def ls(out: Out, limit: int) -> None:
 @sweep.command()
 @_SWEEP
 @_BEST
-@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only points in this state.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Show only points in this state; repeatable."
+)
 @json_output(SweepStatus)
 def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:
     """Show the status and metrics of each point of a sweep.
@@ -272,10 +297,10 @@ def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:
 
 @sweep.command()
 @_SWEEP
-@_DRY_RUN
+@DRY_RUN
 @json_output(ChangedSweep)
 def cancel(out: Out, reference: str, dry_run: bool) -> None:
-    """Cancel the jobs of a sweep. Finished points stay.
+    """Cancel the jobs of a sweep; keep finished points.
 
     \b
     Examples:
@@ -289,10 +314,10 @@ def cancel(out: Out, reference: str, dry_run: bool) -> None:
 
 @sweep.command()
 @_SWEEP
-@_DRY_RUN
+@DRY_RUN
 @json_output(ChangedSweep)
 def rm(out: Out, reference: str, dry_run: bool) -> None:
-    """Remove a sweep. Its runs stay.
+    """Remove a sweep; keep its runs.
 
     \b
     Examples:

@@ -11,13 +11,13 @@ from fairmile.base.errors import Problem
 from fairmile.base.units import format_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.main import Entry
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.systems.model import Partition, SoftwareSet, System
 from fairmile.systems.registry import AddedSystem, FileChecks, RemovedSystem, SystemList, SystemSummary
 from fairmile.systems.system_details import SystemDetails
 from fairmile.workspace import Workspace
 
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 _FILE = click.Path(path_type=Path)
 _GPU_OPTIONS = {
     "gpus-per-node": "GPUs by --gpus-per-node",
@@ -38,8 +38,8 @@ ENTRIES = {
 def system() -> None:
     """Describe machines: partitions, modules, limits, job scripts.
 
-    NAME is a name or an alias from `fairmile system ls`. Your own machines are
-    files in your folder of systems; add one with `fairmile system add FILE`.
+    NAME is a name or an alias from `fairmile system ls`. To add your own machine,
+    describe it in a file and run `fairmile system add FILE`.
     """
 
 
@@ -219,9 +219,9 @@ def _print_sources(system: System, out: Out) -> None:
 def check(files: tuple[Path, ...], out: Out) -> int:
     """Check files that describe systems; change nothing.
 
-    Each problem is printed with its file, line and field, what was expected and what
-    to do. A warning, such as a file that nobody verified for a year, leaves the file
-    valid. The exit code is 2 when a file is not valid.
+    Prints each problem with its file, line and field, what was expected and what to
+    do. Warnings, such as a file that nobody verified for a year, leave the file valid.
+    The exit code is 2 if a file is not valid.
 
     \b
     Example:
@@ -257,7 +257,7 @@ def _print_problem(problem: Problem, out: Out) -> None:
 @system.command()
 @click.argument("file", type=_FILE)
 @click.option("--replace", is_flag=True, help="Replace your file of the same name.")
-@_DRY_RUN
+@DRY_RUN
 @json_output(AddedSystem)
 def add(file: Path, replace: bool, dry_run: bool, out: Out) -> int:
     """Check a file and copy it into your folder of systems.
@@ -281,7 +281,7 @@ def _print_added(out: Out, added: AddedSystem) -> None:
 
 @system.command()
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @json_output(RemovedSystem)
 def rm(name: str, dry_run: bool, out: Out) -> int:
     """Remove one of your own systems, by name or alias. Built-in systems stay.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fairmile.base.units import parse_duration, parse_size
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.jobs.certify import Certificate, CertificationPlan, Check
 from fairmile.jobs.spec import Resources
@@ -19,9 +20,9 @@ _COLOURS = {"passed": "green", "failed": "red", "not applicable": "dim"}
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes of multi-node jobs.")
 @click.option("--partition", default="", metavar="NAME", help="Submit to this partition or queue.")
 @click.option("--account", default="", metavar="NAME", help="Charge this account.")
-@click.option("--memory", metavar="SIZE", help="Memory per node, such as 4GiB.")
+@click.option("--memory", metavar="SIZE", help="Memory per node, such as 64GiB.")
 @click.option("--patience", default="4h", metavar="TIME", show_default=True, help="Maximum time to wait for the jobs.")
-@click.option("--dry-run", is_flag=True, help="Print the checks; submit nothing.")
+@DRY_RUN
 @json_output(Certificate, CertificationPlan)
 def certify(
     name: str,
@@ -38,7 +39,7 @@ def certify(
 
     The suite covers jobs, arrays, cancelling, exit codes, output, module lines, Python,
     GPUs, file systems, tasks that start together, MPI and distributed torch. Each check
-    passes, fails or does not apply, with the reason. The exit code is 1 when one fails.
+    passes, fails or does not apply, with the reason. The exit code is 1 if one fails.
 
     \b
     Examples:

@@ -26,8 +26,8 @@ _PARTITION = click.option(
 def modules(system: str, software: tuple[str, ...], partition: str, out: Out) -> int:
     """Print the module lines of frameworks on a system, between the markers that `eval` reads.
 
-    The lines come from the system's file and work together. Notes on stderr say where
-    published rules differ, or where nobody verified the lines.
+    The lines come from the system's file. Notes on stderr say where published rules
+    differ, or where nobody verified the lines.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def _print_block(out: Out, block: Block) -> None:
 @click.option("--add", multiple=True, metavar="SOFTWARE", help="Add this software to every block; repeatable.")
 @click.option("--remove", multiple=True, metavar="SOFTWARE", help="Remove this software from every block; repeatable.")
 @_PARTITION
-@click.option("--write", is_flag=True, help="Change the file. Without it, only print the difference.")
+@click.option("--write", is_flag=True, help="Change the file instead of printing the difference.")
 @json_output(Evaluation)
 def eval_(
     script: Path, to: str, add: tuple[str, ...], remove: tuple[str, ...], partition: str, write: bool, out: Out

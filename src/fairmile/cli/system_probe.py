@@ -18,7 +18,9 @@ _COLOURS = {"differs": "yellow", "missing": "red", "same": "green"}
 
 @click.command()
 @click.option("--on", "known", metavar="SYSTEM", default="", help="Compare the machine with this system.")
-@click.option("--over", metavar="HOST", default="", help="Probe another machine by ssh, which must need no password.")
+@click.option(
+    "--over", metavar="HOST", default="", help="Probe another machine over ssh, which must work without a password."
+)
 @click.option("--name", metavar="NAME", default="", help="Name of the system in the draft.  [default: the host name]")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write the draft of a system file to this file.")
 @click.option("--card", metavar="FILE", type=_FILE, help="With --on: write the comparison to this file, as JSON-LD.")

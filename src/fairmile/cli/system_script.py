@@ -9,6 +9,7 @@ import click
 
 from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options, spec_from
+from fairmile.cli.options import SectionedCommand
 from fairmile.cli.out import Out, json_output
 from fairmile.jobs.request import Request
 from fairmile.jobs.script import Script
@@ -28,7 +29,7 @@ _LABELS = {
 }
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @job_options
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the script to this file.")
 @click.option("--explain", is_flag=True, help="Print where each value comes from instead of the script.")
@@ -36,9 +37,9 @@ _LABELS = {
 def script(out: Out, on: str, output: Path | None, explain: bool, **options: Any) -> int:
     """Print the batch script of a job on a system.
 
-    The system's file fills in what you leave out: GPUs, tasks and CPUs by partition and
-    framework, modules, launcher, binding. A value beyond a partition's limit is refused.
-    Nothing is submitted; `fairmile job submit` takes the same options and submits.
+    The system's file supplies what you omit: GPUs, tasks and CPUs by partition and
+    framework, modules, launcher, binding. Values beyond a partition's limit are refused.
+    `fairmile job submit` takes the same options and submits the job.
 
     \b
     Examples:

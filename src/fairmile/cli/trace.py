@@ -13,6 +13,7 @@ import click
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import Breakdown, RankTime
@@ -33,7 +34,7 @@ _BECAUSE = {"idle": "what was not recorded", "launch": "a later host"}
 
 @click.group(cls=LazyGroup)
 def trace() -> None:
-    """Record programs, analyze where the time of each rank went, and replay what-if scenarios."""
+    """Record programs, see where time went on every rank, and replay what-if scenarios."""
 
 
 def _trace_arguments(command: Any) -> Any:
@@ -51,10 +52,19 @@ def _trace_arguments(command: Any) -> Any:
     type=click.Path(path_type=Path),
     default=Path("trace"),
     show_default=True,
-    help="New folder for the recording.",
+    help="Folder to create for the recording.",
 )
-@click.option("--skip", type=int, default=5, show_default=True, help="Optimizer steps to skip before recording.")
-@click.option("--steps", type=int, default=10, show_default=True, help="Optimizer steps to record.")
+@click.option(
+    "--skip",
+    type=int,
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="Number of optimizer steps to skip before recording.",
+)
+@click.option(
+    "--steps", type=int, metavar="N", default=10, show_default=True, help="Number of optimizer steps to record."
+)
 @click.option("--every", type=int, metavar="STEPS", help="Record again every STEPS optimizer steps.")
 @click.option(
     "--for",
@@ -62,22 +72,28 @@ def _trace_arguments(command: Any) -> Any:
     default="1s",
     show_default=True,
     metavar="TIME",
-    help="Recording time of a program without an optimizer.",
+    help="Time to record of a program without an optimizer.",
 )
-@click.option("--after", default="5s", show_default=True, metavar="TIME", help="Delay before recording such a program.")
+@click.option(
+    "--after",
+    default="5s",
+    show_default=True,
+    metavar="TIME",
+    help="Time to wait before recording a program without an optimizer.",
+)
 @click.option("--stack", is_flag=True, help="Record Python call stacks; slower.")
 @click.option("--memory", is_flag=True, help="Record memory allocations; slower.")
 @click.option("--flight-recorder", is_flag=True, help="Also keep the NCCL flight recorder's dumps.")
 @click.option("--no-watch", is_flag=True, help="Do not sample power, load and memory.")
-@click.option("--dry-run", is_flag=True, help="Print what would be recorded; run nothing.")
+@DRY_RUN
 @json_output(Recorded, RecordingPlan)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_watch: bool, **options: Any) -> int:
     """Run an unmodified program and record all its ranks.
 
-    The folder gets a PyTorch profiler trace of every process that imports torch, the meter's spans,
-    and samples of power and load, all on one clock. Launchers such as torchrun and mpirun are part
-    of the command. The program keeps its output and exit code.
+    Writes a PyTorch profiler trace of every process that imports torch, spans of the meter, and
+    samples of power and load, all on one clock. Put launchers such as torchrun or mpirun into the
+    command. The program keeps its output and exit code.
 
     \b
     Examples:
@@ -121,11 +137,14 @@ def _print_recorded(out: Out, recorded: Recorded) -> None:
 @_trace_arguments
 @click.option("--on", default="", metavar="SYSTEM", help="Compare collectives with the network of this system.")
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Also write an HTML page with timeline and figures."
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Also write an HTML page with timeline and figures to this file.",
 )
 @json_output(TraceAnalysis)
 def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: Path | None) -> None:
-    """Analyze where the time of each rank went, which ranks waited, and what to try.
+    """Show where time went on every rank, which ranks waited, and what to try.
 
     PATH is a folder of `trace record`, a file, or a pattern: PyTorch profiler traces, Horovod
     timelines, OTF2 archives, Chrome and Perfetto files, NCCL flight recorder dumps, or a run's log.
@@ -299,22 +318,22 @@ def _share(seconds: float, total_s: float, name: str) -> str:
     "--algorithm",
     multiple=True,
     metavar="COLLECTIVE=NAME",
-    help="What if a collective used this algorithm, such as all_reduce=ring.",
+    help="What if a collective used this algorithm, such as all_reduce=ring; repeatable.",
 )
 @click.option("--bandwidth", type=float, default=1.0, metavar="FACTOR", help="Scale network bandwidth by this factor.")
 @click.option("--latency", type=float, default=1.0, metavar="FACTOR", help="Scale network latency by this factor.")
-@click.option("--ranks", type=click.IntRange(min=1), help="What if it ran on this many ranks.")
+@click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="What if it ran on this many ranks.")
 @click.option("--without", type=int, metavar="RANK", help="What if this rank ran at the speed of the others.")
 @click.option(
     "--faster",
     multiple=True,
     metavar="OPERATOR=FACTOR",
-    help="What if matching operators were FACTOR times faster; `*` matches any text.",
+    help="What if matching operators were FACTOR times faster; `*` matches any text; repeatable.",
 )
 @click.option("--no-input-wait", is_flag=True, help="What if input were always ready.")
 @json_output(Replayed)
 def replay(out: Out, paths: Sequence[str], form: str | None, **options: Any) -> None:
-    """Replay a trace in a what-if scenario, and predict the time of a step.
+    """Replay a trace in a what-if scenario, and predict the step time.
 
     \b
     Examples:
@@ -370,10 +389,10 @@ def _factor(text: str, name: str) -> float:
     help="Format to write; chrome opens in Perfetto.",
 )
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="File or folder to write.")
-@click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
+@DRY_RUN
 @json_output(Exported)
 def export(out: Out, paths: Sequence[str], form: str | None, to: str, output: Path, dry_run: bool) -> None:
-    """Convert the traces of all ranks, aligned in time, to another format.
+    """Convert the traces of all ranks to another format, on one clock.
 
     \b
     Examples:

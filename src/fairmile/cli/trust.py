@@ -9,6 +9,7 @@ import click
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.trust import TrustedProject, TrustedProjects, Untrusted
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
 from fairmile.transfer.credentials import shown_address
 from fairmile.workspace import PROJECT_FILE, Workspace, find_project, project_file
@@ -18,14 +19,14 @@ from fairmile.workspace import PROJECT_FILE, Workspace, find_project, project_fi
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--list", "listed", is_flag=True, help="List the trusted files.")
 @click.option("--remove", is_flag=True, help="Stop trusting the file.")
-@click.option("--dry-run", is_flag=True, help="Show what would be allowed; change nothing.")
+@DRY_RUN
 @json_output(TrustedProject, TrustedProjects, Untrusted)
 def trust(path: Path | None, listed: bool, remove: bool, dry_run: bool, out: Out) -> int:
     """Trust a project's fairmile.yaml in its current form, and show what its settings allow.
 
-    PATH is the file or its folder (default: the nearest fairmile.yaml in this folder or above). Read the file first:
-    its settings can start programs and choose where data is read and written. Trust ends when the file changes, or
-    when a file that it names changes.
+    PATH is the file or its folder; without it, the nearest fairmile.yaml in this folder or above is used. Read the
+    file first: its settings can start programs and choose where data is read and written. Trust ends when the file,
+    or a file that it names, changes.
 
     \b
     Examples:

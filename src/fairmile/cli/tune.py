@@ -11,6 +11,7 @@ import click
 from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options
 from fairmile.cli.notices import notifies
+from fairmile.cli.options import DRY_RUN, WAIT
 from fairmile.cli.out import Out, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, run_options
 from fairmile.cli.sweep import (
@@ -33,7 +34,6 @@ _INTERRUPTED = 130
 _COLOURS = {"done": "green", "running": "yellow", "pruned": "dim"}
 _PRINTED_SETTINGS = ("engine", "sampler", "pruner", "extrapolate", "trials", "steps", "seed")
 _STUDY = click.argument("reference", metavar="STUDY")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 
 
 def _read_objective(_: click.Context, __: click.Parameter, text: str | None) -> str | dict[str, str] | None:
@@ -45,7 +45,7 @@ def _read_objective(_: click.Context, __: click.Parameter, text: str | None) -> 
 def tune() -> None:
     """Search a parameter space for the best values.
 
-    Each trial is a run. STUDY is an id that `fairmile sweep ls` lists, its unique
+    Each trial is a recorded run. STUDY is an id from `fairmile sweep ls`, its unique
     start or end, or `last`.
     """
 
@@ -56,32 +56,38 @@ def tune() -> None:
     "-j",
     "workers",
     type=click.IntRange(min=1),
+    metavar="N",
     default=1,
     show_default=True,
     help="Number of trials to run concurrently.",
 )
 @click.option(
-    "--objective", callback=_read_objective, metavar="METRIC[:lower|higher]", help="Metric to lower or to raise."
+    "--objective",
+    callback=_read_objective,
+    metavar="METRIC[:lower|higher]",
+    help="Metric to optimize, and whether lower or higher is better.",
 )
-@click.option("--trials", type=click.IntRange(min=1), help="Number of trials.")
-@click.option("--within", metavar="TIME", help="Start no trial after this time.")
-@click.option("--engine", help="optuna, ray or deephyper.")
-@click.option("--sampler", help="random, grid, tpe, gp, cma-es, nsga-ii, bohb or pbt.")
-@click.option("--pruner", help="asha, hyperband, median or none.")
-@click.option("--extrapolate", help="Stop trials by extrapolating their curve: least-squares or svr.")
-@click.option("--tuning-seed", type=int, help="Seed of the sampler.")
-@click.option("--wait/--leave", default=True, help="Wait for a study on a system to end, or leave it.  [default: wait]")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Number of trials.")
+@click.option("--within", metavar="TIME", help="Time budget, such as 2h; no trial starts after it.")
+@click.option("--engine", help="Tuning engine: optuna, ray or deephyper.  [default: optuna]")
+@click.option(
+    "--sampler", help="How to choose values: random, grid, tpe, gp, cma-es, nsga-ii, bohb or pbt.  [default: tpe]"
+)
+@click.option("--pruner", help="How to stop poor trials early: asha, hyperband, median or none.  [default: none]")
+@click.option("--extrapolate", help="Stop poor trials by extrapolating their curves: least-squares or svr.")
+@click.option("--tuning-seed", type=int, metavar="N", help="Seed of the sampler.")
+@WAIT
 @run_options
 @job_options(program=False)
-@_DRY_RUN
+@DRY_RUN
 @json_output(StudyStatus, StudyPlan)
 @click.pass_context
 @notifies
 def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
     """Run the study that a file or a program's arguments define, or resume STUDY.
 
-    Of a program, `--lr 1e-4..1e-1:log` searches between both ends on a log scale,
-    `0.1..0.9` on a linear one, `1..64` whole numbers, and `a,b,c` a choice.
+    In the arguments of a program, `1e-4..1e-1:log` is a range on a log scale,
+    `0.1..0.9` a linear range, `1..64` a range of integers, and `a,b,c` a choice.
 
     \b
     Examples:
@@ -138,10 +144,10 @@ def show(out: Out, reference: str) -> None:
 
 @tune.command()
 @_STUDY
-@_DRY_RUN
+@DRY_RUN
 @json_output(ChangedStudy)
 def stop(out: Out, reference: str, dry_run: bool) -> None:
-    """Stop a study: start no further trial, and cancel its jobs.
+    """Stop a study: start no more trials, and cancel its jobs.
 
     \b
     Examples:

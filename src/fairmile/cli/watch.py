@@ -16,6 +16,7 @@ import click
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size, parse_duration
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.meter.figures import Figures, Summary
 from fairmile.meter.footprint import Supply
@@ -31,23 +32,23 @@ _GPU = re.compile(r"[0-9]{1,3}|GPU-[0-9a-fA-F-]+")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--every", default="1s", show_default=True, metavar="TIME", help="Sampling period: 0.1s, 500ms or 10Hz.")
-@click.option("--for", "lasting", metavar="TIME", help="Measure the machine for this long; run nothing.")
+@click.option(
+    "--every", default="1s", show_default=True, metavar="TIME", help="Sampling period, such as 500ms or 10Hz."
+)
+@click.option("--for", "lasting", metavar="TIME", help="Measure the machine for this long, without a program.")
 @click.option(
     "--read",
     "log_to_read",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Summarise a log, written by --log or by cloudmesh-gpu.",
+    help="Summarize a log written by --log or by cloudmesh-gpu.",
 )
 @click.option(
     "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Append every sample to this file."
 )
 @click.option("--source", metavar="NAMES", help="Read only these sources, such as nvidia,rapl.  [default: all]")
 @click.option("--gpu", metavar="NUMBERS", help="Measure only these GPUs, such as 0,1.  [default: all]")
-@click.option(
-    "--region", default="", metavar="CODE", help="Print cost and CO₂ of the energy in this region, such as DE."
-)
+@click.option("--region", default="", metavar="CODE", help="Region for the cost and CO₂ of energy, such as DE.")
 @click.option(
     "--table",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -59,21 +60,21 @@ _GPU = re.compile(r"[0-9]{1,3}|GPU-[0-9a-fA-F-]+")
     type=float,
     default=1.0,
     show_default=True,
-    help="Power usage effectiveness: energy of the building per energy of the machine.",
+    help="Power usage effectiveness of the data centre.",
 )
 @click.option(
     "--estimate", type=float, metavar="WATTS", help="Assume this power in watts when no energy counter is available."
 )
-@click.option("--live", is_flag=True, help="Show current values while a command runs.")
-@click.option("--list", "list_", is_flag=True, help="Show what this machine can measure, and why a source is missing.")
-@click.option("--dry-run", is_flag=True, help="Show what would be measured; run nothing.")
+@click.option("--live", is_flag=True, help="Show current values while the program runs.")
+@click.option("--list", "list_", is_flag=True, help="List what this machine can measure, and why sources are missing.")
+@DRY_RUN
 @json_output(WatchReport, LogReport, SourceList, WatchPlan)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def watch(out: Out, command: tuple[str, ...], lasting: str | None, log_to_read: Path | None, **options: Any) -> int:
     """Measure power, energy and load of a program, or of the machine.
 
-    The program keeps its output and exit code; the summary goes to stderr. Every number names its source, its scope
-    and its error. Without a program and without --for, measure until Ctrl-C.
+    The program keeps its output and exit code; the summary goes to stderr. Every number names its source, scope
+    and error. Without a program and --for, measures until Ctrl-C.
 
     \b
     Examples:
@@ -83,7 +84,7 @@ def watch(out: Out, command: tuple[str, ...], lasting: str | None, log_to_read: 
       fairmile watch --list
     """
     if sum((bool(command), lasting is not None, log_to_read is not None, options["list_"])) > 1:
-        raise UsageError("give one of a command, --for, --read and --list")
+        raise UsageError("a program, --for, --read and --list exclude each other", hint="use one of them")
     supply = _supply(options["region"], options["table"], options["pue"])
     if log_to_read is not None:
         report = read_report(log_to_read, supply=supply, watts=options["estimate"])
