@@ -172,7 +172,7 @@ def test_the_verbs_work_on_the_workspace_of_the_settings(home: Path) -> None:
     assert fm.search("ours", kind="model")[0].row.uses == 1
     (found,) = fm.match(model="net-of-ours")
     assert (found.dataset, found.reasons[0].kind) == ("local/dataset/rays-of-ours@1.0", "declared")
-    with pytest.raises(fm.FairmileError, match="is no file here and no dataset of the catalog"):
+    with pytest.raises(fm.FairmileError, match="is not a file here or a dataset of the catalog"):
         fm.show("net-of-ours", kind="dataset")
 
 

@@ -124,41 +124,44 @@ def test_a_word_means_one_thing_to_a_verb(
 
 
 REFUSALS = [
-    ("run", "data.txt", "data.txt is no card file, no SABATH model, no run file and no program: `fairmile run` expects "
+    ("run", "data.txt", "data.txt is not a card file, a SABATH model, a run file or a program: `fairmile run` expects "
      "a card, a folder with card.jsonld, a model file of SABATH, a YAML file with argv or a program", ""),
-    ("run", "list.json", "list.json is no card file, no SABATH model, no run file and no program: `fairmile run`", ""),
+    ("run", "list.json", "list.json is not a card file, a SABATH model, a run file or a program: `fairmile run`", ""),
     ("run", "./bare", "./bare is a folder without card.jsonld: `fairmile run` expects a card", ""),
     ("run", "bare", "bare is a folder without card.jsonld: `fairmile run` expects a card", ""),
-    ("run", "levels", "levels is no card file, no SABATH model, no run file and no program: `fairmile run`", ""),
-    ("run", "./rum.yaml", "there is no file rum.yaml", "did you mean run.yaml?"),
-    ("run", "rum.yaml", "there is no file rum.yaml", "did you mean run.yaml?"),
-    ("run", "./cosmoflow", "there is no file cosmoflow", "expected a card"),
-    ("run", "cosmoflo", "'cosmoflo' is no file here, no benchmark and no asset of the catalog",
+    ("run", "levels", "levels is not a card file, a SABATH model, a run file or a program: `fairmile run`", ""),
+    ("run", "./rum.yaml", "no such file: rum.yaml", "did you mean run.yaml?"),
+    ("run", "rum.yaml", "no such file: rum.yaml", "did you mean run.yaml?"),
+    ("run", "./cosmoflow", "no such file: cosmoflow", "expected a card"),
+    ("run", "cosmoflo", "'cosmoflo' is not a file here, a benchmark or an asset of the catalog",
      "did you mean the benchmark cosmoflow or the asset cosmoflow?"),
-    ("run", "tidee", "'tidee' is no file here, no benchmark and no asset of the catalog", "did you mean the file tide"),
-    ("run", "https://example.org/x", "'https://example.org/x' is no file here, no benchmark and no asset",
+    ("run", "tidee", "'tidee' is not a file here, a benchmark or an asset of the catalog",
+     "did you mean the file tide"),
+    ("run", "https://example.org/x", "'https://example.org/x' is not a file here, a benchmark or an asset",
      "`fairmile fetch https://example.org/x` downloads it"),
     ("run", "mnist", "'mnist' may be the folder mnist or the benchmark builtin/benchmark/mnist@1.0",
      "write ./mnist or builtin/benchmark/mnist@1.0"),
-    ("run", " ", "an empty name names nothing", "give a name"),
-    ("sweep", "cosmoflo", "'cosmoflo' is no file here, no sweep, no benchmark and no asset of the catalog",
+    ("run", " ", "the name is empty", "pass a name"),
+    ("sweep", "cosmoflo", "'cosmoflo' is not a file here, a sweep, a benchmark or an asset of the catalog",
      "did you mean the benchmark cosmoflow"),
     ("sweep", "./bare", "./bare is a folder without card.jsonld: `fairmile sweep` expects a card", ""),
-    ("tune", "swep.yaml", "there is no file swep.yaml", "did you mean sweep.yaml?"),
+    ("tune", "swep.yaml", "no such file: swep.yaml", "did you mean sweep.yaml?"),
     ("tune", "last", "no sweep named 'last'", "`fairmile sweep ls` lists them"),
-    ("predict", "data.txt", "data.txt is no Python file, no card file and no description: `fairmile predict` expects "
+    ("predict", "data.txt", "data.txt is not a Python file, a card file or a description: `fairmile predict` expects "
      "FILE.py or FILE.py:FUNCTION, a card, a folder with card.jsonld or a model described in YAML", ""),
-    ("predict", "nosuch.py:build", "there is no file nosuch.py", ""),
-    ("predict", "train.py:1", "train.py:1: '1' cannot be the name of a function", "give FILE.py:FUNCTION"),
-    ("predict", "cosmoflo", "'cosmoflo' is no file here, no benchmark and no asset of the catalog", "cosmoflow"),
-    ("show", "data.txt", "data.txt is no card file: `fairmile show` expects a card or a folder with card.jsonld", ""),
-    ("show", "tiny.json", "tiny.json is no card file: `fairmile show` expects a card or a folder with card.jsonld",
+    ("predict", "nosuch.py:build", "no such file: nosuch.py", ""),
+    ("predict", "train.py:1", "train.py:1: '1' is not a function name", "write FILE.py:FUNCTION"),
+    ("predict", "cosmoflo", "'cosmoflo' is not a file here, a benchmark or an asset of the catalog", "cosmoflow"),
+    ("show", "data.txt", "data.txt is not a card file: `fairmile show` expects a card or a folder with card.jsonld",
+     ""),
+    ("show", "tiny.json", "tiny.json is not a card file: `fairmile show` expects a card or a folder with card.jsonld",
      "`fairmile catalog add tiny.json` reads other formats"),
-    ("show", "cosmoflo", "'cosmoflo' is no file here and no asset of the catalog", "did you mean the asset cosmoflow?"),
+    ("show", "cosmoflo", "'cosmoflo' is not a file here or an asset of the catalog",
+     "did you mean the asset cosmoflow?"),
     ("show", "cosmoflow@99", "'cosmoflow' has no version '99'", "versions: "),
     ("show", "a//b", "'a//b' is not a name of an asset", "expected [catalog/][kind/]name[@version]"),
-    ("fetch", "cosmoflo", "'cosmoflo' is no file here, no asset of the catalog and no address", "cosmoflow"),
-    ("fetch", "./nosuch", "there is no file nosuch", ""),
+    ("fetch", "cosmoflo", "'cosmoflo' is not a file here, an asset of the catalog or an address", "cosmoflow"),
+    ("fetch", "./nosuch", "no such file: nosuch", ""),
     ("boil", "x", "nothing is resolved for 'boil'", "verbs: "),
 ]  # fmt: skip
 
@@ -208,7 +211,7 @@ def test_ids_of_runs_and_sweeps_are_words_too(workspace: Workspace) -> None:
     for word in (sweep.id, "echo", "last"):
         target = workspace.resolve(word, for_="sweep")
         assert (target.kind, target.id, target.content.id) == ("sweep", sweep.id, sweep.id)
-    with pytest.raises(NotFound, match="is no file here, no benchmark and no asset of the catalog"):
+    with pytest.raises(NotFound, match="is not a file here, a benchmark or an asset of the catalog"):
         workspace.resolve(sweep.id, for_="sweep", without=["sweep"])
 
 
@@ -226,7 +229,7 @@ def test_an_asset_tells_what_else_its_name_could_mean_and_may_be_of_one_kind(wor
     target = workspace.resolve("cosmoflow", for_="show")
     assert "builtin/benchmark/cosmoflow@3.0" in [each.handle for each in (target.row, *target.others)]
     assert workspace.resolve("cosmoflow", for_="show", kind="benchmark").handle == "builtin/benchmark/cosmoflow@3.0"
-    with pytest.raises(NotFound, match="'cosmoflow' is no file here and no program of the catalog"):
+    with pytest.raises(NotFound, match="'cosmoflow' is not a file here or a program of the catalog"):
         workspace.resolve("cosmoflow", for_="show", kind="program")
 
 

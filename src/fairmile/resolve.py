@@ -214,7 +214,7 @@ def resolve(
     `options` are what stands beside the word on a command line, for the resolvers that know them: `kind` for assets.
     """
     if not text.strip():
-        raise UsageError("an empty name names nothing", hint="give a name, a path or an address")
+        raise UsageError("the name is empty", hint="pass a name, a path or a URL")
     if for_ and for_ not in VERBS:
         raise UsageError(f"nothing is resolved for {for_!r}", hint=f"verbs: {', '.join(VERBS)}")
     word = Word(text, for_, options or {})
@@ -251,7 +251,7 @@ def read_document(file: Path) -> Located:
     try:
         return load_located(file.read_text(encoding="utf-8"), file=str(file))
     except FileNotFoundError:
-        raise NotFound(f"there is no file {file}") from None
+        raise NotFound(f"no such file: {file}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read {file}: {error}") from error
 
@@ -290,13 +290,14 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
     expected = [kind.expected for kind in kinds.values() if kind.expected]
     command = f"`fairmile {verb}` expects " if verb else "expected "
     if word.exists:
-        what = "a folder without card.jsonld" if word.path.is_dir() else f"no {_listed(_file_titles(kinds), 'and no')}"
+        files = _listed(map(_with_article, _file_titles(kinds)), "or")
+        what = "a folder without card.jsonld" if word.path.is_dir() else f"not {files}"
         advice = _ADVICE.get((verb, word.path.suffix.lower()), "").format(path=word.path)
         raise UsageError(f"{word.text} is {what}: {command}{_listed(expected, 'or')}", hint=advice)
     if word.is_path:
         near = closest(word.path.name, _neighbours(word.path), 1)
         hint = f"did you mean {word.path.with_name(near[0])}?" if near else f"expected {_listed(expected, 'or')}"
-        raise NotFound(f"there is no file {word.path}", hint=hint)
+        raise NotFound(f"no such file: {word.path}", hint=hint)
     tried: dict[str, list[str]] = {f"file{_HERE}": closest(word.text, _neighbours(word.path), 1)}
     for name, kind in kinds.items():
         if kind.group != "path" and kind.title:
@@ -312,7 +313,7 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
         hint = f"`fairmile fetch {word.text}` downloads it"
     if verb == "show" and (target := RESOLVERS["run"].find(word, nouns)) is not None:
         hint = f"`fairmile runs show {target.id}` shows the run"
-    raise NotFound(f"{word.text!r} is no {_listed(tried, 'and no')}", hint=hint)
+    raise NotFound(f"{word.text!r} is not {_listed(map(_with_article, tried), 'or')}", hint=hint)
 
 
 def _some(names: Iterable[str]) -> list[str]:
@@ -335,5 +336,8 @@ def _neighbours(path: Path) -> list[str]:
 
 def _listed(parts: Iterable[str], word: str) -> str:
     *most, last = dict.fromkeys(parts)
-    joint = ", no " if word == "and no" else ", "
-    return f"{joint.join(most)} {word} {last}" if most else last
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -248,7 +248,7 @@ def _settings_files(environ: Mapping[str, str], folder: Path) -> tuple[list[Path
         return files, find_project(folder)
     chosen = Path(os.path.abspath(folder / Path(environ[CHOSEN_FILE]).expanduser()))
     if not chosen.is_file():
-        raise UsageError(f"{CHOSEN_FILE}: {chosen} is no file", hint=f"name a settings file, or unset {CHOSEN_FILE}")
+        raise UsageError(f"{CHOSEN_FILE}: {chosen} is not a file", hint=f"name a settings file, or unset {CHOSEN_FILE}")
     return [*files, chosen], None
 
 

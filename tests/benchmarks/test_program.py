@@ -68,7 +68,7 @@ def test_an_error_is_one_sentence_and_an_exit_code(
 ) -> None:
     monkeypatch.setenv("FAIRMILE_PARAMS", '{"hight": 3}')
     assert program.main([str(benchmark(tmp_path / "tides"))]) == 2
-    assert capsys.readouterr().err == "error: there is no parameter 'hight'\nhint: did you mean 'height'?\n"
+    assert capsys.readouterr().err == "error: no parameter named 'hight'\nhint: did you mean 'height'?\n"
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,13 +80,13 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:
-    with pytest.raises(NotFound, match="there is no benchmark 'earthquak'") as caught:
+    with pytest.raises(NotFound, match="no benchmark named 'earthquak'") as caught:
         program.folder_of("earthquak")
     assert caught.value.hint == "did you mean 'earthquake'?"
 
 
 def test_a_folder_without_a_card_is_none(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"is no benchmark: it has no card\.jsonld"):
+    with pytest.raises(NotFound, match=r"is not a benchmark: it has no card\.jsonld"):
         program.folder_of(str(tmp_path))
 
 

@@ -150,9 +150,9 @@ def test_words_that_nobody_knows_are_refused_before_anything_runs(runs: Runs, ti
     with pytest.raises(UsageError, match="has no step 'ad'") as caught:
         run_stages(runs, tides, ["ad"])
     assert "add" in str(caught.value.hint)
-    with pytest.raises(UsageError, match="there is no parameter 'factr'"):
+    with pytest.raises(UsageError, match="no parameter named 'factr'"):
         run_stages(runs, tides, params={"factr": 2})
-    with pytest.raises(UsageError, match="the parameter step is set for each run"):
+    with pytest.raises(UsageError, match="the parameter step is set for each step"):
         run_stages(runs, tides, params={"step": "add"})
     with pytest.raises(UsageError, match="the benchmark mnist has no steps"):
         run_stages(runs, "mnist")

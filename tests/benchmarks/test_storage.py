@@ -111,7 +111,7 @@ def test_a_folder_that_vanishes_says_so_and_the_others_are_measured(tmp_path: Pa
             shutil.rmtree(tmp_path / "a")
 
     gone, there = evaluate(plan([tmp_path / "a", tmp_path / "b"], size_bytes=MB), on_step=vanish).measured
-    assert gone.problem == f"{gone.place.path} vanished while it was measured"
+    assert gone.problem == f"{gone.place.path} disappeared during the measurement"
     assert gone.values == {}
     assert there.values
 
@@ -206,7 +206,7 @@ def test_folders_with_like_names_have_labels_of_their_own(tmp_path: Path) -> Non
 
 def test_too_little_room_is_refused_with_numbers_before_anything_is_written(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
-    with pytest.raises(DiskFailure, match=r"needs .*iB, and it has .*iB free \(file system\)"):
+    with pytest.raises(DiskFailure, match=r"needs .*iB, but only .*iB are free \(file system\)"):
         plan([tmp_path], size_bytes=2 * free)
     assert os.listdir(tmp_path) == []
 
@@ -243,7 +243,7 @@ def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
         plan([])
     with pytest.raises(UsageError, match="too few"):
         plan([tmp_path], size_bytes=1000)
-    with pytest.raises(DiskFailure, match=r"may not write|read-only|0 B free"):
+    with pytest.raises(DiskFailure, match=r"no permission to write|read-only|0 B free"):
         plan(["/proc"])
 
 

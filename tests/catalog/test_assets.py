@@ -285,7 +285,7 @@ def test_the_digest_of_the_whole_is_checked(workspace: Workspace, server: WebSer
     if is_right:
         assert workspace.assets.fetch(name)[0].files == 1
     else:
-        with pytest.raises(Integrity, match=rf"its files together are ni:///.*, its card says {stated}"):
+        with pytest.raises(Integrity, match=rf"its files have the digest ni:///.*, but its card says {stated}"):
             workspace.assets.fetch(name)
         assert workspace.store.refs() == []
 
@@ -299,9 +299,9 @@ def test_two_files_of_one_name_are_a_conflict_before_a_byte_moves(
     for data, more in ((DATA, MORE), (None, None)):
         entries = entry("x", data, server.url("data.bin")), entry("x", more, server.url("more.bin"))
         name = add(*entries, name=f"twice-{data is None}")
-        with pytest.raises(Conflict, match="two of its files are called x") as caught:
+        with pytest.raises(Conflict, match="two of its files are named x") as caught:
             workspace.assets.fetch(name)
-        assert "its own name" in (caught.value.hint or "")
+        assert "a unique name" in (caught.value.hint or "")
     assert server.sent_bytes == 0
 
 
@@ -310,7 +310,7 @@ def test_members_of_two_archives_with_one_name_are_a_conflict(
 ) -> None:
     server.files |= {"a.tar": tar({"x": b"one"}), "b.tar": tar({"x": b"two"})}
     entries = [entry(name, server.files[name], server.url(name), fetchMethod="archive") for name in ("a.tar", "b.tar")]
-    with pytest.raises(Conflict, match="two of its files are called x"):
+    with pytest.raises(Conflict, match="two of its files are named x"):
         workspace.assets.fetch(add(*entries))
 
 
@@ -348,7 +348,7 @@ def test_a_limit_takes_the_first_files_and_does_not_count_as_the_whole(
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_of_nothing_is_refused(workspace: Workspace, add: Add, server: WebServer, limit: int) -> None:
     name = add(entry("a", DATA, server.url("data.bin")))
-    with pytest.raises(UsageError, match=f"a limit of {limit} would bring nothing"):
+    with pytest.raises(UsageError, match=f"the limit is {limit} files, expected at least 1"):
         workspace.assets.fetch(name, limit=limit)
 
 
@@ -368,7 +368,7 @@ def test_a_card_of_a_foreign_catalog_cannot_bring_a_file_of_this_machine(
     trusted_project(tmp_path, f"sources:\n  group: {folder}\n", {"HOME": str(tmp_path)})
     workspace = opened(tmp_path, watcher)
     workspace.catalog.sync()
-    with pytest.raises(Unsupported, match="a card of the catalog 'group' names a file of this machine"):
+    with pytest.raises(Unsupported, match="a card of the catalog 'group' refers to a local file"):
         workspace.assets.fetch("group/dataset/alpha")
     (fetched,) = workspace.assets.fetch(str(secret))  # what the user names himself is his own business
     assert contents(workspace, fetched.root) == {"secret.txt": b"mine"}
@@ -394,7 +394,7 @@ def test_restricted_data_do_not_move_before_the_user_confirms_the_right(
         lambda: workspace.datasets.load(handle),
     ]
     for way in ways:
-        with pytest.raises(UsageError, match="declares the access restricted, so nothing was fetched") as caught:
+        with pytest.raises(UsageError, match="restricts access, so nothing was fetched") as caught:
             way()
         assert "Sign the form. See https://archive.example/form" in (caught.value.hint or "")
         assert "--access-granted" in (caught.value.hint or "")

@@ -126,7 +126,7 @@ def test_types_are_known_with_prefix_or_address_and_the_most_particular_wins(
 
 
 def test_a_card_of_no_kind_is_refused_with_the_types_that_are() -> None:
-    with pytest.raises(UsageError, match="'Recipe' is no kind of asset") as caught:
+    with pytest.raises(UsageError, match="'Recipe' is not a kind of asset") as caught:
         _ = Card({"@type": "Recipe", "name": "a"}).kind
     assert "Dataset (dataset)" in (caught.value.hint or "")
 

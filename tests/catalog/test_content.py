@@ -41,7 +41,7 @@ def test_a_folder_has_one_digest_that_any_change_changes(tmp_path: Path) -> None
 
 
 def test_what_holds_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no file"):
+    with pytest.raises(UsageError, match="has no files"):
         measure(tmp_path)
     with pytest.raises(UsageError, match="neither a file nor a folder"):
         measure(tmp_path / "nowhere")

@@ -691,7 +691,7 @@ def test_a_missing_licence_fails_one_test_and_advice_leaves_the_licence_to_its_h
     for kind in ("dataset", "program"):
         found = finding(body(kind), "R1.1")
         assert found.fix.endswith("--set license=SPDX-ID-STATED-BY-THE-HOLDER")
-        assert "only its holder can grant one" in found.evidence
+        assert "only the rights holder can grant one" in found.evidence
 
 
 def test_terms_of_the_source_s_own_are_quoted_and_not_replaced() -> None:

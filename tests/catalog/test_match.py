@@ -262,7 +262,7 @@ def test_a_copy_in_another_catalog_is_one_match(home: Path, builtin: CatalogFold
 
 
 def test_something_must_be_asked_for(catalog: Catalog) -> None:
-    with pytest.raises(UsageError, match="say what to match"):
+    with pytest.raises(UsageError, match="nothing to match"):
         catalog.match()
 
 

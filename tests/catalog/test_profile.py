@@ -136,7 +136,7 @@ PROBLEMS: dict[str, tuple[Callable[[dict[str, Any]], None], str, str, str]] = {
     "a type that is no kind": (
         lambda body: body.update({"@type": "Banana"}),
         "@type",
-        "'Banana' is no kind of asset",
+        "'Banana' is not a kind of asset",
         "Banana",
     ),
 }

@@ -195,7 +195,7 @@ def test_two_different_cards_of_one_handle_are_reported(outside: Path, copy: Cat
     assert report.cards == 1
     assert copy.read("dataset/alpha/1.0.jsonld")["description"] == "first"
     assert report.problems == [
-        "b.jsonld: there/dataset/alpha@1.0 is described twice, differently; the first one stands"
+        "b.jsonld: there/dataset/alpha@1.0 is described twice, with different content; the first one is used"
     ]
 
 
@@ -314,10 +314,10 @@ def test_a_source_that_suddenly_lists_no_card_leaves_the_last_copy(
     if left == "junk":
         write(outside, "package.json", {"scripts": {}})
     spec = source_spec("there", str(outside))
-    assert sync(spec, copy, context(), dry_run=True).error == "lists no cards any more; the last copy stays"
+    assert sync(spec, copy, context(), dry_run=True).error == "no longer lists any cards; the last copy stays in use"
     assert state(copy)["error"] == ""
     report = bring(outside, copy)
-    assert (report.error, report.removed) == ("lists no cards any more; the last copy stays", 0)
+    assert (report.error, report.removed) == ("no longer lists any cards; the last copy stays in use", 0)
     assert names(copy) == ["dataset/alpha/1.0"]
     assert (state(copy)["error"], state(copy)["synced_at"]) == (report.error, first.synced_at)
     report = sync(spec, copy, context(), allow_empty=True)
@@ -719,7 +719,7 @@ def test_a_path_outside_the_catalog_is_refused(site: Site, copy: CatalogFolder, 
     write(site.root, "secret.jsonld", "{}")
     write(site.root, "catalog/index.json", {"cards": [{"path": path, "sha256": "ab" * 32}]})
     report = bring(site.address, copy)
-    assert "leads out of the catalog" in report.error
+    assert "points outside the catalog" in report.error
     assert "cards[0].path" in report.error
     assert site.asked == ["/catalog/index.json"]
 

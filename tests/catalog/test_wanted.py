@@ -197,7 +197,7 @@ def test_a_web_address_is_one_file_and_others_must_be_asked(make: Make) -> None:
 )
 def test_a_strangers_card_may_not_name_a_file_of_this_machine(make: Make, address: str) -> None:
     for entry in ({"contentUrl": address}, {"contentUrl": URL, "mirror": address}):
-        with pytest.raises(Unsupported, match="a card of the catalog 'group' names a file of this machine") as caught:
+        with pytest.raises(Unsupported, match="a card of the catalog 'group' refers to a local file") as caught:
             wanted(make(entry, catalog="group"))
         assert "your own catalog" in (caught.value.hint or "")
     assert only(make({"contentUrl": address, "name": "x"})).addresses == (address,)
@@ -211,7 +211,7 @@ def test_nor_may_its_repository(make: Make) -> None:
 
 @pytest.mark.parametrize("address", ["data.csv", "/etc/passwd", "../x", "https://[::1/x", "://x"])
 def test_what_is_no_address_is_told_with_its_place(make: Make, address: str) -> None:
-    with pytest.raises(UsageError, match=r"dataset/alpha@1\.0 distribution\[0\]: .* is no address"):
+    with pytest.raises(UsageError, match=r"dataset/alpha@1\.0 distribution\[0\]: .* is not an address"):
         wanted(make({"contentUrl": address}))
 
 
@@ -272,7 +272,7 @@ def test_a_card_without_an_address_tells_how_to_get_the_data(make: Make) -> None
         url="https://archive.example/how",
         accessRights="http://publications.europa.eu/resource/authority/access-right/RESTRICTED",
     )
-    with pytest.raises(NotFound, match=r"dataset/alpha@1\.0 names no address") as caught:
+    with pytest.raises(NotFound, match=r"dataset/alpha@1\.0 has no URL") as caught:
         wanted(card)
     assert caught.value.hint == "Ask the archive for an account. See https://archive.example/how"
 

@@ -317,7 +317,7 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
         (["submit", "--", ""], "PROGRAM: expected a program and its arguments"),
         (["pack", "commands.txt", "--array", "3"], "no such option '--array'"),
         (["pack", "commands.txt", "--launch", "srun"], "no such option '--launch'"),
-        (["pack", "nosuch.txt"], "no file nosuch.txt"),
+        (["pack", "nosuch.txt"], "no such file: nosuch.txt"),
         (["pack", "latin.txt"], "latin.txt:2: is not UTF-8 text"),
         (["pack", "empty.txt"], "no commands to pack"),
         (["pack", "quote.txt"], "quote.txt:2: unclosed quote"),

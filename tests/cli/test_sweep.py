@@ -538,7 +538,7 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["plan", "linked.yaml"], "linked.yaml:"),
         (["plan", "circle.yaml"], "circle.yaml:2: {a} → {b} → {a} refers to itself"),
         (["plan", "secret.yaml"], "{os.API_TOKEN} looks like a secret"),
-        (["plan", "variable.yaml"], "{os.USER} is an environment variable that the file does not allow"),
+        (["plan", "variable.yaml"], "the file does not allow the environment variable {os.USER}"),
         (["plan", "long.yaml"], "long.yaml:2 axes: the id of a point has 305 bytes"),
         (["run", "long.yaml"], "long.yaml:2 axes: the id of a point has 305 bytes"),
         (["plan", "broken.yaml"], "broken.yaml:"),

@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(fairmile: Fairmile,
     (place / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     result = fairmile("system", "check", "nowhere.yaml", "latin.yaml", str(cluster))
     assert (result.code, result.err) == (2, "")
-    assert "error: no file nowhere.yaml\nnowhere.yaml: not valid, 1 error\n" in result.out
+    assert "error: no such file: nowhere.yaml\nnowhere.yaml: not valid, 1 error\n" in result.out
     assert "error: latin.yaml:1: is not UTF-8 text\n" in result.out
     assert result.out.endswith(f"{cluster}: valid\n")
 

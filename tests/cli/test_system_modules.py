@@ -124,7 +124,7 @@ def test_a_script_that_moves_is_told_what_the_new_system_refuses(fairmile: Fairm
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nowhere.sh"], "no file nowhere.sh"),
+        (["nowhere.sh"], "no such file: nowhere.sh"),
         (["."], ". is not a regular file"),
         (["train.sh", "--remove", "heat"], "names 'heat', so it cannot be removed"),
         (["train.sh", "--remove", "ddp"], "train.sh:7: nothing would be left"),

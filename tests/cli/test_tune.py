@@ -244,7 +244,7 @@ FILES = {
         (["kind.yaml"], "kind.yaml:4 axes.x.unifrom: no such key in a distribution"),
         (["ends.yaml"], "ends.yaml:4 axes.x: the range [1, 0] is empty"),
         (["zero.yaml"], "zero.yaml:4 axes.x: a logarithmic range cannot start at 0"),
-        (["when.yaml"], "when.yaml:4 axes.x: the condition 'y > 1' asks for 'y', which is not tuned"),
+        (["when.yaml"], "when.yaml:4 axes.x: the condition 'y > 1' uses 'y', which is not tuned"),
         (["null.yaml"], "null.yaml:7 tuning.seed: has no value (null)"),
         (["options.yaml"], "options.yaml:7 tuning.options: the sampler tpe has no option 'nsteps'"),
         (["undefined.yaml"], "undefined.yaml:2: {y} is not defined"),

@@ -186,7 +186,7 @@ def test_a_file_named_in_config_comes_before_the_one_that_names_it(tmp_path: Pat
     definition = read(tmp_path, "config: base.yaml\nb: 2\nexperiment: {x: 1}\n")
     assert scripts(definition, "{a} {b}") == ["1 2"]
     assert refusal(tmp_path, "n: 1\nconfig: gone.yaml\nexperiment: {x: 1}\n").message.startswith(
-        f"{tmp_path}/config.yaml:2: there is no file"
+        f"{tmp_path}/config.yaml:2: no such file"
     )
     assert len(read(tmp_path, "config: config.yaml\nexperiment: {x: 1}\n").points) == 1
 
@@ -206,12 +206,12 @@ def test_parameters_of_the_command_line_replace_and_add(tmp_path: Path) -> None:
         ("n: 1\nexperiment:\n", "{file}:2 experiment: has no parameters"),
         ("experiment:\n  x: 1\n  x: 2\n", "{file}:3: the key 'x' appears twice in one mapping"),
         ("experiment: {x: 1}\na: [1\n", "{file}:3: "),
-        ("n: 1\n", "{file}: nothing says which experiments there are"),
+        ("n: 1\n", "{file}: the file defines no experiments"),
         ("n: 1\nexperiment: {}\n", "{file}:2 experiment: has no parameters"),
         ("n: 1\nexperiment: 5\n", "{file}:2: expected parameters with their values"),
         ("- a\n", "{file}:1: expected settings"),
         ('experiment:\n  x: "{nope}"\n', "{file}:2: {{nope}} is not defined"),
-        ("experiment:\n  y: 1\n  x: [1, [2]]\n", "{file}:3 experiment.x: a list stands where a single value"),
+        ("experiment:\n  y: 1\n  x: [1, [2]]\n", "{file}:3 experiment.x: expected a single value, found a list"),
     ],
 )
 def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
@@ -237,7 +237,7 @@ def test_what_has_no_value_counts_as_absent_until_something_needs_it(tmp_path: P
     for name, line in (("system.reservation", 5), ("user.account", 7), ("experiment.epoch", 2)):
         with pytest.raises(UsageError) as error:
             scripts(definition, f"#!/bin/sh\n{{{name}}}")
-        why = f"{tmp_path / 'config.yaml'}:{line} gives it no value (null)"
+        why = f"{tmp_path / 'config.yaml'}:{line} has no value (null)"
         assert error.value.message.endswith(f":2: {{{name}}} is not defined: {why}")
 
 
@@ -280,7 +280,7 @@ def test_all_names_that_are_not_defined_are_told_at_once(tmp_path: Path) -> None
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="there is no file"):
+    with pytest.raises(NotFound, match="no such file"):
         read_project([tmp_path / "gone.yaml"], environ={})
 
 
@@ -303,9 +303,9 @@ def test_an_unknown_host_or_directive_is_told_where_the_project_counts_on_it(tmp
         ("experiment: {card_name: b200}\nsystem: {host: rivanna}\n", "the host 'rivanna' has no directive 'b200'"),
         (
             "experiment: {x: 1}\nsystem: {host: mine}\n",
-            "its lines come from `experiment.directive`, which is not there",
+            "its lines come from `experiment.directive`, which is missing",
         ),
-        ("experiment: {directive: a100}\n", "its lines come from `system.host`, which is not there"),
+        ("experiment: {directive: a100}\n", "its lines come from `system.host`, which is missing"),
     ],
 )
 def test_else_a_host_matters_only_where_the_template_needs_its_lines(tmp_path: Path, text: str, why: str) -> None:
@@ -357,7 +357,7 @@ def test_a_program_is_not_executed_unasked(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     for name in ("config.py", "config.ipynb"):
         file = project(tmp_path, f"open({str(trace)!r}, 'w')\n", name)
-        with pytest.raises(UsageError, match="is a program, and a configuration is not executed unasked"):
+        with pytest.raises(UsageError, match="is a program, which is executed only with --allow-code"):
             read_project([file], environ={})
     assert not trace.exists()
 
@@ -381,5 +381,5 @@ def test_the_code_of_a_notebook_is_executed_when_asked(tmp_path: Path) -> None:
 
 def test_a_program_that_fails_is_told_in_one_sentence(tmp_path: Path) -> None:
     file = project(tmp_path, "raise ValueError('no luck')\n", "config.py")
-    with pytest.raises(UsageError, match=r"config\.py failed when it was executed: ValueError: no luck"):
+    with pytest.raises(UsageError, match=r"config\.py failed: ValueError: no luck"):
         read_project([file], environ={}, allow_code=True)

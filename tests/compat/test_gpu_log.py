@@ -100,9 +100,9 @@ def test_another_heading_is_not_read_by_the_first(tmp_path: Path) -> None:
 
 
 def test_what_is_no_such_log_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InvalidDocument, match=r"gpu\.log: no line names the columns"):
+    with pytest.raises(InvalidDocument, match=r"gpu\.log: it has no column header"):
         read(written(tmp_path, "hello\n"))
-    with pytest.raises(NotFound, match="there is no file"):
+    with pytest.raises(NotFound, match="no such file"):
         read(tmp_path / "missing.log")
     assert recognises(OLD) and recognises(NEW) and not recognises('{"writer": {}}\n')
 

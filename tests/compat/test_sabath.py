@@ -217,7 +217,7 @@ def test_a_data_set_that_stands_in_the_catalog_without_ids_is_used_where_it_is_o
 
 def test_what_is_no_sabath_model_is_left_to_others(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"other\.json is no card file, no SABATH model, no run file"):
+    with pytest.raises(UsageError, match=r"other\.json is not a card file, a SABATH model, a run file"):
         workspace.resolve(str(tmp_path / "other.json"), for_="run")
     assert workspace.resolve("model/cosmoflow", for_="run").kind == "asset"
 
@@ -235,7 +235,7 @@ def test_an_unknown_placeholder_is_an_error_with_its_name_the_file_and_the_set(w
         sabath.plan(workspace.catalog, model_of({"tiny_data": ["ls {sauce}"]}), dataset_of(file_of("x")))
     with pytest.raises(UsageError, match=r"\{config\.epochs\} has no value") as caught:
         sabath.plan(workspace.catalog, model_of({"tiny_data": ["t {config.epochs}"]}), dataset_of(file_of("x")))
-    assert caught.value.hint == "give it with -p epochs=VALUE"
+    assert caught.value.hint == "set it with -p epochs=VALUE"
 
 
 def test_a_set_that_is_not_there_is_an_error_with_the_nearest(workspace: Workspace) -> None:
@@ -251,7 +251,7 @@ def test_a_data_set_that_only_shares_a_set_count_with_the_model_is_refused(works
 
 
 def test_two_fragments_of_one_name_are_refused() -> None:
-    with pytest.raises(UsageError, match="two fragments are called 'x'"):
+    with pytest.raises(UsageError, match="two fragments are named 'x'"):
         dataset_of(file_of("x"), {**file_of("x"), "url": "https://example.org/y"})
 
 
@@ -558,5 +558,5 @@ def test_points_of_a_sweep_would_all_run_the_command_of_the_first(workspace: Wor
     workspace.catalog.add(tmp_path / "tiny_data.json")
     workspace.catalog.add(tmp_path / "tiny.json", format="sabath")
     definition, _, _ = workspace.sweeps.define("model/tiny", params={"lr": [1, 2]})
-    with pytest.raises(UsageError, match="model/tiny makes its command of its parameters"):
+    with pytest.raises(UsageError, match="model/tiny builds its command itself"):
         workspace.sweeps.plan(definition)

@@ -313,7 +313,9 @@ def test_a_pipe_sees_neither_colour_nor_progress_nor_cuts(run: Run, place: Path)
 def test_an_error_at_a_terminal_is_the_same_sentence(terminal: Callable[..., Session]) -> None:
     code, shown = terminal("show", "nosuch").end()
     assert code == 2
-    assert plain(shown).lstrip("\r").startswith("error: 'nosuch' is no file here and no asset of the catalog\n  hint: ")
+    assert (
+        plain(shown).lstrip("\r").startswith("error: 'nosuch' is not a file here or an asset of the catalog\n  hint: ")
+    )
 
 
 def test_ctrl_c_ends_with_130_and_a_clean_line(terminal: Callable[..., Session], place: Path) -> None:

@@ -75,9 +75,9 @@ def test_a_program_that_is_not_there_is_named() -> None:
 
 
 def test_the_sentence_of_an_error_stands_above_its_hint() -> None:
-    output = "epoch 1\nerror: there is no parameter 'epoch'\nhint: did you mean 'epochs'?\n"
+    output = "epoch 1\nerror: no parameter named 'epoch'\nhint: did you mean 'epochs'?\n"
     found = diagnose(TaskStatus(State.FAILED, "exit code 2", 2), output, JobSpec(argv=("python",)))
-    assert found.line == "error: there is no parameter 'epoch'"
+    assert found.line == "error: no parameter named 'epoch'"
 
 
 ARGPARSE = "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --lrr 1\n"

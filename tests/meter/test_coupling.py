@@ -189,13 +189,13 @@ def test_bytes_that_nobody_has_are_the_most_there_are(meter: Meter, coupling: Co
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (lambda c: c.exchange("send", "k"), "no way to exchange data"),
-        (lambda c: c.exchange("put", 3), "are texts"),
-        (lambda c: c.component(""), "no name for a component"),
-        (lambda c: c.sample(3, 1), "not a name for a counter"),
-        (lambda c: c.phase(3, 1), "not a name for a timer"),
+        (lambda c: c.exchange("send", "k"), "not a kind of exchange"),
+        (lambda c: c.exchange("put", 3), "must be strings"),
+        (lambda c: c.component(""), "not a component name"),
+        (lambda c: c.sample(3, 1), "not a counter name"),
+        (lambda c: c.phase(3, 1), "not a timer name"),
         (lambda c: c.phase("step", 1.5), "iteration is 1.5"),
-        (lambda c: c.sample("n", "many"), "is a text"),
+        (lambda c: c.sample("n", "many"), "is a string"),
         (lambda c: c.exchange("put", "k", bytes=1.5).__exit__(None, None, None), "bytes is 1.5"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_counter_that_wraps_goes_on_counting() -> None:
 def test_a_counter_that_was_set_back_is_noticed_and_never_subtracts() -> None:
     energy = only(energies(samples([0, 1, 2, 3], {ENERGY: [900.0, 990.0, 20.0, 60.0]})))
     assert energy.joules == pytest.approx(90 + 20 + 40)
-    assert energy.notes == ("the counter was reset once: its last counts are lost",)
+    assert energy.notes == ("the counter was reset once: the last counts are lost",)
 
 
 def test_a_wrap_of_more_than_half_the_range_is_a_counter_set_back() -> None:
@@ -108,7 +108,7 @@ def test_values_that_are_none_are_bridged() -> None:
 
 def test_a_gap_is_told() -> None:
     energy = only(energies(samples([0, 1, 2, 3, 60, 61], {POWER: [100.0] * 6})))
-    assert energy.notes == ("no sample for 57 s, bridged by a straight line",)
+    assert energy.notes == ("no sample for 57 s, interpolated linearly",)
     assert energy.joules == pytest.approx(6100.0)
 
 
@@ -116,7 +116,7 @@ def test_what_lies_outside_the_samples_is_not_invented() -> None:
     energy = only(energies(samples([0, 1, 2], {POWER: [100.0] * 3}), T0 - 3 * S, T0 + 4 * S))
     assert energy.joules == pytest.approx(200.0)
     assert (energy.start_ns, energy.end_ns) == (T0, T0 + 2 * S)
-    assert energy.notes == ("5 s at the ends are not covered by samples",)
+    assert energy.notes == ("5 s at the ends have no samples",)
     assert energies(samples([0, 1], {POWER: [1.0, 1.0]}), T0 + 5 * S, T0 + 6 * S) == []
 
 
@@ -142,9 +142,9 @@ def test_channels_that_are_no_energy_are_left_alone() -> None:
     heat = Channel("gpu0.temperature", "°C")
     measured = samples([0, 1], {heat: [40.0, 41.0]})
     assert energies(measured) == []
-    with pytest.raises(UsageError, match="neither an energy nor a power"):
+    with pytest.raises(UsageError, match="expected an energy or a power"):
         energy_of(measured, "gpu0.temperature")
-    with pytest.raises(NotFound, match=r"no channel is named 'gpu9\.power'"):
+    with pytest.raises(NotFound, match=r"no channel named 'gpu9\.power'"):
         energy_of(measured, "gpu9.power")
 
 
@@ -222,7 +222,7 @@ def test_where_the_power_says_nothing_a_counter_is_interpolated() -> None:
 
 def test_a_gap_in_which_a_counter_may_wrap_twice_is_told() -> None:
     energy = only(energies(samples([0, 1, 2, 3.5], {WRAPPING: [0.0, 100.0, 200.0, 300.0]})))
-    assert energy.notes == ("no value for 1.5 s, in which the counter may wrap more than once",)
+    assert energy.notes == ("no value for 1.5 s, during which the counter may wrap more than once",)
 
 
 # Estimates
@@ -303,14 +303,14 @@ def test_the_parts_of_a_thousand_nodes_are_added_up_at_once() -> None:
 def test_nodes_are_added_and_a_job_contains_them_all() -> None:
     nodes = [energy("node.energy", "node", 10.0, "n1"), energy("node.energy", "node", 20.0, "n2")]
     assert total(nodes).joules == 30.0
-    job = energy("job.energy", "all nodes of job 7, whatever else runs on them", 31.0)
+    job = energy("job.energy", "all nodes of job 7, including anything else on them", 31.0)
     assert total([*nodes, job]).joules == 31.0
 
 
 def test_a_whole_that_counts_less_than_its_parts_is_not_believed() -> None:
     found = total([energy("job.energy", "all nodes of job 7", 0.0), energy("g", "device 0 (A)", 50.0)])
     assert found.joules == 50.0
-    assert found.left_out == {"n1:job.energy": "it counts less than its parts"}
+    assert found.left_out == {"n1:job.energy": "it is less than the sum of its parts"}
 
 
 def test_devices_with_numbers_that_begin_alike_are_different_devices() -> None:
@@ -366,13 +366,13 @@ def test_calls_that_overlap_count_each_moment_once() -> None:
     spans = log(("epoch", 1, 4), ("epoch", 3, 4))
     (found,) = energy_by_span(spans, samples(range(11), {POWER: [100.0] * 11}))
     assert found.joules == pytest.approx(600) and found.calls == pytest.approx((400, 400))
-    assert found.warnings == ("calls overlap: the sum of the calls is more than the whole",)
+    assert found.warnings == ("calls overlap, so their sum exceeds the total",)
 
 
 def test_calls_outside_the_samples_have_no_energy() -> None:
     (found,) = energy_by_span(log(("epoch", 1, 2), ("epoch", 9, 4)), samples(range(11), {POWER: [100.0] * 11}))
     assert found.calls == (pytest.approx(200), None)
-    assert found.warnings == ("1 of 2 calls are outside the samples",)
+    assert found.warnings == ("1 of 2 calls are outside the sampled time",)
     assert energy_by_span(log(("epoch", 100, 1)), samples(range(11), {POWER: [100.0] * 11})) == []
 
 

@@ -81,15 +81,15 @@ def test_a_log_of_cloudmesh_gpu_is_known_by_its_heading(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no log of events"):
+    with pytest.raises(NotFound, match="no event log"):
         read_samples(tmp_path)
-    with pytest.raises(NotFound, match="no file"):
+    with pytest.raises(NotFound, match="no such file"):
         read_samples(tmp_path / "missing")
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InvalidDocument, match="cloudmesh-gpu"):
         read_samples(tmp_path / "text")
     (tmp_path / "card").write_text('{"name": "lake"}')
-    with pytest.raises(InvalidDocument, match="no line is one of a log of events"):
+    with pytest.raises(InvalidDocument, match="it is not an event log"):
         read_samples(tmp_path / "card")
 
 

@@ -84,7 +84,7 @@ def test_a_building_that_makes_energy_is_refused(pue: float) -> None:
         ("500", "many", "must be a number"),
         ("500", "-5", "must be a number"),
         (" currency: EUR,", "", "the currency is missing"),
-        ("regions:", "places:", "has a field 'regions'"),
+        ("regions:", "places:", "expected a field 'regions'"),
     ],
 )
 def test_a_table_that_breaks_its_rules_is_told_where(table: Path, old: str, new: str, said: str) -> None:

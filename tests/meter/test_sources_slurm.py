@@ -55,8 +55,8 @@ def test_the_largest_step_counts_since_steps_overlap(programs: Programs) -> None
     source = Slurm(WHERE)
     assert source.read() == [900.0]
     (channel,) = source.channels()
-    assert channel.scope == "all nodes of job 4711, whatever else runs on them"
-    assert channel.error.startswith("acct_gather_energy/pm_counters, looked at each 30 s")
+    assert channel.scope == "all nodes of job 4711, including anything else on them"
+    assert channel.error.startswith("acct_gather_energy/pm_counters, sampled every 30 s")
     assert programs.calls.read_text().split()[-1] == "4711"
 
 

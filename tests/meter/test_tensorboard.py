@@ -112,7 +112,7 @@ def test_a_damaged_file_gives_what_comes_before_and_says_so(tmp_path: Path) -> N
     scalars, notes = read_scalars([file])
     assert len(scalars) == len(SCALARS) - 1
     assert notes == [
-        "the TensorBoard event file events.out.tfevents.1.host is read only in part: "
+        "the TensorBoard event file events.out.tfevents.1.host was read only in part: "
         f"the checksum of record {len(SCALARS) + 1} is wrong"
     ]
 

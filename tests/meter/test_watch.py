@@ -302,7 +302,7 @@ def test_a_watch_can_be_stopped_twice_and_started_once() -> None:
     watch = Watch([source], period_s=3600).start()
     assert watch.stop() == watch.stop()
     assert source.closed == 1
-    with pytest.raises(UsageError, match="started already"):
+    with pytest.raises(UsageError, match="already been started"):
         watch.start()
 
 

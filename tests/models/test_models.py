@@ -39,7 +39,7 @@ def test_what_was_done_before_is_not_done_again(workspace: Workspace) -> None:
 
 
 def test_anything_but_train_and_inference_is_refused(workspace: Workspace) -> None:
-    with pytest.raises(UsageError, match="cannot be run for 'trian'") as caught:
+    with pytest.raises(UsageError, match="cannot run a model for 'trian'") as caught:
         workspace.models.run("trian", "mnist-dnn")
     assert caught.value.hint == "did you mean 'train'?"
 
@@ -51,7 +51,7 @@ def test_inference_needs_weights(workspace: Workspace) -> None:
 
 def test_a_run_without_weights_is_told(workspace: Workspace) -> None:
     other = workspace.runs.run(["true"])
-    with pytest.raises(NotFound, match=f"the run {other.id} left no weights"):
+    with pytest.raises(NotFound, match=f"run {other.id} has no weights"):
         workspace.models.run("inference", "mnist-dnn", weights=other.id)
 
 

@@ -56,5 +56,5 @@ def test_without_a_storage_evaluation_nothing_is_claimed() -> None:
 
 
 def test_a_step_without_time_cannot_be_fed() -> None:
-    with pytest.raises(UsageError, match="cannot be fed"):
+    with pytest.raises(UsageError, match="cannot predict loading"):
         loading(0.0, 8, 1e6, DISK)

@@ -128,10 +128,10 @@ def test_where_no_table_comes_along_the_own_one_stands_alone(calibrated: Calibra
 
 
 def test_a_note_says_which_table_answered_and_of_which_pytorch_it_is(calibrated: Calibrated) -> None:
-    joined = "operators measured here: 1; the others are those of the table that comes along"
+    joined = "operators measured here: 1; the others come from the built-in table"
     assert calibrated(own_row(RELUS[0])).step_time(TRACE, H200).notes == (joined,)
     (note,) = calibrated(own_row(RELUS[0]), torch="2.12.1").step_time(TRACE, H200).notes
-    assert note == f"{joined}, which is of PyTorch {shipped().about.torch} and not of 2.12.1"
+    assert note == f"{joined} (PyTorch {shipped().about.torch}, not 2.12.1)"
 
 
 # Corrections

@@ -162,7 +162,7 @@ def test_micro_batches_share_the_batch_of_a_replica(predict: Predict, made: Maki
     assert found.layout.micro_batch == 2
     assert found.rank is not None
     assert found.rank.activations_bytes == 3 * 2 * 400
-    with pytest.raises(UsageError, match="a batch of 8 cannot be cut into 3 micro-batches of the same size") as told:
+    with pytest.raises(UsageError, match="a batch of 8 cannot be split into 3 equal micro-batches") as told:
         predict.memory(TARGET, arguments={"batch": 8}, layout=Layout(micro_batches=3))
     assert "1, 2, 4 or 8" in (told.value.hint or "")
 
@@ -224,10 +224,12 @@ def test_tensor_parallelism_of_anything_but_a_described_transformer_is_noted(
     cnn.write_text("kind: cnn\nside: [32, 32]\ndense: [10, 10]\nbatch: 2\n")
     for target in (TARGET, str(cnn)):
         notes = predict.memory(target, layout=Layout(tensor=2)).notes
-        assert "how this model splits its layers is not known: they are shared out as those of a transformer" in notes
-        assert not any("how this model splits" in note for note in predict.memory(target).notes)
-    assert not any("how this model splits" in note for note in predict.memory(GPT, layout=Layout(tensor=2)).notes)
-    with pytest.raises(UsageError, match="16 heads cannot be shared by 3 ranks"):
+        assert "how tensor parallelism splits this model is unknown: a transformer's split is assumed" in notes
+        assert not any("how tensor parallelism splits" in note for note in predict.memory(target).notes)
+    assert not any(
+        "how tensor parallelism splits" in note for note in predict.memory(GPT, layout=Layout(tensor=2)).notes
+    )
+    with pytest.raises(UsageError, match="cannot split 16 heads over 3 ranks"):
         predict.memory(GPT, layout=Layout(tensor=3))
 
 
@@ -266,7 +268,7 @@ def test_the_batch_is_found_among_the_parameters_of_the_function(predict: Predic
     found = predict.largest_batch(TARGET, gpu="v100-32gb", on_step=told.append)
     assert found.batch == predict.largest_batch(TARGET, arguments={"batch": 4}, gpu="v100-32gb").batch
     assert found.tried[:2] == (32, 64)
-    assert told[0] == "tracing the step with a batch of 32 and of 64"
+    assert told[0] == "tracing the step with a batch of 32 and 64"
     assert len(told) == 2
 
 
@@ -298,13 +300,13 @@ def test_what_is_called_a_batch_is_the_batch_wherever_it_stands(
         return
     asked: list[str] = []
     predict.largest_batch(f"{file}:build", gpu="v100-32gb", on_step=asked.append)
-    assert asked[0] == "tracing the step with a batch of 32 and of 64"
+    assert asked[0] == "tracing the step with a batch of 32 and 64"
 
 
 @pytest.mark.parametrize("batch", [-4, "many", 1.5])
 def test_a_batch_that_is_no_number_of_samples_is_refused(predict: Predict, made: Making, batch: Any) -> None:
     made()
-    with pytest.raises(UsageError, match=f"batch={batch} is no number of samples"):
+    with pytest.raises(UsageError, match=f"batch={batch} is not a batch size"):
         predict.memory(TARGET, arguments={"batch": batch})
     predict.memory(TARGET, arguments={"batch": 4, "samples": "data.csv"})
 
@@ -315,13 +317,13 @@ def test_a_step_that_was_not_followed_to_its_end_is_not_spread_and_has_no_larges
     least = replace(step_trace(8), stopped="step.py:9 cannot run the backward")
     monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [least for _ in asked])
     for ask in (lambda: predict.memory(TARGET, layout=Layout(data=2)), lambda: predict.largest_batch(TARGET)):
-        with pytest.raises(UsageError, match=r"cannot be followed to the end of its step: step\.py:9"):
+        with pytest.raises(UsageError, match=r"to the end of its step: step\.py:9"):
             ask()
 
 
 def test_where_slack_alone_rules_out_a_larger_description_the_largest_batch_says_so(predict: Predict) -> None:
     found = predict.largest_batch(GPT, gpu="a100-40gb")
-    assert any("without slack one more would fit" in note for note in found.account.notes)
+    assert any("without the estimated slack, a larger batch would fit" in note for note in found.account.notes)
     assert predict.memory(GPT, gpu="a100-40gb", arguments={"batch": found.batch + 1}).fits is False
 
 
@@ -332,7 +334,7 @@ def test_the_largest_batch_of_a_description_is_arithmetic(predict: Predict) -> N
     assert found.account.device_used_bytes == at.device_used_bytes
     assert found.too_large is not None
     assert found.too_large.out_of_memory == (
-        f"{format_size(beyond.device_used_bytes)} of {format_size(beyond.gpu.memory_bytes)} would be needed"
+        f"{format_size(beyond.device_used_bytes)} of {format_size(beyond.gpu.memory_bytes)} needed"
     )
     again = predict.largest_batch(GPT, gpu="a100-80gb", arguments={"batch": 1}, checkpointing=True)
     assert again.batch > found.batch
@@ -358,8 +360,8 @@ def test_a_description_gives_its_closed_form(predict: Predict) -> None:
 def test_a_description_that_would_fit_without_slack_says_so(predict: Predict) -> None:
     doubt, clear = (predict.memory(GPT, gpu="a100-40gb", arguments={"batch": each}) for each in (4, 8))
     assert (doubt.fits, clear.fits) == (False, False)
-    assert doubt.notes[-1].startswith("without slack it would fit")
-    assert not clear.notes[-1].startswith("without slack")
+    assert doubt.notes[-1].startswith("without the estimated slack it would fit")
+    assert not clear.notes[-1].startswith("without the estimated slack")
     assert doubt.to_dict()["notes"] == list(doubt.notes)
 
 
@@ -402,12 +404,12 @@ def test_a_replica_of_a_description_takes_its_batch(predict: Predict) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"channels_last": True}, "is a description: it cannot be told channels last"),
-        ({"allocator": "expandable_segments:True"}, "is a description: what its allocator does is not followed"),
+        ({"channels_last": True}, "--channels-last does not apply to the description"),
+        ({"allocator": "expandable_segments:True"}, "--allocator does not apply to the description"),
         ({"arguments": {"layers": "many"}}, "gpt.yaml layers: Input should be a valid integer"),
         ({"arguments": {"colour": "red"}}, "gpt.yaml colour: Extra inputs are not permitted"),
         ({"precision": "fp8"}, "gpt.yaml precision: Input should be"),
-        ({"gpu": "k9"}, "no device is called 'k9'"),
+        ({"gpu": "k9"}, "no device named 'k9'"),
     ],
 )
 def test_what_a_description_cannot_tell_is_said(predict: Predict, how: dict[str, Any], message: str) -> None:
@@ -418,7 +420,7 @@ def test_what_a_description_cannot_tell_is_said(predict: Predict, how: dict[str,
 
 def test_a_description_has_no_operators_to_time(predict: Predict) -> None:
     for verb in (predict.time, predict.trace):
-        with pytest.raises(UsageError, match="is a description: its operators are not known") as told:
+        with pytest.raises(UsageError, match="is a description, so its operators are unknown") as told:
             verb(GPT)
         assert f"fairmile predict scaling {GPT} --on SYSTEM --gpus 1" in (told.value.hint or "")
 
@@ -539,7 +541,7 @@ def test_where_it_cannot_scale_is_told(predict: Predict, tmp_path: Path) -> None
     with pytest.raises(NotFound, match="juwels has no partition 'nosuch'"):
         predict.scaling(GPT, "juwels:nosuch", [1])
     (tmp_path / "lstm.yaml").write_text("kind: rnn\nlayers: 1\nhidden: 8\nseq: 4\ninputs: 2\nbatch: 2\n")
-    with pytest.raises(UsageError, match="of descriptions only transformers are spread over GPUs"):
+    with pytest.raises(UsageError, match="among descriptions, only transformers can be scaled"):
         predict.scaling(str(tmp_path / "lstm.yaml"), "juwels", [1])
 
 
@@ -628,7 +630,7 @@ def test_a_gpu_that_is_not_known_is_told_before_anything_is_traced(
 ) -> None:
     unknown = Partition(gpu=Gpu(count=1, model="GeForce 256"))
     for on in ("GeForce 256", unknown):
-        with pytest.raises(NotFound, match="no device is called 'GeForce 256'"):
+        with pytest.raises(NotFound, match="no device named 'GeForce 256'"):
             predict.foresee(tmp_path / "nosuch.py", {}, on)
     with pytest.raises(NotFound, match="the partition has no GPUs"):
         predict.foresee(tmp_path / "nosuch.py", {}, Partition(cores=4))
@@ -638,7 +640,7 @@ def test_broken_corrections_are_told(predict: Predict, traced: list[TraceRequest
     predict.learn("h200", [seen(predict, 1.25)])
     (file,) = (tmp_path / "perf" / "corrections").iterdir()
     file.write_text('{"format": 1}')
-    with pytest.raises(Integrity, match="holds no corrections of a device"):
+    with pytest.raises(Integrity, match="is not a file of corrections"):
         predict.time(TARGET)
 
 
@@ -666,11 +668,11 @@ def test_the_time_of_a_calibration_runs_while_operators_are_listed(
 
 def test_times_of_a_cpu_or_of_no_gpu_are_no_table(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictions, "hardware", dict)
-    with pytest.raises(UsageError, match="times of a CPU are no table of a GPU"):
+    with pytest.raises(UsageError, match="CPU times cannot be stored as those of a GPU"):
         predict.calibrate(device_name="cpu", gpu="h200")
     with pytest.raises(NotFound, match="this machine has no GPU to measure") as told:
         predict.calibrate()
-    assert "run it on the machine that has the GPU" in (told.value.hint or "")
+    assert "run it on a machine with a GPU" in (told.value.hint or "")
 
 
 def test_a_rank_of_a_description_computes_again_what_the_whole_would(predict: Predict) -> None:
@@ -681,7 +683,7 @@ def test_a_rank_of_a_description_computes_again_what_the_whole_would(predict: Pr
 
 
 def test_a_batch_cannot_be_cut_into_more_parts_than_it_has(predict: Predict) -> None:
-    with pytest.raises(UsageError, match="a batch of 4 cannot be cut into 8 micro-batches"):
+    with pytest.raises(UsageError, match="a batch of 4 cannot be split into 8 equal micro-batches"):
         predict.memory(GPT, layout=Layout(micro_batches=8))
 
 

@@ -39,10 +39,10 @@ def test_the_function_is_build_where_none_is_named(place: Path) -> None:
     assert find_subject("./step.py") == Subject("./step.py", place / "step.py", "build")
 
 
-@pytest.mark.parametrize(("content", "what"), [("", "is empty"), ("# nothing\n", "is empty"), ("- 1\n", "names no")])
+@pytest.mark.parametrize(("content", "what"), [("", "is empty"), ("# nothing\n", "is empty"), ("- 1\n", "has no")])
 def test_a_file_without_fields_describes_no_model(place: Path, content: str, what: str) -> None:
     (place / "gpt.yaml").write_text(content)
-    with pytest.raises(UsageError, match=f"gpt.yaml describes no model: it {what}"):
+    with pytest.raises(UsageError, match=f"gpt.yaml is not a model description: it {what}"):
         find_subject("gpt.yaml")
 
 
@@ -83,16 +83,16 @@ def test_a_card_in_a_file_is_none(place: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "written", "message"),
     [
-        ("step.py:", None, "step.py:: '' cannot be the name of a function"),
-        ("step.py:a-b", None, "step.py:a-b: 'a-b' cannot be the name of a function"),
-        ("step.py:a:b", None, "step.py:a:b: 'a:b' cannot be the name of a function"),
-        ("nosuch.py:build", None, "there is no file nosuch.py"),
-        ("nosuch.yaml", None, "there is no file nosuch.yaml"),
-        ("nosuch", None, "'nosuch' is no file here, no benchmark and no asset of the catalog"),
+        ("step.py:", None, "step.py:: '' is not a function name"),
+        ("step.py:a-b", None, "step.py:a-b: 'a-b' is not a function name"),
+        ("step.py:a:b", None, "step.py:a:b: 'a:b' is not a function name"),
+        ("nosuch.py:build", None, "no such file: nosuch.py"),
+        ("nosuch.yaml", None, "no such file: nosuch.yaml"),
+        ("nosuch", None, "'nosuch' is not a file here, a benchmark or an asset of the catalog"),
         ("bad.yaml", b"\xff\xfe", "cannot read bad.yaml: 'utf-8' codec"),
         ("bad.yaml", b"kind: [", "bad.yaml:1"),
-        ("bad.yaml", b"", "bad.yaml describes no model: it is empty"),
-        ("bad.json", b"[1]", "bad.json describes no model: it names no fields"),
+        ("bad.yaml", b"", "bad.yaml is not a model description: it is empty"),
+        ("bad.json", b"[1]", "bad.json is not a model description: it has no fields"),
         ("bad.yaml", b"kind: mlp\nlayers: 2\n", "bad.yaml"),
         ("bad.yaml", GPT.replace("layers: 2", "layers: two").encode(), "bad.yaml:2 layers: Input should be"),
         ("bad.yaml", (GPT + "colour: red\n").encode(), "bad.yaml:8 colour: Extra inputs are not permitted"),

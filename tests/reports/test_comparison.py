@@ -196,7 +196,7 @@ def test_a_file_that_changed_between_runs_is_told_and_one_that_nobody_watched_is
 def test_repeats_that_are_none_are_told(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, f"a-{lr}", params={"lr": lr}, metrics={"loss": 1.0}) for lr in (1, 2)]
     comparison = compare({"a": runs, "b": repeats(tmp_path, "b", {"loss": LOW})})
-    assert "a: its runs are no exact repeats, they differ in param lr" in comparison.notes
+    assert "a: its runs are not exact repeats: they differ in param lr" in comparison.notes
 
 
 def test_other_seeds_are_still_repeats(tmp_path: Path) -> None:

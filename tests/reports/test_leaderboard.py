@@ -153,7 +153,7 @@ def test_runs_are_filtered_by_what_they_are(tmp_path: Path, conditions: list[str
 
 @pytest.mark.parametrize("condition", ["lr", "=3", ""])
 def test_a_condition_without_key_or_value_is_refused(condition: str) -> None:
-    with pytest.raises(UsageError, match="is no condition"):
+    with pytest.raises(UsageError, match="is not a condition"):
         parse_where([condition])
 
 

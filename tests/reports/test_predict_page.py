@@ -151,7 +151,7 @@ def test_what_does_not_fit_says_how_the_run_would_end() -> None:
     page = memory_page(memory(fits=False, out_of_memory=said))
     assert 'class="badge bad">does not fit' in page
     assert f"The run would end with: {said}." in words(page)
-    assert "unused segments are given back to the device, 3 times" in words(memory_page(memory(retries=3)))
+    assert "by returning unused segments to the device 3 times" in words(memory_page(memory(retries=3)))
     assert "or more" in words(memory_page(memory(stopped="its shapes depend on data")))
 
 
@@ -180,13 +180,13 @@ def test_a_description_has_no_time_line_and_says_that_what_is_reserved_is_an_est
     asked = MemoryPrediction("small.yaml", H200, 2, found)
     page = memory_page(asked)
     assert "an estimate by its kind" in words(page) and "Memory over" not in page
-    assert "Slack is an estimate: measured steps of this kind had" in words(page)
+    assert "Slack is an estimate: similar measured steps reserved" in words(page)
     assert "layer.1" in page
     spread = replace(asked, layout=layout, rank=rank_memory(found.footprint, layout))
     text = words(memory_page(spread))
     assert "with the slack that the whole step has" in text and "reserved, not used" in text
     squeezed = replace(spread, wanted_bytes=3 << 30)
-    assert "It fits only because unused segments are given back to the device" in words(memory_page(squeezed))
+    assert "It fits only by returning unused segments to the device" in words(memory_page(squeezed))
 
 
 def test_the_time_page_says_how_long_what_bounds_it_and_what_it_costs() -> None:

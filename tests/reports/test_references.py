@@ -153,5 +153,5 @@ def test_a_wrong_field_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"no file .*references\.yaml"):
+    with pytest.raises(NotFound, match=r"no such file: .*references\.yaml"):
         read_references(tmp_path / "references.yaml")

@@ -447,7 +447,7 @@ def test_an_object_of_the_wrong_size_is_not_laid(objects: Objects, target: Path)
 
 
 def test_an_unknown_way_is_refused(objects: Objects, target: Path) -> None:
-    with pytest.raises(UsageError, match="'hardlnk' is no way to materialize a file"):
+    with pytest.raises(UsageError, match="'hardlnk' is not a way to materialize a file"):
         materialize([], objects, target, ways=["hardlnk"])
 
 

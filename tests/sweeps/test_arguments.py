@@ -71,7 +71,7 @@ def test_of_a_study_are_searched_between_their_ends() -> None:
         ("--seed 3..1", "--seed: the range 3..1 runs backwards"),
         ("--lr 1,2 --lr 3,4", "--lr is given twice"),
         ("--seed 1..99999999", "more than 1,000,000 values"),
-        ("--lr 0.1..0.2,5", "a range to search"),
+        ("--lr 0.1..0.2,5", "a search range"),
     ],
 )
 def test_that_are_wrong_are_named(words: str, message: str) -> None:

@@ -151,7 +151,7 @@ def test_a_file_names_one_thing_that_its_points_execute(read: Read, one: str, ot
         return
     with pytest.raises(UsageError) as caught:
         read(f"{one}: {_WAYS[one]}\naxes: {{a: [1, 2]}}\n{other}: {_WAYS[other]}\n")
-    assert caught.value.message == f"0.yaml:3 {other}: a point executes one thing, and there is `{one}` already"
+    assert caught.value.message == f"0.yaml:3 {other}: conflicts with `{one}`: a point runs only one of them"
     assert "keep one of them" in caught.value.hint
 
 
@@ -251,7 +251,9 @@ def test_one_value_of_the_command_line_stands_still_while_its_partner_advances(r
 def test_other_keys_can_be_changed(read: Read) -> None:
     found = read(SMALLEST, changes={"select": "lr > 0.05", "repeats": 2, "name": "other"})
     assert (found.name, len(found.points), found.select) == ("other", 4, "lr > 0.05")
-    assert refused(read, SMALLEST, changes={"select": "12:00"}).message.startswith("--select: '12:00' is no condition")
+    assert refused(read, SMALLEST, changes={"select": "12:00"}).message.startswith(
+        "--select: '12:00' is not a condition"
+    )
     assert refused(read, SMALLEST, changes={"select": "x > 1"}).message.startswith("--select: no axis named 'x'")
     assert "repeats" in refused(read, SMALLEST, changes={"repeats": 0}).message
 
@@ -351,7 +353,7 @@ def test_all_mistakes_of_a_file_are_told_with_their_lines(read: Read) -> None:
         ("axes:\n  a: '[1-'\n", "0.yaml:2 axes.a", "bracket"),
         ("[1]", "0.yaml:1", "expected a mapping"),
         ("", "0.yaml:1", "expected a mapping"),
-        ("axes: {a: 1}\nselect: 12:00:00\n", "0.yaml:2", "no condition"),
+        ("axes: {a: 1}\nselect: 12:00:00\n", "0.yaml:2", "not a condition"),
         ("axes: {a: 1}\nexclude:\n- a > 1\n- aa > 1\n", "0.yaml:4 exclude.1", "did you mean 'a'"),
         ("axes: {a: 1}\nexclude: [5]\n", "0.yaml:2 exclude.0", "condition"),
         ("axes: {a: 1}\ninclude: [5]\n", "0.yaml:2 include.0", "mapping"),
@@ -381,7 +383,7 @@ def test_a_value_with_placeholders_is_checked_only_when_it_is_known(read: Read) 
 
 
 def test_a_file_that_is_not_there_is_named(read: Read) -> None:
-    with pytest.raises(NotFound, match=r"there is no file none\.yaml"):
+    with pytest.raises(NotFound, match=r"no such file: none\.yaml"):
         definition_of([Path("none.yaml")], params={}, environ={})
 
 

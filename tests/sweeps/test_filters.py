@@ -91,14 +91,14 @@ def test_one_equals_sign_is_explained() -> None:
     ("text", "word"),
     [
         ("lrr > 1", "did you mean 'lr'"),
-        ("model > 1", "'cnn' > 1 cannot be compared"),
-        ("none < 1", "cannot be compared"),
-        ("lr + 1", "neither true nor false"),
-        ("model + 'x' == 'cnnx'", "no number"),
-        ("1 / (lr - lr) > 0", "no result"),
-        ("9 ** 9 ** 9 ** 9 > lr", "no result"),
-        ("(0 - lr) ** 0.5 > 0", "no result"),
-        ("lr in 5", "nothing can be in"),
+        ("model > 1", "cannot compare 'cnn' > 1"),
+        ("none < 1", "cannot compare"),
+        ("lr + 1", "expected true or false"),
+        ("model + 'x' == 'cnnx'", "not a number"),
+        ("1 / (lr - lr) > 0", "cannot compute"),
+        ("9 ** 9 ** 9 ** 9 > lr", "cannot compute"),
+        ("(0 - lr) ** 0.5 > 0", "cannot compute"),
+        ("lr in 5", "cannot search in"),
     ],
 )
 def test_what_has_no_answer_for_a_point_is_an_error(text: str, word: str) -> None:

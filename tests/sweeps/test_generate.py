@@ -197,7 +197,7 @@ class TestManifest:
 
     @pytest.mark.parametrize("name", ["a/b", ".json", "..", ".hidden", "a\0b"])
     def test_needs_a_name_for_a_file(self, tmp_path: Path, template: Path, name: str) -> None:
-        with pytest.raises(UsageError, match="is no file name"):
+        with pytest.raises(UsageError, match="is not a file name"):
             made(template, tmp_path / "out", name=name)
 
 
@@ -470,7 +470,7 @@ class TestNothingHalfWritten:
             made(template, tmp_path / "out", of=of)
 
     def test_a_point_cannot_have_the_name_of_the_manifest(self, tmp_path: Path, template: Path) -> None:
-        with pytest.raises(UsageError, match="may not have the id"):
+        with pytest.raises(UsageError, match="is reserved for a file"):
             made(
                 template,
                 tmp_path / "out",

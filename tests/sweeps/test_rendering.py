@@ -117,7 +117,7 @@ class TestScripts:
             Renderer(definition({}, {"a": [1]}), None, {})
 
     def test_of_templates_that_cannot_be_read(self, tmp_path: Path) -> None:
-        with pytest.raises(NotFound, match="there is no template"):
+        with pytest.raises(NotFound, match="no such file"):
             Renderer(definition({}, {"a": [1]}), tmp_path / "none", {})
         (tmp_path / "binary").write_bytes(b"\xff\xfe")
         with pytest.raises(SystemFailure, match="cannot read the template"):

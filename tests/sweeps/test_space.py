@@ -183,9 +183,9 @@ def test_values_that_become_the_same_text_keep_different_ids() -> None:
 
 
 def test_ids_of_which_two_would_be_equal_are_refused() -> None:
-    with pytest.raises(UsageError, match="two points would be named a_1_b_2_b_2"):
+    with pytest.raises(UsageError, match="two points have the same id a_1_b_2_b_2"):
         Space({"a": ["1", "1_b_2"], "b": ["2", "2_b_2"]})
-    with pytest.raises(UsageError, match="two points would be named"):
+    with pytest.raises(UsageError, match="two points have the same id"):
         Space({"a": ["v", "v_x"], "x_x": ["1", "x_1"]})
     assert len(ids(Space({"model": ["cnn", "cnn_large"], "directive": ["gpu", "gpu_2"], "gpu": [1, 2]}))) == 8
     assert len(ids(Space({"a": ["1", "1_b_2"], "b": ["2", "3"]}))) == 4
@@ -199,7 +199,7 @@ def test_only_axes_that_vary_may_make_the_id() -> None:
 
 def test_an_id_longer_than_a_file_name_is_refused_with_axes_and_length() -> None:
     axes = {"first": ["x" * 200], "second": ["y" * 60, "z"]}
-    with pytest.raises(UsageError, match="274 bytes, and a file name has at most 255") as caught:
+    with pytest.raises(UsageError, match="274 bytes, but a file name has at most 255") as caught:
         Space(axes)
     assert "first_x" in caught.value.message
     assert "second_y" in caught.value.message

@@ -159,7 +159,7 @@ class TestPlan:
         ("text", "said"),
         [
             ("name: s\ncommand: echo {n}\nsettings: {x: '{nope}'}\naxes: {n: [1]}\n", "nope"),
-            ("name: s\nnotebook: none.ipynb\naxes: {n: [1]}\n", "no notebook"),
+            ("name: s\nnotebook: none.ipynb\naxes: {n: [1]}\n", "no such file"),
             ("name: s\ncommand: echo {n}\naxes: {n: {uniform: [0, 1]}}\n", "distribution"),
         ],
     )
@@ -177,7 +177,7 @@ class TestPlan:
         (tmp_path / "rates.yaml").write_text(text)
         definition, _ = sweeps.read([tmp_path / "rates.yaml"])
         assert sweeps.plan(definition).run is None
-        with pytest.raises(UsageError, match="nothing says what a point executes"):
+        with pytest.raises(UsageError, match="no program to run at each point"):
             made(sweeps, text, tmp_path)
         assert sweeps.ls() == []
 

@@ -148,8 +148,8 @@ def test_a_place_that_is_no_file_is_told_without_a_line() -> None:
 
 def test_a_section_is_no_value() -> None:
     error = refusal("{data}", {"data": {"dir": "/d"}})
-    assert error.message == "job.in.sh:1: {data} names a section"
-    assert error.hint == "name one of its settings, as {data.dir}"
+    assert error.message == "job.in.sh:1: {data} is a section, not a setting"
+    assert error.hint == "use one of its settings, such as {data.dir}"
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_environment_variables_need_to_be_allowed() -> None:
     environ = {"USER": "ann", "SITE": "x", "MY_TOKEN": "t"}
     assert filled("{os.USER}", {}, environ=environ, variables=("USER",)) == "ann"
     error = refusal("{os.SITE}", {}, environ=environ, variables=("USER",))
-    assert error.message == "job.in.sh:1: {os.SITE} is an environment variable that the file does not allow"
+    assert error.message == "job.in.sh:1: the file does not allow the environment variable {os.SITE}"
     assert error.hint == "write `variables: [USER, SITE]` into the file"
-    assert "there is no environment variable GONE" in refusal("{os.GONE}", {}, variables=("GONE",)).message
+    assert "no environment variable GONE" in refusal("{os.GONE}", {}, variables=("GONE",)).message
     assert "looks like a secret" in refusal("{os.MY_TOKEN}", {}, environ=environ, variables=("MY_TOKEN",)).message
 
 
@@ -273,9 +273,9 @@ def test_settings_that_double_one_another_are_refused(end: Any, twice: Any) -> N
         return [twice["a"].format(name), {"b": twice["b"].format(name)}]
 
     settings = {"s0": end, **{f"s{number}": double(f"s{number - 1}") for number in range(1, 60)}}
-    assert "more than 1,000,000 characters once it is filled" in str(refusal("{s59}", settings))
+    assert "more than 1,000,000 characters after filling in placeholders" in str(refusal("{s59}", settings))
     made, point = texts(settings)
-    with pytest.raises(UsageError, match="once it is filled"):
+    with pytest.raises(UsageError, match="after filling in placeholders"):
         made.settings(point)
 
 
@@ -288,9 +288,9 @@ def test_settings_that_double_nothing_take_no_time(end: str) -> None:
 @pytest.mark.thorough
 def test_a_text_that_repeats_a_large_setting_is_refused() -> None:
     assert "job.in.sh" in str(refusal("{big}" * 100, {"big": "x" * 100_000}))
-    assert "once it is filled" in str(refusal("{big}" * 20_000, {}, axes={"big": ["x" * 100]}))
+    assert "after filling in placeholders" in str(refusal("{big}" * 20_000, {}, axes={"big": ["x" * 100]}))
     made, point = texts({"big": "x" * 900_000, "all": ["{big}"] * 20})
-    with pytest.raises(UsageError, match="once it is filled"):
+    with pytest.raises(UsageError, match="after filling in placeholders"):
         made.settings(point)
 
 

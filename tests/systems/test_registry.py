@@ -220,7 +220,7 @@ def test_text_that_is_no_yaml_is_told_with_its_line(write: Write) -> None:
 
 
 def test_a_file_that_is_not_there_is_told_plainly(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"no file .*none\.yaml"):
+    with pytest.raises(NotFound, match=r"no such file: .*none\.yaml"):
         check_file(tmp_path / "none.yaml")
     with pytest.raises((NotFound, SystemFailure)):
         check_file(tmp_path)

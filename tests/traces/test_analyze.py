@@ -78,11 +78,11 @@ def test_a_trace_says_what_it_could_not_find() -> None:
 @pytest.mark.parametrize(
     ("marking", "note"),
     [
-        ((), "the trace marks no steps, and none were found by loader or optimizer: its whole is one step"),
-        ((0, 1), "rank 2 marks no steps, and none were found by loader or optimizer: its whole is one step"),
+        ((), "the trace marks no steps, and no data loader or optimizer marks them: it counts as one step"),
+        ((0, 1), "rank 2 marks no steps, and no data loader or optimizer marks them: it counts as one step"),
         (
             (2,),
-            "rank 0, rank 1 mark no steps, and none were found by loader or optimizer: their whole is one step each",
+            "rank 0, rank 1 mark no steps, and no data loader or optimizer marks them: each counts as one step",
         ),
     ],
 )
@@ -94,10 +94,10 @@ def test_a_note_on_steps_agrees_with_how_many_ranks_mark_none(marking: tuple[int
 
 def test_a_note_on_ranks_without_a_trace_agrees_with_how_many_they_are() -> None:
     table = Training(ranks=3).table()
-    for kept, said in (([0, 1], "rank 2: waits for it look"), ([0], "ranks 1, 2: waits for them look")):
+    for kept, said in (([0, 1], "rank 2: waits for it appear"), ([0], "ranks 1, 2: waits for them appear")):
         some = table.select(np.isin(table.rank, kept))
         some.processes = [each for each in some.processes if each.rank in kept]
-        assert any(f"there is no trace of {said}" in note for note in analyze(some).notes)
+        assert any(f"no trace of {said}" in note for note in analyze(some).notes)
 
 
 def test_a_crowded_time_line_shows_what_fills_most_of_each_pixel() -> None:

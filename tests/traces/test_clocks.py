@@ -53,8 +53,8 @@ def test_clocks_that_are_hours_off_are_found_and_mended_and_told() -> None:
     table = align_clocks(training([0, 2 * HOUR, -3 * HOUR]))
     assert apart_ns(table).max() < 20 * US and apart_ns(table, 0, 2).max() < 20 * US
     assert table.notes == [
-        "the clock of rank 1 was 2h ahead of rank 0: mended",
-        "the clock of rank 2 was 3h behind rank 0: mended",
+        "the clock of rank 1 was 2h ahead of rank 0: corrected",
+        "the clock of rank 2 was 3h behind rank 0: corrected",
     ]
     assert abs(table.processes[1].offset_ns + 2 * HOUR) < 20 * US
 
@@ -98,14 +98,14 @@ def test_without_collectives_the_clock_on_the_wall_has_to_do_and_it_is_said() ->
     table = training([0, 5 * MS], collectives=False)
     aligned = align_clocks(table)
     assert aligned.start_ns.tolist() == table.start_ns.tolist()
-    assert aligned.notes == ["rank 1 has no collective in common with rank 0: placed by the clock on the wall"]
+    assert aligned.notes == ["rank 1 shares no collective with rank 0: aligned by wall-clock time"]
 
 
 def test_without_collectives_steps_find_a_clock_that_is_hours_off() -> None:
     aligned = align_clocks(training([0, 7 * HOUR], collectives=False))
     assert np.median(apart_ns(aligned)) < 40 * MS
-    assert aligned.notes[0] == "rank 1 is placed by the begin of the steps it has in common with rank 0"
-    assert any("was 7h ahead of rank 0: mended" in note for note in aligned.notes)
+    assert aligned.notes[0] == "rank 1 is aligned by the start of the steps it shares with rank 0"
+    assert any("was 7h ahead of rank 0: corrected" in note for note in aligned.notes)
 
 
 def test_ranks_that_meet_only_by_way_of_others_are_reached(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_imbalance_without_one_slow_rank_is_told_as_such() -> None:
     found = analyze(Training(steps=8, compute_ms=lambda rank, step: 15 if (rank + step) % 4 == 0 else 10).table())
     finding = of_kind(found, "imbalance")
     assert finding.seconds == pytest.approx(8 * 0.005 * 3 / 4, rel=1e-6)
-    assert "16 ms on its slowest rank and 11 ms on its fastest" in finding.why
+    assert "16 ms on the slowest rank and 11 ms on the fastest" in finding.why
     assert "straggler" not in {each.kind for each in found.findings}
 
 
@@ -113,13 +113,13 @@ def test_exposed_communication_says_how_much_is_hidden() -> None:
     finding = found.findings[0]
     assert finding.kind == "exposed communication"
     assert finding.seconds == pytest.approx(5 * 0.030)
-    assert "0 % of all communication is hidden" in finding.why
+    assert "0 % of all communication is overlapped" in finding.why
 
 
 def test_many_small_collectives_are_told_as_latency() -> None:
     table = Training(buckets=4, size_bytes=2048, transfer_ms=lambda step: 3).table()
     finding = of_kind(analyze(table), "small collectives")
-    assert finding.title.startswith("4 small collectives a step")
+    assert finding.title.startswith("4 small collectives per step")
     assert finding.seconds > 0
 
 
@@ -142,7 +142,7 @@ def test_tiny_kernels_behind_a_busy_host_are_launch_bound() -> None:
 
     finding = of_kind(analyze(device_trace(add)), "launch-bound")
     assert finding.seconds == pytest.approx(5 * 0.009, rel=0.02)
-    assert "100 kernels a step" in finding.where and "CUDA graphs" in finding.what_to_try
+    assert "100 kernels per step" in finding.where and "CUDA graphs" in finding.what_to_try
 
 
 def test_copies_that_hold_up_the_device_are_told() -> None:
@@ -163,7 +163,7 @@ def test_kernels_that_only_turn_data_are_told_with_the_layout_that_spares_them()
 
     finding = of_kind(analyze(device_trace(add)), "layouts")
     assert finding.seconds == pytest.approx(5 * 0.002)
-    assert finding.where == "1 kernels a step and rank" and "channels_last" in finding.what_to_try
+    assert finding.where == "1 kernels per step and rank" and "channels_last" in finding.what_to_try
 
 
 def test_synchronising_calls_that_drain_the_device_are_told() -> None:
@@ -222,10 +222,10 @@ def test_data_that_is_several_versions_old_is_told_though_nobody_waits() -> None
         rows.add(EventKind.EXCHANGE, "get field", at, at + 9 * MS, trainer, sequence=version, with_=told)
     found = analyze(rows.table([Process(0, "solver"), Process(0, "trainer")]))
     old = of_kind(found, "old data")
-    assert old.title == "The trainer takes old data: field is 1.5 versions behind"
+    assert old.title == "The trainer gets stale data: field is 1.5 versions behind"
     assert "at most 3" in old.why and "22.5 ms old" in old.why
     moving = next(each for each in found.findings if each.kind == "exchange")
-    assert moving.title == "The trainer spends its time on moving data"
+    assert moving.title == "The trainer spends its time moving data"
     assert moving.seconds == pytest.approx(0.036)
 
 
@@ -245,10 +245,10 @@ def dumped(*calls: int, state: str = "scheduled", format: str = "flight") -> Tra
 
 def test_a_rank_that_never_came_to_a_collective_is_the_first_finding() -> None:
     first = dumped(5, 4, 5).findings[0]
-    assert (first.kind, first.title) == ("hang", "Rank 1 never came to nccl:all_reduce of 4.0 KiB")
-    assert first.where == "group 'dp'; ranks 0, 2 came to it"
-    assert "in the dump of rank 1 it is missing, and so is all that follows in this group." in first.why
-    assert "waits for ever" in first.why
+    assert (first.kind, first.title) == ("hang", "Rank 1 never called nccl:all_reduce of 4.0 KiB")
+    assert first.where == "group 'dp'; called by ranks 0, 2"
+    assert "The dump of rank 1 lacks it and everything after it in this group." in first.why
+    assert "until the timeout" in first.why
 
 
 def test_a_collective_that_is_done_elsewhere_is_no_wait_for_ever() -> None:
@@ -260,7 +260,7 @@ def test_ranks_that_all_came_or_whose_profilers_ended_apart_do_not_hang(calls: t
     assert "hang" not in {each.kind for each in dumped(*calls, format=format).findings}
 
 
-@pytest.mark.parametrize(("state", "hangs"), [("completed", []), ("scheduled", ["Rank 1 never came to nccl:barrier"])])
+@pytest.mark.parametrize(("state", "hangs"), [("completed", []), ("scheduled", ["Rank 1 never called nccl:barrier"])])
 def test_a_rank_that_has_forgotten_a_group_came_to_what_was_completed_in_it(state: str, hangs: list[str]) -> None:
     rows, seldom, often = Rows(), RankGroup("seldom", (0, 1)), RankGroup("often", (0, 1))
     for rank in (0, 1):
@@ -283,7 +283,7 @@ def test_a_rank_with_an_empty_dump_never_came_to_the_first_collective_though_no_
         group=RankGroup("dp", (0, 1)), sequence=0, with_=told,
     )  # fmt: skip
     (hang,) = analyze(rows.table([Process(rank, format="flight", world=2) for rank in (0, 1)])).findings
-    assert (hang.kind, hang.title, hang.share) == ("hang", "Rank 1 never came to nccl:all_reduce", 0)
+    assert (hang.kind, hang.title, hang.share) == ("hang", "Rank 1 never called nccl:all_reduce", 0)
 
 
 def test_a_finding_on_communication_says_that_a_rank_without_a_trace_may_be_waited_for() -> None:
@@ -294,8 +294,8 @@ def test_a_finding_on_communication_says_that_a_rank_without_a_trace_may_be_wait
         rows.add(EventKind.COLLECTIVE, "gloo:all_reduce", *times, Lane(0, "main"), group=group, bytes=1 << 20)
     finding = of_kind(analyze(rows.table([Process(0, world=2)])), "exposed communication")
     assert finding.title.endswith("or waits for a rank without a trace")
-    assert finding.why.startswith("Transfers of 30 ms, which hold all waits for rank 1 (it has no trace), happen")
-    assert finding.what_to_try.startswith("Read the trace of rank 1 as well")
+    assert finding.why.startswith("Transfers of 30 ms, including all waits for rank 1, which has no trace, happen")
+    assert finding.what_to_try.startswith("Add the trace of rank 1")
 
 
 def test_components_keep_the_letters_of_their_names() -> None:
@@ -352,7 +352,7 @@ def test_a_long_operator_of_the_host_is_named_and_not_called_idle() -> None:
     rows.add(EventKind.KERNEL, "gemm", 101 * MS, 120 * MS, stream)
     found = analyze(rows.table([Process(0)])).findings
     assert [each.kind for each in found] == ["host-bound"]
-    assert found[0].title == "The device waits while the host is in aten::sort"
+    assert found[0].title == "The device is idle while the host is in aten::sort"
     assert found[0].seconds == pytest.approx(0.101)
 
 
@@ -382,8 +382,8 @@ def test_a_rank_is_said_to_compute_longer_only_with_numbers_that_say_so() -> Non
             rows.add(EventKind.PHASE, f"ProfilerStep#{step}", begin, begin + 20 * MS, lane, step=step)
     found = analyze(rows.table(Process(rank, world=3) for rank in range(3)))
     (first,) = (each for each in found.findings if each.where.startswith("rank 1, ") and "compute" in each.title)
-    assert first.title == "Rank 1 comes later to its collectives: compute before them takes longer"
-    assert "rank 1 spends 8 ms on it, those that wait 2 ms" in first.why
+    assert first.title == "Rank 1 reaches its collectives late: compute before them takes longer"
+    assert "rank 1 spends 8 ms on it; the waiting ranks spend 2 ms" in first.why
     assert "does not spend more on it than the others" in first.why
 
 

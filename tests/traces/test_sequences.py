@@ -40,14 +40,14 @@ def test_windows_that_begin_at_other_steps_are_matched_step_by_step() -> None:
         [("reduce", 2, -1), ("gather", 2, -1), ("reduce", 3, -1), ("gather", 3, -1), ("reduce", 4, -1)],
     )
     (note,) = number_collectives(table)
-    assert note == "the ranks of group '0' made different collectives (4, 5): they are matched step by step"
+    assert note == "the ranks of group '0' ran different collectives (4, 5): matched step by step"
     assert numbers(table) == [[0, 1, 2, 3], [2, 3, 4, 5, 6]]
 
 
 def test_without_steps_only_the_order_is_left_and_it_is_said() -> None:
     table = ranks([("reduce", -1, -1)], [("gather", -1, -1), ("reduce", -1, -1)])
     (note,) = number_collectives(table)
-    assert note.endswith("they are matched in their order, which may be wrong")
+    assert note.endswith("matched in order, which may be wrong")
     assert numbers(table) == [[0], [0, 1]]
 
 

@@ -198,12 +198,10 @@ class Benchmarks(Noun, internal=_INTERNAL):
             if file is not None:
                 return file
         count = card.get("parameterCount")
-        known = (
-            f"; its card tells {count:,} parameters and nothing else to count with" if isinstance(count, int) else ""
-        )
+        known = f"; its card states only {count:,} parameters" if isinstance(count, int) else ""
         raise NotFound(
-            f"{target.word} brings no step that could be traced{known}",
-            hint="give FILE.py:FUNCTION that builds one, or a description in YAML: `fairmile predict memory --help`",
+            f"{target.word} has no training step to trace{known}",
+            hint="use FILE.py:FUNCTION or a YAML description; see `fairmile predict --help`",
         )
 
     def new(self, name: str, folder: AnyPath, *, kind: str = "learning", dry_run: bool = False) -> NewBenchmark:
@@ -214,10 +212,11 @@ class Benchmarks(Noun, internal=_INTERNAL):
         """
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} cannot name a benchmark", hint="a small letter, then small letters, digits or underscores"
+                f"{name!r} is not a benchmark name",
+                hint="use lower-case letters, digits and underscores, starting with a letter",
             )
         if kind not in KINDS:
-            raise UsageError(f"there is no kind {kind!r} of benchmark", hint=f"there are {' and '.join(KINDS)}")
+            raise UsageError(f"no kind of benchmark named {kind!r}", hint=f"there are {' and '.join(KINDS)}")
         place = Path(folder) / name
         if place.exists():
             raise Conflict(f"{place} is there already", hint="choose another name or folder")

@@ -60,12 +60,14 @@ def folder_of(name: str) -> Path:
     if os.sep in name or name in (".", ".."):
         folder = Path(name).absolute()
         if not (folder / CARD).is_file():
-            raise NotFound(f"{name} is no benchmark: it has no {CARD}", hint="`fairmile benchmark new NAME` makes one")
+            raise NotFound(
+                f"{name} is not a benchmark: it has no {CARD}", hint="`fairmile benchmark new NAME` creates one"
+            )
         return folder
     known = names()
     if name not in known:
         near = did_you_mean(name, known)
-        raise NotFound(f"there is no benchmark {name!r}", hint=near or f"there are {', '.join(known)}")
+        raise NotFound(f"no benchmark named {name!r}", hint=near or f"there are {', '.join(known)}")
     return SUITE / name
 
 
@@ -91,7 +93,7 @@ def load(folder: Path, part: str) -> ModuleType:
         raise MissingExtra(f"the benchmark {folder.name} needs {error.name}{where}", "benchmarks") from error
     if not hasattr(found, _DEFINES[part]):
         raise UsageError(
-            f"{file} defines no {_DEFINES[part]}", hint="`fairmile benchmark new NAME` makes one that can be compared"
+            f"{file} defines no {_DEFINES[part]}", hint="`fairmile benchmark new NAME` creates one to compare with"
         )
     return found
 
@@ -104,7 +106,7 @@ def _module(file: Path) -> ModuleType:
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
-            raise NotFound(f"{file} is no Python module")
+            raise NotFound(f"{file} is not a Python module")
         sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(sys.modules[name])

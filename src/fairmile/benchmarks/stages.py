@@ -77,7 +77,7 @@ def run_stages(
     declared, wanted = declared_steps(name), planned_steps(name, steps)
     given = dict(params or {})
     if STEP in given:
-        raise UsageError(f"the parameter {STEP} is set for each run", hint="name the steps that are wanted instead")
+        raise UsageError(f"the parameter {STEP} is set for each step", hint="name the steps to run instead")
     # What only the last step knows is checked now, not when it is reached.
     read_settings(load(folder_of(name), SETTINGS).Settings, given)
     group = str(changes.pop("group", "")) or _group(name, given, seed)
@@ -105,8 +105,8 @@ def run_stages(
             raise _failed(runs, name, step, run)
         if missing := _lost(run, declared[step].gives):
             raise NotFound(
-                f"step {step} of {name} left no {missing[0]} behind",
-                hint=f"see `fairmile runs show {run.id}`; a card has to name it in `outputs`",
+                f"step {step} of {name} did not write {missing[0]}",
+                hint=f"see `fairmile runs show {run.id}`; the card must list it in `outputs`",
             )
 
     tasks = [
@@ -151,6 +151,6 @@ def _failed(runs: Runs, name: str, step: str, run: Run) -> RunFailed:
     lines = runs.output(run.id).decode(errors="replace").strip().splitlines()
     message = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
     return RunFailed(
-        f"step {step} of {name} did not succeed ({run.id}): {message or reason}",
-        hint=f"`fairmile runs show {run.id}` tells more; called again, it goes on with this step",
+        f"step {step} of {name} failed ({run.id}): {message or reason}",
+        hint=f"`fairmile runs show {run.id}` shows details; run the command again to continue with this step",
     )

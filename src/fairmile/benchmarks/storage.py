@@ -284,7 +284,7 @@ def _folder(path: str | Path) -> str:
     if not os.path.isdir(real):
         raise UsageError(f"{path} is not a folder", hint="name its folder")
     if not os.access(real, os.W_OK | os.X_OK):
-        raise DiskFailure(f"no write permission in {path}", hint="measuring writes files; choose a folder of yours")
+        raise DiskFailure(f"no write permission in {path}", hint="choose a folder where you can write")
     return real
 
 
@@ -298,7 +298,7 @@ def _place(
     need = size + speed.SMALL_FILES_BYTES + _PAGE * _FILES
     if need > free_bytes:
         raise DiskFailure(
-            f"measuring {real} needs {format_size(need)}, and it has {format_size(free_bytes)} free ({limit})",
+            f"measuring {real} needs {format_size(need)}, but only {format_size(free_bytes)} are free ({limit})",
             hint="free some space, or measure less with --size",
         )
     return StorageFolder(
@@ -394,9 +394,9 @@ def _measure(place: StorageFolder, on_step: Callable[[StorageFolder, str], None]
             return _exercise(place, folder, lambda step: on_step(place, step))
     except OSError as error:
         if not os.path.isdir(place.path):
-            problem = f"{place.path} vanished while it was measured"
+            problem = f"{place.path} disappeared during the measurement"
         elif isinstance(error, FileNotFoundError):
-            problem = f"what was written in {place.path} vanished while it was measured"
+            problem = f"what was written in {place.path} disappeared during the measurement"
         else:
             problem = str(error if isinstance(error, SystemFailure) else write_failure(place.path, error))
         return Measured(place, problem=problem)

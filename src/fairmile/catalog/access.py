@@ -103,7 +103,7 @@ class LoadedAsset:
     ) -> Iterator[pyarrow.RecordBatch]:
         """Yield a file as Arrow record batches of at most `rows` rows, in bounded memory; else as `table` does."""
         if rows < 1:
-            raise UsageError(f"a batch cannot have {rows} rows")
+            raise UsageError(f"rows is {rows}, expected at least 1")
         file = self._chosen(name, tables.is_table, "table")
         return tables.batches(self._readable(file), file.name, columns, rows)
 
@@ -134,8 +134,8 @@ class LoadedAsset:
                 f"{self.card.handle} has no {what}", hint=f"it has {_some([file.name for file in self.files])}"
             )
         raise UsageError(
-            f"{self.card.handle} has {len(found):,} files of this kind ({what}): say which",
-            hint=f"they are {_some([file.name for file in found])}",
+            f"{self.card.handle} has {len(found):,} files of this kind ({what})",
+            hint=f"name one of {_some([file.name for file in found])}",
         )
 
     def _readable(self, file: AssetFile) -> Path:
@@ -146,11 +146,11 @@ class LoadedAsset:
 def _no_such_content(file: AssetFile, what: str) -> Unsupported:
     if extension(file.name) in _PICKLES:
         return Unsupported(
-            f"{file.name} is a pickle, which can run any program when it is loaded; it is never loaded here",
-            hint=f"if you trust it, load it yourself: it lies where .file({file.name!r}) says",
+            f"{file.name} is a pickle, which can run any code when loaded, so Fairmile does not load it",
+            hint=f"if you trust it, load it yourself; .file({file.name!r}) returns its path",
         )
     return Unsupported(
-        f"{file.name} is no {what} in a format that is read here", hint=f".file({file.name!r}) says where it lies"
+        f"cannot read {file.name} as {what}: unsupported format", hint=f".file({file.name!r}) returns its path"
     )
 
 

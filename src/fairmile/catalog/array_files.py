@@ -295,11 +295,11 @@ def _choose(arrays: Mapping[str, Array], name: str, columns: Sequence[str] | Non
                 raise _no_column(column, name, available, arrays)
         available = {column: available[column] for column in wanted}
     if not available:
-        raise UsageError(f"{name} holds no array of one or two dimensions", hint=_shapes(arrays))
+        raise UsageError(f"{name} has no array of one or two dimensions", hint=_shapes(arrays))
     lengths = {arrays[each.array].shape[0] for each in available.values()}
     if len(lengths) > 1:
         raise UsageError(
-            f"{name}: the arrays differ in length, so they are no table: choose columns of one length",
+            f"{name}: the arrays differ in length: choose columns of the same length",
             hint=_shapes(arrays),
         )
     return available
@@ -332,7 +332,7 @@ def _arrow(values: Any, name: str, column: str) -> Any:
     kind = values.dtype.kind
     if kind == "c" or (kind == "f" and values.dtype.itemsize > 8) or kind == "V":
         raise Unsupported(
-            f"{name}: {column} has the type {values.dtype}, which Arrow does not know",
+            f"{name}: {column} has the type {values.dtype}, which Arrow does not support",
             hint="read the file with its own library",
         )
     if not values.dtype.isnative:

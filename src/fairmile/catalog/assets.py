@@ -280,9 +280,9 @@ class Assets(Noun, internal=_INTERNAL):
 
     def _target(self, name: str, limit: int | None, *, sha256: str | None = None, unpack: bool = False) -> _Target:
         if not name.strip():
-            raise UsageError("an empty name names nothing", hint="give the name of an asset, an address or a path")
+            raise UsageError("the name is empty", hint="name an asset, a URL or a path")
         if limit is not None and limit < 1:
-            raise UsageError(f"a limit of {limit} would bring nothing", hint="give a number of files, 1 or more")
+            raise UsageError(f"the limit is {limit} files, expected at least 1", hint="use 1 or more")
         is_address = Word(name).is_address and not name.startswith(OWN_IDS)
         if is_address and not index_path(self._home).exists():  # no card can have been given this id yet
             return self._address_target(name, limit, sha256, unpack)
@@ -295,7 +295,7 @@ class Assets(Noun, internal=_INTERNAL):
         if stated is not None:  # the address of one file means that file, not all the others of its asset
             return replace(self._address_target(name, limit, sha256 or stated.sha256, unpack), stated_by=card)
         if sha256 is not None or unpack:
-            raise UsageError("--sha256 and --unpack are for addresses; the card of an asset tells both")
+            raise UsageError("--sha256 and --unpack apply only to URLs; the card of an asset has both")
         return target
 
     def _card_target(self, row: CatalogRow, limit: int | None) -> _Target:
@@ -520,7 +520,7 @@ def _folders(targets: Sequence[_Target], to: Path | None) -> list[Path | None]:
     folders = [to / slug(target.name.partition("@")[0].rpartition("/")[2] or target.name) for target in targets]
     twice = next((folder for folder in folders if folders.count(folder) > 1), None)
     if twice is not None:
-        raise Conflict(f"two of the names would go to {twice}", hint="fetch them one by one, each with its own --to")
+        raise Conflict(f"two names would be written to {twice}", hint="fetch them one by one, each with its own --to")
     return list(folders)
 
 
@@ -531,7 +531,7 @@ def _check_names(items: Sequence[Item], name: str) -> None:
         other = by_path.setdefault(item.path, item) if item.path and not item.unpack else item
         if other is not item and (item.sha256 is None or other.sha256 != item.sha256):
             raise Conflict(
-                f"{name}: two of its files are called {item.path}", hint="give each its own name in the card"
+                f"{name}: two of its files are named {item.path}", hint="give each a unique name in the card"
             )
 
 
@@ -547,7 +547,7 @@ def _without_doubles(parts: Sequence[Collection[ManifestEntry]], name: str) -> C
             other = by_path.get(entry.path)
             if other is not None and other != entry:
                 raise Conflict(
-                    f"{name}: two of its files are called {entry.path}", hint="give each its own name in the card"
+                    f"{name}: two of its files are named {entry.path}", hint="give each a unique name in the card"
                 )
             if isinstance(by_path, dict):
                 by_path[entry.path] = entry
@@ -563,7 +563,7 @@ def _check_content(target: _Target, entries: Collection[ManifestEntry], root: st
     accepted = {ni(root)} | ({ni(next(iter(entries)).sha256)} if len(entries) == 1 else set())
     if stated not in accepted:
         raise Integrity(
-            f"{target.name}: its files together are {ni(root)}, its card says {stated}",
+            f"{target.name}: its files have the digest {ni(root)}, but its card says {stated}",
             hint="one of the files is not what the card describes",
         )
 
@@ -575,7 +575,7 @@ def _check_access(target: _Target, granted: bool) -> None:
         return
     steps = access_steps(card)
     raise UsageError(
-        f"{target.name}: its card declares the access restricted, so nothing was fetched",
+        f"{target.name}: its card restricts access, so nothing was fetched",
         hint=f"to get access: {steps or 'ask its owner'}. Once you have it, confirm with `fairmile fetch {target.name} "
         "--access-granted`, or access_granted=True in Python; a login goes into ~/.netrc or the source's own tool",
     )

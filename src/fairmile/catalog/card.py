@@ -146,7 +146,7 @@ class Card(Mapping[str, Any]):
         kind = kind_of_types(self.types)
         if kind is None:
             raise UsageError(
-                f"@type: {self.body.get('@type')!r} is no kind of asset",
+                f"@type: {self.body.get('@type')!r} is not a kind of asset",
                 hint="expected one of " + ", ".join(f"{each.types[0]} ({each.name})" for each in KINDS.values()),
             )
         return kind

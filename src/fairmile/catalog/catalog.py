@@ -172,7 +172,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
             # The digest also refuses, before anything is written, what no canonical JSON can express.
             digest, twin = card.digest, fresh.get(card.handle)
             if twin is not None and twin.digest != digest:
-                raise Conflict(f"{card.handle} is described twice, differently", hint="nothing was added")
+                raise Conflict(f"{card.handle} is described twice, with different content", hint="nothing was added")
             stands_as, because = (str(card.handle), "card") if twin else self._existing(index, card, anyway=anyway)
             if not stands_as:
                 fresh[card.handle] = card

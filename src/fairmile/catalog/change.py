@@ -51,7 +51,7 @@ def changed(old: Card, change: Change, *, base: str) -> Card:
     new = Card(body)
     if (new.kind, new.name) != (old.kind, old.name):
         raise UsageError(
-            "name and @type say which asset it is and cannot be changed",
+            "name and @type identify the asset and cannot be changed",
             hint="add it under the new name and remove this one",
         )
     if "license" in (*change.set, *change.add):

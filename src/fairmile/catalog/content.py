@@ -81,6 +81,6 @@ def measure(path: Path) -> Content:
         raise UsageError(f"{path} is neither a file nor a folder")
     entries = list(scan_tree(path))
     if not entries:
-        raise UsageError(f"{path} holds no file")
+        raise UsageError(f"{path} has no files")
     size = sum(entry.size_bytes for entry in entries)
     return Content(str(path), size, len(entries), ni(merkle_root(entries)), swhid_directory(path), ())

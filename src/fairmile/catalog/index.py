@@ -123,7 +123,7 @@ class Index:
                     _create_aside(path, lambda index: None)
                     index = cls._connect(path)
         if index is None:
-            raise SystemFailure(f"the index {path} cannot be made", hint="remove it and try again")
+            raise SystemFailure(f"cannot create the index {path}", hint="remove it and try again")
         return index
 
     @classmethod
@@ -676,7 +676,7 @@ def _create_aside(path: Path, fill: Callable[[Index], None]) -> None:
     except OSError as error:
         if isinstance(error, FairmileError):
             raise
-        raise SystemFailure(f"the index {path} cannot be made: {error.strerror}") from error
+        raise SystemFailure(f"cannot create the index {path}: {error.strerror}") from error
     finally:
         aside.unlink(missing_ok=True)
 

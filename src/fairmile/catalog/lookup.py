@@ -215,7 +215,7 @@ class Lookup:
         if unknown:
             name = sorted(unknown)[0]
             if name in FIELDS:
-                raise UsageError(f"the facet {name!r} takes a text, not {where[name]!r}")
+                raise UsageError(f"the facet {name!r} takes a string, not {where[name]!r}")
             near = closest(name, [*FIELDS, *LINKS])
             raise UsageError(
                 f"no facet or link named {name!r}", hint=f"did you mean {', '.join(near)}?" if near else ""

@@ -133,7 +133,7 @@ class Cards(Protocol):
 def match(catalog: Cards, *, model: str | None, dataset: str | None, domain: str | None, limit: int) -> Matches:
     """Return the pairs that fit, best first; any two of the three may be open, not all."""
     if not (model or dataset or domain):
-        raise UsageError("say what to match", hint="--model NAME, --dataset NAME or --domain NAME")
+        raise UsageError("nothing to match", hint="use --model NAME, --dataset NAME or --domain NAME")
     models = [catalog.get(model, kind="model")] if model else []
     datasets = [catalog.get(dataset, kind="dataset")] if dataset else []
     with catalog.open_index() as index:

@@ -41,7 +41,7 @@ def _described_in(file: Path) -> Mapping[str, Any] | None:
     environment = next((card for card in cards if card.kind == "environment"), None)
     if environment is None:
         raise UsageError(
-            f"{file}: the {cards[0].kind} {cards[0].title} states no requirements to make an environment of",
+            f"{file}: the {cards[0].kind} {cards[0].title} states no requirements for an environment",
             hint="write an environment file; the shortest one is `python: {packages: [numpy]}`",
         )
     return environment.body

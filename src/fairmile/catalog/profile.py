@@ -33,12 +33,12 @@ def check_body(body: Any) -> list[Problem]:
     if not isinstance(body, Mapping):
         return [Problem(f"expected a JSON object, found {type(body).__name__}")]
     if strange := [key for key in body if not isinstance(key, str)]:
-        return [Problem(f"expected keys that are texts, found {strange[0]!r}")]
+        return [Problem(f"expected keys that are strings, found {strange[0]!r}")]
     problems = _form_problems(body)
     kind = kind_of_types([str(value) for value in as_list(body.get("@type"))])
     if kind is None:
         known = ", ".join(f"{each.types[0]} ({name})" for name, each in KINDS.items())
-        found = f"{body['@type']!r} is no kind of asset" if "@type" in body else "is missing"
+        found = f"{body['@type']!r} is not a kind of asset" if "@type" in body else "is missing"
         problems.append(Problem(found, field="@type", hint=f"expected one of {known}"))
     else:
         problems += _required_problems(kind, body)
@@ -154,8 +154,7 @@ def _term_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem
         known = suggest(key, terms)
         problems.append(
             Problem(
-                "is no term of the context; kept, but a machine cannot tell what it means"
-                + (f"; {known}" if known else ""),
+                "is not a term of the context; kept, but its meaning is undefined" + (f"; {known}" if known else ""),
                 field=key,
                 severity="warning",
                 hint="use a term of the profile or a prefixed one, as in fx:myProperty",

@@ -127,18 +127,18 @@ def _term(match: re.Match[str]) -> tuple[str, Any]:
             known = did_you_mean(name.lower(), FIELDS)
             raise UsageError(
                 f"no search field named {name!r}" + (f"; {known}" if known else ""),
-                hint=f"fields: {', '.join(dict.fromkeys(FIELDS.values()))}; put quotes round text that holds a colon",
+                hint=f"fields: {', '.join(dict.fromkeys(FIELDS.values()))}; put quotes around text with a colon",
             )
         if match["regex"] is not None:
             raise UsageError(
                 f"the field {name!r} takes a value, not a regular expression",
-                hint="/…/ alone looks in names and keywords",
+                hint="use /…/ alone to search names and keywords",
             )
         return ("not_facets" if match["no"] else "facets"), _facet(name, value)
     if match["regex"] is not None and not name:
         if match["no"]:
             raise UsageError(
-                f"-/{value}/ cannot be searched for", hint="leave out words and fields only: -word, -field:value"
+                f"-/{value}/ cannot be searched for", hint="only words and fields can be excluded: -word, -field:value"
             )
         return "regexes", value
     if match["phrase"] is not None:

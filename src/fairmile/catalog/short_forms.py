@@ -88,7 +88,7 @@ def _agent(text: str) -> Any:
     orcid, ror = orcid_iri(word), ror_iri(word)
     if orcid:
         if not orcid_is_sound(orcid):
-            raise UsageError(f"{word} is not an ORCID: its check digit does not fit", hint="see https://orcid.org")
+            raise UsageError(f"{word} is not an ORCID: its check digit is wrong", hint="see https://orcid.org")
         return person(name=match["name"], orcid=orcid) | more
     if ror:
         return organisation(match["name"], ror) | more

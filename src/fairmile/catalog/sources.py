@@ -190,7 +190,7 @@ def sync(
             for document in source.documents():
                 _collect(document, folder, cards, report, base, keep=not dry_run)
             if not cards and not allow_empty and any(True for _ in folder.scan()):
-                raise UsageError("lists no cards any more; the last copy stays")
+                raise UsageError("no longer lists any cards; the last copy stays in use")
         except (FairmileError, OSError) as error:
             report.error = shown_address(str(error))
             if not dry_run:
@@ -234,7 +234,7 @@ def _collect(
         relative = folder.relative_path(placed.handle)
         if relative in cards and cards[relative].digest != placed.digest:
             report.problems.append(
-                f"{document.name}: {placed.handle} is described twice, differently; the first one stands"
+                f"{document.name}: {placed.handle} is described twice, with different content; the first one is used"
             )
             continue
         cards[relative] = placed
@@ -323,7 +323,7 @@ def _index_entries(document: Document) -> list[tuple[str, str]]:
         if not isinstance(path, str) or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
             raise document.refuse("expected path and sha256", field=f"cards[{number}]")
         if ":" in path or path.startswith("/") or "\\" in path or ".." in unquote(path).split("/"):
-            raise document.refuse(f"{path!r} leads out of the catalog", field=f"cards[{number}].path")
+            raise document.refuse(f"{path!r} points outside the catalog", field=f"cards[{number}].path")
         found.append((path, sha256))
     return found
 

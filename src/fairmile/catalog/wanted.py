@@ -64,7 +64,7 @@ def wanted(card: Card) -> list[Wanted]:
     if not found and card.text("codeRepository"):
         found = [_from_repository(card)]
     if not found:
-        raise NotFound(f"{card.handle} names no address to fetch it from", hint=access_steps(card) or None)
+        raise NotFound(f"{card.handle} has no URL to fetch it from", hint=access_steps(card) or None)
     return _merged(found)
 
 
@@ -97,7 +97,7 @@ def _from_entry(card: Card, handle: str, place: int, entry: Mapping[str, Any], u
     addresses = [address.strip() for address in given]
     method = text_of(entry.get("fetchMethod")) or ""
     if method and not _METHOD.fullmatch(method):
-        raise UsageError(f"{where}.fetchMethod: {method[:60]!r} is no name of a way to fetch")
+        raise UsageError(f"{where}.fetchMethod: {method[:60]!r} is not the name of a fetcher")
     for address in addresses:
         _check_trust(card, address, where)
     addresses = [recognised(address) for address in addresses]
@@ -133,7 +133,7 @@ def _program(card: Card, entry: Mapping[str, Any], where: str) -> tuple[str, ...
     if card.catalog != LOCAL:
         raise Unsupported(
             f"{where}: a card of the catalog {card.catalog!r} would run a program",
-            hint="declare it in your settings under `transfer.fetchers`, or copy the card into your own catalog",
+            hint="declare it in the settings under `transfer.fetchers`, or copy the card into your own catalog",
         )
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise UsageError(f"{where}.command: expected a list of words", hint='["mytool", "get", "{url}", "{file}"]')
@@ -179,11 +179,11 @@ def _check_trust(card: Card, address: str, where: str) -> None:
     except ValueError:
         is_address = False
     if not is_address:
-        raise UsageError(f"{where}: {shown_address(address)!r} is no address", hint="expected SCHEME://HOST/PATH")
+        raise UsageError(f"{where}: {shown_address(address)!r} is not an address", hint="expected SCHEME://HOST/PATH")
     # file:, git+file:, TOOL+file: reach what is on this machine; a card from elsewhere has no business there.
     if scheme.rpartition("+")[2] == "file" and card.catalog != LOCAL:
         raise Unsupported(
-            f"{where}: a card of the catalog {card.catalog!r} names a file of this machine",
+            f"{where}: a card of the catalog {card.catalog!r} refers to a local file",
             hint="copy the card into your own catalog with `fairmile catalog update` if you trust it",
         )
 

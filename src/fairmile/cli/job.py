@@ -166,7 +166,7 @@ def _text(file: Path) -> str:
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except FileNotFoundError as error:
-        raise NotFound(f"no file {file}") from error
+        raise NotFound(f"no such file: {file}") from error
     except OSError as error:
         raise SystemFailure(f"cannot read {file}: {error.strerror}") from error
     try:

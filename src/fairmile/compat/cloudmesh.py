@@ -158,8 +158,8 @@ def read_project(
     said = {name: value for name, value in said.items() if value is not None}
     if not said:
         file = sources[-1].file
-        problem = Problem("nothing says which experiments there are", file=file) if not form else _empty(form, origin)
-        raise InvalidDocument([problem], hint="write a section `experiment:` with at least one parameter")
+        problem = Problem("the file defines no experiments", file=file) if not form else _empty(form, origin)
+        raise InvalidDocument([problem], hint="add a section `experiment:` with at least one parameter")
     places: Origin = origin
     axes = _values(said, form or PREFIX, merged, places, environ)
     space = Space(
@@ -190,13 +190,13 @@ def directives(host: str, directive: str, own: Mapping[str, Any] | None = None) 
     if host not in table:
         raise NotFound(
             f"no Slurm directives are known for the host {host!r}",
-            hint=f"{did_you_mean(host, table) or 'known are ' + ', '.join(sorted(table)) + ';'} "
+            hint=f"{did_you_mean(host, table) or 'known: ' + ', '.join(sorted(table)) + ';'} "
             f"or write `directives: {{{host}: {{{directive}: {{partition: …}}}}}}` into the project",
         )
     if not isinstance(table[host].get(directive), Mapping):
         raise NotFound(
             f"the host {host!r} has no directive {directive!r}",
-            hint=f"{did_you_mean(directive, table[host]) or 'it has ' + ', '.join(table[host]) + ';'} "
+            hint=f"{did_you_mean(directive, table[host]) or 'known: ' + ', '.join(table[host]) + ';'} "
             f"or write `directives: {{{host}: {{{directive}: {{partition: …}}}}}}` into the project",
         )
     return {str(option): str(value) for option, value in table[host][directive].items()}
@@ -248,14 +248,14 @@ def _read(file: Path, allow_code: bool) -> _Source:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise NotFound(f"there is no file {file}") from None
+        raise NotFound(f"no such file: {file}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read {file}: {error}") from error
     if file.suffix.lower() in PROGRAMS:
         if not allow_code:
             raise UsageError(
-                f"{file} is a program, and a configuration is not executed unasked",
-                hint="look at it, then add --allow-code; or write the settings as YAML or JSON",
+                f"{file} is a program, which is executed only with --allow-code",
+                hint="read it, then add --allow-code, or write the settings as YAML or JSON",
             )
         return _checked(str(file), _run_code(file, text), lambda path: None, [])
     located = load_located(text, file=str(file))
@@ -293,7 +293,7 @@ def _run_code(file: Path, text: str) -> dict[str, Any]:
     result = Here().run(argv, cwd=file.absolute().parent, input=text, timeout_s=_CODE_TIMEOUT_S, check=False)
     if result.exit_code != 0:
         said = [line for line in result.stderr.splitlines() if line.strip()]
-        raise UsageError(f"{file} failed when it was executed: {said[-1].strip() if said else 'it said nothing'}")
+        raise UsageError(f"{file} failed: {said[-1].strip() if said else 'no message'}")
     _, _, found = result.stdout.rpartition(f"\n{_MARK}\n")
     data: dict[str, Any] = json.loads(found)
     return data
@@ -303,7 +303,7 @@ def _code_of_notebook(file: Path, text: str) -> str:
     cells = load(text, file=str(file))
     cells = cells.get("cells") if isinstance(cells, Mapping) else None
     if not isinstance(cells, list):
-        raise InvalidDocument([Problem("is no notebook: it has no cells", file=str(file))])
+        raise InvalidDocument([Problem("is not a notebook: it has no cells", file=str(file))])
     lines: list[str] = []
     for cell in cells:
         if isinstance(cell, Mapping) and cell.get("cell_type") == "code":
@@ -330,7 +330,7 @@ def _axes_of(said: Any, where: str) -> dict[str, Any]:
     words = said.split() if isinstance(said, str) else []
     pairs = [word.partition("=") for word in words]
     if not pairs or not all(name and equals for name, equals, _ in pairs):
-        raise InvalidDocument([Problem(f'{where}: expected parameters with their values, as `epoch: "1,30,60"`')])
+        raise InvalidDocument([Problem(f'{where}: expected parameters with their values, such as `epoch: "1,30,60"`')])
     return {name: value for name, _, value in pairs}
 
 
@@ -423,7 +423,7 @@ def _settings(
     given = merged.get(form)
     for name, value in given.items() if isinstance(given, Mapping) else ():
         if value is None and name not in axes:
-            settings[WHY][f"{PREFIX}.{name}"] = f"{origin(form, name)} gives it no value (null)"
+            settings[WHY][f"{PREFIX}.{name}"] = f"{origin(form, name)} has no value (null)"
     return settings
 
 
@@ -447,7 +447,7 @@ def _add_directives(
     why = settings[WHY] = _without_value(settings, origin)
     if not names or not host:
         needed = "system.host" if not host else f"{PREFIX}.directive"
-        why["slurm.sbatch"] = f"its lines come from `{needed}`, which is not there"
+        why["slurm.sbatch"] = f"its lines come from `{needed}`, which is missing"
         return
     missing: list[tuple[str, NotFound]] = []
     options: dict[str, dict[str, dict[str, str]]] = {}
@@ -482,7 +482,7 @@ def _add_directives(
 def _without_value(tree: Any, origin: Origin, path: tuple[str, ...] = ()) -> dict[str, str]:
     """Return why each setting is not defined that a file names and gives no value."""
     if tree is None and path:
-        reason = f"{origin(*path)} gives it no value (null)"
+        reason = f"{origin(*path)} has no value (null)"
         names = [path, path[1:]] if path[0] == "attributes" else [path]
         return {".".join(name): reason for name in names if name}
     found: dict[str, str] = {}

@@ -47,7 +47,7 @@ def read(path: Path) -> GpuLog:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}") from error
+        raise NotFound(f"no such file: {path}") from error
     except OSError as error:
         raise SystemFailure(f"cannot read {path}: {error.strerror}") from error
     headings: list[str] | None = None
@@ -79,11 +79,7 @@ def read(path: Path) -> GpuLog:
             column.append(value)
     if samples is None:
         raise InvalidDocument(
-            [
-                Problem(
-                    "no line names the columns of a cloudmesh-gpu log ('time, 0 id, 0 gpu_util %, …')", file=str(path)
-                )
-            ]
+            [Problem("it has no column header of a cloudmesh-gpu log ('time, 0 id, 0 gpu_util %, …')", file=str(path))]
         )
     return GpuLog(samples, damaged)
 

@@ -208,13 +208,9 @@ def read_model(source: Document | Path, reference: str = "", *, trusted: bool = 
     ]
     address = _code_address(git, document.name)
     if address.startswith("git+file:") and not trusted:
-        raise UsageError(
-            f"{document.name} git.origin: names a folder of this machine, but the file comes from elsewhere"
-        )
+        raise UsageError(f"{document.name} git.origin: names a local folder, but the file comes from another machine")
     if address and not git.get("commit") and not git.get("tag"):
-        notes.append(
-            f"{document.name} git pins neither tag nor commit: the code is what its branch holds when it is fetched"
-        )
+        notes.append(f"{document.name} git pins no tag or commit, so the code is whatever its branch has when fetched")
     return SabathModel(
         name=card.title,
         file=document.name,
@@ -265,7 +261,7 @@ def _dataset(card: Card, file: str, reference: str, names: tuple[str, ...]) -> S
         _check_login(found.addresses[0])
         place = re.sub(r"[^A-Za-z0-9._-]", "_", label).strip(".") or "data"
         if place in places:
-            raise UsageError(f"{file}: two fragments are called {label!r}", hint="give each an id of its own")
+            raise UsageError(f"{file}: two fragments are named {label!r}", hint="give each a unique id")
         places.add(place)
         fragments.append(_fragment(label, f"{DATA}/{place}", found))
     called = frozenset(_letters(name) for name in (card.title, *names))
@@ -312,8 +308,8 @@ def _code_address(git: Mapping[str, str], file: str) -> str:
 def _check_login(address: str) -> None:
     if shown_address(address) != address:
         raise UsageError(
-            f"{shown_address(address)} comes with a login, which records would keep",
-            hint="leave it out and put it into ~/.netrc",
+            f"{shown_address(address)} contains a login, which would be recorded",
+            hint="remove it and put it into ~/.netrc",
         )
 
 
@@ -378,7 +374,7 @@ def _only_dataset(catalog: Catalog, model: SabathModel) -> str:
         return there[0]
     known = f"the catalog has {', '.join(there)}" if there else "the catalog has none of them"
     raise UsageError(
-        f"{model.name} needs a data set; its sets are {', '.join(names)}, and {known}",
+        f"{model.name} needs a data set: its sets are {', '.join(names)}, and {known}",
         hint=f"`fairmile run {model.reference} DATASET`",
     )
 
@@ -412,7 +408,7 @@ def _choose(model: SabathModel, dataset: SabathDataset, wanted_set: str, notes: 
         return key
     raise UsageError(
         f"{model.file}: {model.name} has no commands for the data set {dataset.name}",
-        hint=f"its sets are for {', '.join(model.sets)}; name the set to use one of them all the same",
+        hint=f"its sets are for {', '.join(model.sets)}; name a set to use it anyway",
     )
 
 
@@ -524,10 +520,10 @@ class _Script:
             return self._part(name.removeprefix("dataset."), written, number)
         if name.startswith("config."):
             if name not in self._config:
-                hint = f"give it with -p {name.removeprefix('config.')}=VALUE"
+                hint = f"set it with -p {name.removeprefix('config.')}=VALUE"
                 raise UsageError(f"{self._where(number)}: {{{written}}} has no value", hint=hint)
             return shlex.quote(_text(self._config[name]))
-        hint = "known are {source}, {dataset.ID}, {dataset.ID.dir} and {config.NAME}; for a plain brace write {{ and }}"
+        hint = "known: {source}, {dataset.ID}, {dataset.ID.dir} and {config.NAME}; for a plain brace write {{ and }}"
         raise UsageError(f"{self._where(number)}: unknown placeholder {{{written}}}", hint=hint)
 
     def _part(self, rest: str, written: str, number: int) -> str:

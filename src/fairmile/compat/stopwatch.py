@@ -274,7 +274,7 @@ class StopWatch:
                 row = dict(zip(heads, _fitted(values, heads), strict=True))
                 data.append([row[name] for name in attributes] + row["timer"].split(label_split_char))
         if not heads:
-            raise UsageError(f"{filename} has no lines that start with {_PREFIX!r} and name columns")
+            raise UsageError(f"{filename} has no {_PREFIX!r} line with column names")
         return {"headers": [*attributes, *label], "data": data}
 
     def __str__(self) -> str:

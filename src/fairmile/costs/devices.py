@@ -65,8 +65,8 @@ def device(name: str) -> Device:
     known = table.get(_plain(name))
     if known is None:
         names = sorted({alias for each in table.values() for alias in (each.slug, *each.aliases)})
-        hint = did_you_mean(name, names) or f"known are {', '.join(device_names())}"
-        raise NotFound(f"no device is called {name!r}", hint=hint)
+        hint = did_you_mean(name, names) or f"known: {', '.join(device_names())}"
+        raise NotFound(f"no device named {name!r}", hint=hint)
     return known
 
 
@@ -111,7 +111,9 @@ def read_device(file: Traversable) -> Device:
             note=str(fields.get("note", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Integrity(f"{file} describes no device: {error}", hint="compare it with another device's file") from error
+        raise Integrity(
+            f"{file} is not a device description: {error}", hint="compare it with another device's file"
+        ) from error
 
 
 def _plain(name: str) -> str:

@@ -100,7 +100,7 @@ def read_trace(path: Path) -> StepTrace:
     try:
         document = json.loads(path.read_bytes())
         if document.pop("format") != FORMAT:
-            raise ValueError("another version wrote it")
+            raise ValueError("it was written by another version")
         return StepTrace(
             ops=[_op(each) for each in document.pop("ops")],
             storages=[Storage(**each) for each in document.pop("storages")],
@@ -108,7 +108,7 @@ def read_trace(path: Path) -> StepTrace:
             **document,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Integrity(f"{path} is no trace of a step: {error}", hint="predict again") from error
+        raise Integrity(f"{path} is not a trace of a step: {error}", hint="predict again") from error
 
 
 def _op(fields: dict[str, Any]) -> Op:

@@ -157,7 +157,7 @@ class Jobs(Noun, internal=_INTERNAL):
         machine.refuse_elsewhere()
         for name, source in spec.inputs.items():
             if not Path(source).exists():
-                raise UsageError(f"inputs.{name}: there is no file {source}")
+                raise UsageError(f"inputs.{name}: no such file: {source}")
         self._dependencies(spec.after, on)
         record, is_new = self._records.create(spec, on, self._clock())
         if is_new and not spec.key:

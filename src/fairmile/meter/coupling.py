@@ -136,7 +136,7 @@ class Coupling:
     def component(self, name: str, /) -> None:
         """Say what this process is: "solver", "trainer", "inference"; FAIRMILE_COMPONENT says it without a change."""
         if not isinstance(name, str) or not name:
-            raise usage_error(f"{name!r} is not a name for a component", "a name is a text, such as solver")
+            raise usage_error(f"{name!r} is not a component name", "use a string, such as solver")
         self._meter.component = name
         self._meter.append(f'{{"component": {quote(name)}{self._meter.line_end()}')
 
@@ -188,9 +188,11 @@ class Coupling:
 
     def _exchanging(self, how: str, key: str, peer: str) -> Exchanging:
         if how not in ("put", "get"):
-            raise usage_error(f"{how!r} is no way to exchange data", "data is put or got: exchange('put', …)")
+            raise usage_error(f"{how!r} is not a kind of exchange", "use put or get: exchange('put', …)")
         if not isinstance(key, str) or not isinstance(peer, str):
-            raise usage_error(f"{key!r} to or from {peer!r}: key and peer of an exchange are texts", "see exchange()")
+            raise usage_error(
+                f"{key!r} to or from {peer!r}: key and peer of an exchange must be strings", "see exchange()"
+            )
         meter = self._meter
         meter._started()
         kept: dict[tuple[str, str, str], Exchanging] = meter._local.__dict__.setdefault("exchanges", {})
@@ -202,7 +204,7 @@ class Coupling:
 
     def _counts(self, name: str) -> _Counts:
         if not isinstance(name, str):
-            raise usage_error(f"{name!r} is not a name for a counter", "a name is a text")
+            raise usage_error(f"{name!r} is not a counter name", "use a string")
         meter = self._meter
         meter._started()
         counts = _Counts(meter, name)
@@ -226,7 +228,7 @@ def _whole(name: str, value: object) -> int:
     try:
         return -1 if value is None else min(max(index(value), _LEAST), _MOST)  # type: ignore[arg-type]
     except TypeError:
-        raise usage_error(f"{name} is {value!r}", "it is a whole number") from None
+        raise usage_error(f"{name} is {value!r}", "use a whole number") from None
 
 
 def _real(name: str, value: Any) -> float:

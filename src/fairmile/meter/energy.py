@@ -168,10 +168,10 @@ def energy_of(samples: Samples, channel: str, start_ns: int | None = None, end_n
     for number, each in enumerate(samples.channels):
         if each.name == channel:
             if each.unit not in ("J", "W"):
-                raise UsageError(f"the channel {channel!r} is in {each.unit}: it is neither an energy nor a power")
+                raise UsageError(f"the channel {channel!r} is in {each.unit}, expected an energy or a power")
             curve = _Curve.of(samples, number)
             return curve.energy(start_ns, end_ns) if curve is not None else None
-    raise NotFound(f"no channel is named {channel!r}", hint=", ".join(each.name for each in samples.channels))
+    raise NotFound(f"no channel named {channel!r}", hint=", ".join(each.name for each in samples.channels))
 
 
 def estimate(watts: float, start_ns: int, end_ns: int, *, scope: str, host: str = "") -> Energy:
@@ -205,7 +205,7 @@ def total(found: Iterable[Energy]) -> Total:
             left_out[name] = f"the same as {around.channel} ({around.source})" if is_same else f"within {around.scope}"
         elif inner and (total(inner).joules or 0.0) > _POOR * energy.joules:
             # A counter that is looked at twice a minute has seen nothing of a short program.
-            left_out[name] = "it counts less than its parts"
+            left_out[name] = "it is less than the sum of its parts"
         else:
             kept.append(energy)
     return Total(sum(energy.joules for energy in kept) if kept else None, tuple(kept), left_out)
@@ -247,11 +247,11 @@ def _span_energy(curve: _Curve, name: str, group: Sequence[Spans]) -> SpanEnergy
             "the energy of single calls is interpolated"
         )
     if uncovered := sum(each is None for each in joules):
-        warnings.append(f"{uncovered} of {len(joules)} calls are outside the samples")
+        warnings.append(f"{uncovered} of {len(joules)} calls are outside the sampled time")
     if len(union) < len(calls) and sum(end - start for start, end in union) < sum(
         end - start for start, end, _ in calls
     ):
-        warnings.append("calls overlap: the sum of the calls is more than the whole")
+        warnings.append("calls overlap, so their sum exceeds the total")
     channel = curve.channel
     return SpanEnergy(
         name,
@@ -375,12 +375,12 @@ class _Curve:
         gap_s = max(after - before for before, after in pairwise(self.at_ns[first : last + 1])) / 1e9
         notes = [*self.notes]
         if (missed_ns := (start - wanted[0]) + (wanted[1] - end)) > 0:
-            notes.append(f"{format_duration(missed_ns / 1e9)} at the ends are not covered by samples")
+            notes.append(f"{format_duration(missed_ns / 1e9)} at the ends have no samples")
         if gap_s > _GAP_PERIODS * self.sampling_s:
-            notes.append(f"no sample for {format_duration(gap_s)}, bridged by a straight line")
+            notes.append(f"no sample for {format_duration(gap_s)}, interpolated linearly")
         channel = self.channel
         if channel.wraps_at is not None and gap_s * _MOST_W > channel.wraps_at:
-            notes.append(f"no value for {format_duration(gap_s)}, in which the counter may wrap more than once")
+            notes.append(f"no value for {format_duration(gap_s)}, during which the counter may wrap more than once")
         return Energy(
             self.between(start, end),
             self.method,
@@ -431,7 +431,7 @@ class _Curve:
         steps, resets = counted(self._values, self.channel.wraps_at)
         if resets:
             times = "once" if resets == 1 else f"{resets} times"
-            self.notes = (f"the counter was reset {times}: its last counts are lost",)
+            self.notes = (f"the counter was reset {times}: the last counts are lost",)
         return steps
 
     def _integrated(self) -> Iterable[float]:

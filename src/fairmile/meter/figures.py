@@ -193,13 +193,13 @@ def read_samples(path: Path) -> Log:
     if path.is_dir():
         files = event_files(path)
         if not files:
-            raise NotFound(f"no log of events in {path}", hint="give the folder of a run, or a file")
+            raise NotFound(f"no event log in {path}", hint="name the folder of a run, or a file")
         return read_log(files)
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             head = stream.read(4096)
     except FileNotFoundError as error:
-        raise NotFound(f"no file {path}") from error
+        raise NotFound(f"no such file: {path}") from error
     is_ours = head.lstrip().startswith("{")
     for name in () if is_ours else LOGS.names():
         if LOGS[name].recognises(head):
@@ -207,7 +207,7 @@ def read_samples(path: Path) -> Log:
             return Log([foreign.samples.writer], samples=[foreign.samples], damaged=foreign.damaged)
     log = read_log([path]) if is_ours else Log()
     if not log.writers:
-        problem = f"no line is one of a log of events, nor of a log of {' or '.join(LOGS.names())}"
+        problem = f"it is not an event log, nor a log of {' or '.join(LOGS.names())}"
         raise InvalidDocument([Problem(problem, file=str(path))])
     return log
 

@@ -138,11 +138,9 @@ def pue_of(value: Any) -> float:
     try:
         pue = float(value)
     except (TypeError, ValueError):
-        raise UsageError(
-            f"a PUE of {value!r} is not a number", hint="a PUE is 1 or a little more, such as 1.2"
-        ) from None
+        raise UsageError(f"PUE {value!r} is not a number", hint="use 1 or a little more, such as 1.2") from None
     if not 1 <= pue < float("inf"):
-        raise UsageError(f"a PUE of {pue!r} is impossible: a building uses at least what its machines use")
+        raise UsageError(f"PUE {pue!r} is impossible: it is at least 1")
     return pue
 
 
@@ -209,7 +207,7 @@ def _parse(text: str, file: str) -> dict[str, Region]:
 
     def figure(code: str, what: str, said: Any, unit: str) -> Figure:
         if not isinstance(said, dict):
-            raise fail("must state a value, its year and its source", "regions", code, what)
+            raise fail("must have a value, a year and a source", "regions", code, what)
         value = said.get("per_kwh" if what == "price" else "g_per_kwh")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
             raise fail("the value must be a number, not less than 0", "regions", code, what)
@@ -220,12 +218,12 @@ def _parse(text: str, file: str) -> dict[str, Region]:
 
     data = located.data
     if not isinstance(data, dict) or not isinstance(data.get("regions"), dict):
-        raise fail("a table of regions has a field 'regions'")
+        raise fail("expected a field 'regions'")
     sources = data.get("sources") or {}
     found = {}
     for code, said in data["regions"].items():
         if not isinstance(said, dict):
-            raise fail("a region has a name, a carbon intensity or a price", "regions", str(code))
+            raise fail("expected a name, a carbon intensity or a price", "regions", str(code))
         carbon = figure(code, "carbon", said["carbon"], "g/kWh") if "carbon" in said else None
         price = said.get("price")
         currency = str(price.get("currency", "")) if isinstance(price, dict) else ""

@@ -162,7 +162,7 @@ def _lightnings() -> list[str]:
     for name in names:
         if importlib.util.find_spec(name.partition(".")[0]) is not None:
             return [name]
-    raise Unsupported("the callback for Lightning needs lightning", hint="pip install lightning")
+    raise Unsupported("the Lightning callback needs lightning", hint="pip install lightning")
 
 
 class _KerasHooks:
@@ -219,7 +219,7 @@ def _keras_class() -> type:
     except ModuleNotFoundError as error:
         if error.name != "keras":
             raise
-        raise Unsupported("the callback for Keras needs keras 3", hint="pip install keras") from error
+        raise Unsupported("the Keras callback needs keras 3", hint="pip install keras") from error
     return type("KerasCallback", (_KerasHooks, keras.callbacks.Callback), {"__doc__": _KerasHooks.__doc__})
 
 

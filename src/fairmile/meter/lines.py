@@ -282,7 +282,7 @@ def read_log(files: Iterable[Path]) -> Log:
 def _whole(said: Any) -> int:
     """Return a whole number that a line states; ValueError for anything else."""
     if type(said) is not int or not -_MOST_NS <= said <= _MOST_NS:
-        raise ValueError(f"{said!r} is not a time, nor the number of a process")
+        raise ValueError(f"{said!r} is neither a time nor a process number")
     return said
 
 
@@ -331,7 +331,7 @@ def _column(said: Mapping[str, str]) -> Iterable[Any]:
     if kind == "float64":
         return map(number_text, _reals(packed))
     if kind != "int64":
-        raise ValueError(f"{kind!r} is not a kind of numbers")
+        raise ValueError(f"{kind!r} is not a kind of number")
     return _integers(packed)
 
 
@@ -446,7 +446,7 @@ class _Reading:
     def _exchange(self, line: Mapping[str, Any], count: int) -> Exchange:
         said = line["exchange"]
         if said["how"] not in ("put", "get"):
-            raise ValueError(f"{said['how']!r} is no way to exchange data")
+            raise ValueError(f"{said['how']!r} is not a kind of exchange")
         columns = [_for_each(line, name, count) for name in ("bytes", "version", "wait")]
         return Exchange(said["how"], str(said["key"]), str(said.get("peer") or ""), *columns)
 
@@ -480,7 +480,7 @@ class _Rows:
 
     def add(self, at_ns: int, said: Sequence[Any]) -> None:
         if len(said) != len(self._columns):
-            raise ValueError("a sample of other channels")
+            raise ValueError("a sample with other channels")
         try:
             values = array("d", [_NAN if value is None else value for value in said])
         except (TypeError, OverflowError):

@@ -141,7 +141,7 @@ class Meter:
         if isinstance(name, str) or name is None:
             return lambda function: self._timed(function, name)
         if not callable(name):
-            raise usage_error(f"{name!r} is not a name for a timer", "a name is a text")
+            raise usage_error(f"{name!r} is not a timer name", "use a string")
         return self._timed(name, None)
 
     def start(self, name: str, /) -> None:
@@ -321,7 +321,7 @@ class Meter:
     def _timer(self, name: str, *, is_explicit: bool = False) -> Timer:
         """Return the list for calls of a new name in this thread."""
         if not isinstance(name, str):
-            raise usage_error(f"{name!r} is not a name for a timer", "a name is a text")
+            raise usage_error(f"{name!r} is not a timer name", "use a string")
         self._started()
         self._enter_thread()
         timer = Timer(self, name, is_explicit=is_explicit)

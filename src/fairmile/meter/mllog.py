@@ -267,4 +267,6 @@ def _plain(value: Any, key: str) -> Any:
         return _plain(value.tolist(), key)
     if isinstance(value, Path):
         return str(value)
-    raise UsageError(f"{key}: a {type(value).__name__} cannot be logged", hint="log a number, a text, a list or a dict")
+    raise UsageError(
+        f"{key}: a {type(value).__name__} cannot be logged", hint="log a number, a string, a list or a dict"
+    )

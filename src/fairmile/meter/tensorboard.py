@@ -92,7 +92,7 @@ def read_scalars(files: Iterable[Path]) -> tuple[list[Scalar], list[str]]:
                 tags.add(tag)
                 scalars.append(each._replace(tag=tag))
         except (Integrity, OSError) as error:
-            notes.append(f"the TensorBoard event file {file.name} is read only in part: {error}")
+            notes.append(f"the TensorBoard event file {file.name} was read only in part: {error}")
     return scalars, notes
 
 

@@ -29,12 +29,12 @@ def number(name: str, value: Any) -> str:
         return repr(value)
     if kind is not float:
         if isinstance(value, (str, bytes)):
-            raise usage_error(f"metric {name!r} is a text, expected a number", "log texts with event(…)")
+            raise usage_error(f"metric {name!r} is a string, expected a number", "log strings with event(…)")
         try:
             item = value.item() if hasattr(value, "item") else value  # float() of a tensor with a gradient warns
             value = float(item)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise usage_error(f"metric {name!r} is not a number but {kind.__name__}", str(error)) from error
+            raise usage_error(f"metric {name!r} is a {kind.__name__}, expected a number", str(error)) from error
         if isinstance(item, int):
             return repr(int(item))
     if value - value == 0:

@@ -52,7 +52,7 @@ class Watch:
         keep: bool = True,
     ) -> None:
         if not _SHORTEST_S <= period_s < float("inf"):
-            raise UsageError(f"a period of {period_s!r} s cannot be kept", hint=f"{_SHORTEST_S:g} s is the shortest")
+            raise UsageError(f"the sampling period is {period_s!r} s", hint=f"use at least {_SHORTEST_S:g} s")
         self._sources = list(sources)
         self.channels = _unique_channels(self._sources)
         self.period_s = period_s
@@ -76,7 +76,7 @@ class Watch:
     def start(self) -> Self:
         """Take the first sample and go on sampling until `stop`."""
         if self._thread is not None:
-            raise UsageError("this watch was started already", hint="make a new one")
+            raise UsageError("this watch has already been started", hint="create a new one")
         self._writer = self._me()  # which may be another process by now
         self._pid = self._writer.pid
         self._began_ns = time.monotonic_ns()
@@ -97,7 +97,7 @@ class Watch:
         self._stop.set()
         thread.join(_PATIENCE_S)
         if thread.is_alive():
-            self._failed("a source did not answer at the end")
+            self._failed("a source did not respond at the end")
             return self.measured()
         self._sample(first_or_last=True)
         for source in self._sources:
@@ -227,7 +227,7 @@ def watch_command(
     it; Ctrl-C reaches it by itself. A program that cannot be started raises SystemFailure.
     """
     if not argv:
-        raise UsageError("no program to run: the command is empty")
+        raise UsageError("the command to run is empty")
     names = SOURCES.names() if wanted is None else list(wanted)
     found = find_sources([name for name in names if name != "process"], root=root)
     in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "sigtimedwait")
@@ -311,7 +311,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int], fou
     except FileNotFoundError as error:
         found.close()
         raise MissingProgram(
-            f"no program {argv[0]!r} on this machine", hint="install it, or load its module first"
+            f"{argv[0]}: command not found", hint="check the name, install it, or load its module"
         ) from error
     except (OSError, ValueError) as error:
         found.close()

@@ -47,9 +47,11 @@ class Models(CatalogModels):
         """
         if work not in _WORK:
             near = did_you_mean(work, _WORK)
-            raise UsageError(f"a model cannot be run for {work!r}", hint=near or "train or inference")
+            raise UsageError(f"cannot run a model for {work!r}", hint=near or "train or inference")
         if work == "inference" and not weights:
-            raise UsageError("inference needs weights", hint="weights=RUN names the run that trained them, or a file")
+            raise UsageError(
+                "inference needs weights", hint="set weights=RUN to the run that trained them, or to a file"
+            )
         values: dict[str, Value] = {**(params or {})}
         card = self._program(self._catalog.get(name, kind=self.kind))
         if card.kind == "benchmark":
@@ -77,5 +79,5 @@ class Models(CatalogModels):
         run = self._runs().get(named)
         file = run.work / _WEIGHTS
         if not file.is_file():
-            raise NotFound(f"the run {run.id} left no weights: there is no {file}")
+            raise NotFound(f"run {run.id} has no weights: no such file: {file}")
         return file

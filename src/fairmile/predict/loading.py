@@ -56,9 +56,9 @@ def loading(
     """
     if step_time_s <= 0 or samples_per_step < 1 or sample_bytes < 0 or workers < 1 or readers < 1:
         raise UsageError(
-            f"a step of {step_time_s} s over {samples_per_step} samples of {sample_bytes} bytes with {workers} workers "
-            "cannot be fed",
-            hint="give a time above 0, at least one sample and at least one worker",
+            f"cannot predict loading for a step of {step_time_s} s, {samples_per_step} samples of {sample_bytes} bytes "
+            f"and {workers} workers",
+            hint="use a time above 0, at least one sample and at least one worker",
         )
     limits: dict[str, float] = {}
     read = storage.get("seq_read_bytes_per_s")
@@ -74,7 +74,7 @@ def loading(
         limits["decoding"] = workers / decode_s
     wanted = samples_per_step / step_time_s
     if not limits:
-        return Loading(wanted, float("inf"), "", False, step_time_s, 1.0, "nothing is known of how fast samples arrive")
+        return Loading(wanted, float("inf"), "", False, step_time_s, 1.0, "the input rate is unknown")
     limit = min(limits, key=lambda name: limits[name])
     delivered = limits[limit]
     is_bound = delivered < wanted
@@ -86,13 +86,13 @@ def loading(
 
 def _sentence(wanted: float, delivered: float, limit: str, is_bound: bool) -> str:
     what = {
-        "storage": "the storage reads",
-        "files": "the file system opens and reads",
-        "decoding": "the loader's workers prepare",
+        "storage": "storage delivers",
+        "files": "the file system delivers",
+        "decoding": "the data loader delivers",
     }[limit]
     if is_bound:
         remedy = {
-            "storage": "put the data on a faster folder, or read fewer bytes per sample",
+            "storage": "move the data to faster storage, or read fewer bytes per sample",
             "files": "pack samples into larger files",
             "decoding": "use more workers",
         }[limit]

@@ -61,9 +61,9 @@ class MeasuredTimes:
 
 
 def _joined_words(own: OpTimes, shipped: OpTimes) -> str:
-    words = f"operators measured here: {len(own.rows):,}; the others are those of the table that comes along"
+    words = f"operators measured here: {len(own.rows):,}; the others come from the built-in table"
     if own.about.torch and _release(own.about.torch) != _release(shipped.about.torch):
-        words += f", which is of PyTorch {shipped.about.torch} and not of {own.about.torch}"
+        words += f" (PyTorch {shipped.about.torch}, not {own.about.torch})"
     return words
 
 

@@ -61,10 +61,10 @@ _OF_DESCRIPTIONS = {
     **{"precision": "precision", "training": "training", "accumulate": "accumulate"},
     "optimizer_form": "implementation",
 }
-_NO_GPU = "run it on the machine that has the GPU; times of a CPU go to a file of yours: --device cpu -o FILE.csv"
+_NO_GPU = "run it on a machine with a GPU, or measure the CPU into a file: --device cpu -o FILE.csv"
 _LONGEST_S = 3600.0  # a trace takes seconds: what takes as long as this does not end
-_TENSOR_NOTE = "how this model splits its layers is not known: they are shared out as those of a transformer"
-_FOLLOWED = "followed as code, FILE.py:FUNCTION, it would tell how much there is"
+_TENSOR_NOTE = "how tensor parallelism splits this model is unknown: a transformer's split is assumed"
+_FOLLOWED = "a prediction from code, FILE.py:FUNCTION, replays the allocator"
 _FORM_ERROR = 0.1  # of closed forms: none of the measured steps was off by more
 _SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
 
@@ -174,7 +174,7 @@ class MemoryPrediction(Result):
         if not self.wanted_bytes:
             return ""
         return (
-            "only because unused segments are given back to the device, which takes time: with more room it would use "
+            "only by returning unused segments to the device, which takes time; with more memory it would use "
             f"{format_size(self.wanted_bytes)}"
         )
 
@@ -278,7 +278,7 @@ class TimePrediction(Result):
 
     def summary(self) -> str:
         low, high = map(format_duration, self.interval_s)
-        step = f"{format_duration(self.step_time_s)} ({low} to {high}) a step on {self.step.device}"
+        step = f"{format_duration(self.step_time_s)} ({low} to {high}) per step on {self.step.device}"
         return f"{self.target} takes {step}, {self.bound}-bound"
 
     def _repr_html_(self) -> str:
@@ -294,7 +294,7 @@ class TimePrediction(Result):
         }
         if self.energy is not None:
             energy = self.energy
-            fields["energy of a step"] = f"{energy.joules:.3g} J ({energy.low_j:.3g} to {energy.high_j:.3g})"
+            fields["energy per step"] = f"{energy.joules:.3g} J ({energy.low_j:.3g} to {energy.high_j:.3g})"
         return fields_table(fields)
 
 
@@ -388,11 +388,13 @@ class Predict(Noun, internal=_INTERNAL):
             return _doubting_next(largest, closed_form(first.model_copy(update={"batch": largest.batch + 1}), on))
         name = batch_argument or _batch_name(asked, given)
         if not name:
-            raise UsageError(f"which argument of {target} is the batch?", hint="name it: --batch-argument NAME")
+            raise UsageError(
+                f"cannot tell which argument of {target} is the batch size", hint="name it with --batch-argument NAME"
+            )
         options = parse_allocator_options(allocator)
 
         def traces(batches: Sequence[int]) -> list[StepTrace]:
-            on_step(f"tracing the step with a batch of {' and of '.join(f'{each:,}' for each in batches)}")
+            on_step(f"tracing the step with a batch of {' and '.join(f'{each:,}' for each in batches)}")
             traced = self._traces(asked, [{**given, name: each} for each in batches], how)
             for trace in traced:
                 _refuse_stopped(target, trace)
@@ -459,13 +461,13 @@ class Predict(Noun, internal=_INTERNAL):
         """
         asked, partition = self._subject(target), self._partition_of(on)
         if partition.gpu is None:
-            raise UsageError(f"{on} has no GPUs", hint="name a partition that has some: SYSTEM:PARTITION")
+            raise UsageError(f"{on} has no GPUs", hint="name a partition with GPUs: SYSTEM:PARTITION")
         curve: dict[str, Any] = {"mode": mode, "batch": batch, "goal": goal}
         if asked.description is not None:
             described = _changed(asked, arguments or {}, how)
             if not isinstance(described, Transformer):
                 raise UsageError(
-                    f"{target}: of descriptions only transformers are spread over GPUs", hint="give FILE.py:FUNCTION"
+                    f"{target}: among descriptions, only transformers can be scaled", hint="use FILE.py:FUNCTION"
                 )
             predicted = predict_transformer_scaling(described, partition, gpus, **curve)
             return replace(predicted, target=target, on=on)
@@ -493,10 +495,10 @@ class Predict(Noun, internal=_INTERNAL):
     def _traces(self, subject: Subject, each: Sequence[Mapping[str, Any]], how: Mapping[str, Any]) -> list[StepTrace]:
         """Trace a subject with these and those arguments in one process; the first refusal is raised."""
         if subject.file is None:
-            hint = "give FILE.py:FUNCTION"
+            hint = "use FILE.py:FUNCTION"
             if isinstance(subject.description, Transformer):
-                hint += f", or ask for the time alone: fairmile predict scaling {subject.name} --on SYSTEM --gpus 1"
-            raise UsageError(f"{subject.name} is a description: its operators are not known", hint=hint)
+                hint += f", or predict only the time: `fairmile predict scaling {subject.name} --on SYSTEM --gpus 1`"
+            raise UsageError(f"{subject.name} is a description, so its operators are unknown", hint=hint)
         for arguments in each:
             _check_batch(_batch_name(subject, arguments), arguments)
         requests = [TraceRequest(str(subject.file), subject.function, dict(arguments), **how) for arguments in each]
@@ -523,7 +525,9 @@ class Predict(Noun, internal=_INTERNAL):
         """
         begun = time.monotonic()
         if file is None and device_name.startswith("cpu"):
-            raise UsageError("times of a CPU are no table of a GPU", hint="name a file for them: -o FILE.csv")
+            raise UsageError(
+                "CPU times cannot be stored as those of a GPU", hint="write them to a file with -o FILE.csv"
+            )
         if file is None and not dry_run:
             file = self.table_file(gpu or _own_gpu())
         wanted = [each for name in targets for each in candidates_of(self.trace(name), name)]
@@ -555,14 +559,16 @@ def _first_folder(run: str, metrics: Mapping[str, float]) -> Mapping[str, float]
     """Return what a run of the storage benchmark measured in its first folder."""
     prefix = next((f"{name.rpartition('.')[0]}." for name in metrics if name.startswith("storage.")), "")
     if not prefix:
-        raise UsageError(f"run {run} measured no storage", hint="measure it: fairmile benchmark storage FOLDER")
+        raise UsageError(
+            f"run {run} did not measure storage", hint="measure it with `fairmile benchmark storage FOLDER`"
+        )
     return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
 
 
 def _device_in(partition: Partition) -> Device:
     """Return the kind of GPU that a partition has; NotFound where it is none of the known ones."""
     if partition.gpu is None:
-        raise NotFound("the partition has no GPUs", hint="name one that has some: SYSTEM:PARTITION")
+        raise NotFound("the partition has no GPUs", hint="name a partition with GPUs: SYSTEM:PARTITION")
     return device_of_partition(partition) or device(partition.gpu.model)
 
 
@@ -595,11 +601,13 @@ def _spread(
     if layout is None:
         return prediction
     if layout.zero and layout.data == 1 and layout.optimizer_on == layout.parameters_on == "device":
-        raise UsageError("ZeRO shares out over replicas, and there is only one", hint="name how many: --data 8")
+        raise UsageError(
+            "ZeRO shards over replicas, but there is only one", hint="set the number of replicas, such as --data 8"
+        )
     if prediction.batch % layout.micro_batches:
         raise UsageError(
-            f"a batch of {prediction.batch} cannot be cut into {layout.micro_batches} micro-batches of the same size",
-            hint=f"the batch is that of one replica: ask for {_listed(divisors(prediction.batch))}, or another batch",
+            f"a batch of {prediction.batch} cannot be split into {layout.micro_batches} equal micro-batches",
+            hint=f"use {_listed(divisors(prediction.batch))} micro-batches, or another batch per replica",
         )
     layout = replace(layout, micro_batch=prediction.batch // layout.micro_batches)
     notes = (_TENSOR_NOTE,) if layout.tensor > 1 and not is_transformer else ()
@@ -627,9 +635,7 @@ def _squeezed(prediction: MemoryPrediction) -> MemoryPrediction:
 
 def _refuse_allocator(target: str, allocator: str) -> None:
     if allocator:
-        raise UsageError(
-            f"{target} is a description: what its allocator does is not followed", hint="give FILE.py:FUNCTION"
-        )
+        raise UsageError(f"--allocator does not apply to the description {target}", hint="use FILE.py:FUNCTION")
 
 
 def _as_account(form: ClosedForm, on: Device) -> MemoryAccount:
@@ -652,7 +658,7 @@ def _as_account(form: ClosedForm, on: Device) -> MemoryAccount:
         device=on.name,
         device_bytes=on.memory_bytes,
         fits=fits,
-        out_of_memory=None if fits else f"{format_size(used)} of {format_size(on.memory_bytes)} would be needed",
+        out_of_memory=None if fits else f"{format_size(used)} of {format_size(on.memory_bytes)} needed",
         retries=0,
         verified=False,
         notes=form.notes,
@@ -669,8 +675,8 @@ def _of_description(
         return _doubting(whole, form.least_device_bytes)
     if isinstance(described, Transformer) and described.heads % layout.tensor:
         raise UsageError(
-            f"{described.heads} heads cannot be shared by {layout.tensor} ranks",
-            hint=f"ask for {_listed(divisors(described.heads))}: --tensor {divisors(described.heads)[-1]}",
+            f"cannot split {described.heads} heads over {layout.tensor} ranks",
+            hint=f"use {_listed(divisors(described.heads))} ranks, such as --tensor {divisors(described.heads)[-1]}",
         )
     if layout.recompute == "none":
         layout = replace(layout, recompute=described.recompute)
@@ -682,14 +688,16 @@ def _doubting(prediction: MemoryPrediction, least_bytes: float) -> MemoryPredict
     """Say of a description where the estimate of slack alone decides that it does not fit."""
     if prediction.fits or least_bytes > prediction.gpu.memory_bytes:
         return prediction
-    return replace(prediction, more_notes=(*prediction.more_notes, f"without slack it would fit: {_FOLLOWED}"))
+    return replace(
+        prediction, more_notes=(*prediction.more_notes, f"without the estimated slack it would fit; {_FOLLOWED}")
+    )
 
 
 def _doubting_next(largest: LargestBatch, more: ClosedForm) -> LargestBatch:
     """Say of the largest batch of a description where the estimate of slack alone rules out one more."""
     if largest.too_large is None or more.least_device_bytes > largest.account.device_bytes:
         return largest
-    notes = (*largest.account.notes, f"without slack one more would fit: {_FOLLOWED}")
+    notes = (*largest.account.notes, f"without the estimated slack, a larger batch would fit; {_FOLLOWED}")
     return replace(largest, account=replace(largest.account, notes=notes))
 
 
@@ -708,15 +716,15 @@ def _check_batch(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a batch that no step can have, which a model would tell only by how it breaks."""
     value = arguments.get(name)
     if isinstance(value, (str, float)) or (isinstance(value, int) and value < 0):
-        raise UsageError(f"{name}={value} is no number of samples", hint=f"give a whole number: -a {name}=64")
+        raise UsageError(f"{name}={value} is not a batch size", hint=f"use a whole number, such as -a {name}=64")
 
 
 def _refuse_stopped(target: str, trace: StepTrace) -> None:
     """Refuse what needs a step that was followed to its end."""
     if trace.stopped:
         raise UsageError(
-            f"{target} cannot be followed to the end of its step: {trace.stopped}",
-            hint="`fairmile predict memory` without further options tells the least that it takes",
+            f"cannot trace {target} to the end of its step: {trace.stopped}",
+            hint="`fairmile predict memory` without these options predicts a lower bound",
         )
 
 
@@ -731,7 +739,7 @@ def _changed(subject: Subject, arguments: Mapping[str, Any], how: Mapping[str, A
     """Return a description with other values; UsageError where it cannot say what `how` asks for."""
     described = subject.description
     if described is None:
-        raise NotFound(f"{subject.name} is no description")
+        raise NotFound(f"{subject.name} is not a description")
     fields = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments}
     for name, value in how.items():
         if value is None or (name, value) == ("accumulate", 1):
@@ -742,8 +750,8 @@ def _changed(subject: Subject, arguments: Mapping[str, Any], how: Mapping[str, A
             fields[_OF_DESCRIPTIONS[name]] = value
         else:
             raise UsageError(
-                f"{subject.name} is a description: it cannot be told {name.replace('_', ' ')}",
-                hint="give FILE.py:FUNCTION, whose operators are followed",
+                f"--{name.replace('_', '-')} does not apply to the description {subject.name}",
+                hint="use FILE.py:FUNCTION, whose operators are traced",
             )
     return parse_description(fields, file=subject.name)
 

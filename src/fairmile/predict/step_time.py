@@ -341,7 +341,7 @@ def _bound(total: float, device_s: float, by_bound: Mapping[str, float]) -> str:
 
 def _notes(target: Device, table: OpTimes | None) -> tuple[str, ...]:
     if table is None:
-        return (f"nothing was measured on {target.name} or a like device: times come from the roof alone",)
+        return (f"{target.name} and similar devices were not measured: times come from the roofline alone",)
     if table.measured_on != target:
-        return (f"no operator was measured on {target.name}: shares of the roof are those of {table.measured_on.name}",)
+        return (f"{target.name} was not measured: roofline efficiencies come from {table.measured_on.name}",)
     return ()

@@ -36,9 +36,7 @@ class _PythonFile(Resolver):
             return None
         function = "build" if word.function is None else word.function
         if not function.isidentifier():
-            raise UsageError(
-                f"{word.text}: {function!r} cannot be the name of a function", hint="give FILE.py:FUNCTION"
-            )
+            raise UsageError(f"{word.text}: {function!r} is not a function name", hint="write FILE.py:FUNCTION")
         return Target(word.text, "python-file", path=word.path.absolute(), function=function)
 
 
@@ -58,8 +56,10 @@ DESCRIPTION = _Description()
 
 def _described(name: str, located: Located) -> Transformer | Cnn | Rnn | Gnn:
     if not isinstance(located.data, dict):
-        what = "is empty" if located.data is None else "names no fields"
-        raise UsageError(f"{name} describes no model: it {what}", hint="begin with its kind, as kind: transformer")
+        what = "is empty" if located.data is None else "has no fields"
+        raise UsageError(
+            f"{name} is not a model description: it {what}", hint="start with the kind, such as kind: transformer"
+        )
     return parse_description(located.data, file=name, line_of=located.line)
 
 
@@ -101,4 +101,4 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"{file} cannot be read: {error}", hint="a description is a text in UTF-8") from error
+        raise NotFound(f"{file} cannot be read: {error}", hint="save it as UTF-8 text") from error

@@ -300,7 +300,7 @@ def _notes(groups: Mapping[str, Sequence[Run]], counting: Mapping[str, Sequence[
             notes.append(f"{name}: {len(others)} of {len(runs)} runs do not count ({states})")
         if len(counting[name]) > 1 and (inner := inner_differences(counting[name])):
             more = f" and {len(inner) - _FEW} more" if len(inner) > _FEW else ""
-            notes.append(f"{name}: its runs are no exact repeats, they differ in {', '.join(inner[:_FEW])}{more}")
+            notes.append(f"{name}: its runs are not exact repeats: they differ in {', '.join(inner[:_FEW])}{more}")
     return notes
 
 

@@ -207,7 +207,7 @@ def parse_where(conditions: Sequence[str]) -> Where:
     for each in conditions:
         key, sign, value = each.partition("=")
         if not sign or not key.strip():
-            raise UsageError(f"{each!r} is no condition", hint="write key=value, such as system=jureca or lr=0.1")
+            raise UsageError(f"{each!r} is not a condition", hint="write key=value, such as system=jureca or lr=0.1")
         pairs.append((key.strip(), value.strip()))
 
     def holds(run: Run) -> bool:

@@ -138,7 +138,7 @@ def read_references(file: Path) -> list[Reference]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        raise NotFound(f"no file {file}") from error
+        raise NotFound(f"no such file: {file}") from error
     except UnicodeDecodeError as error:
         raise InvalidDocument([Problem("is not UTF-8 text", file=str(file))]) from error
     except OSError as error:

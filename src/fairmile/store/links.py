@@ -71,7 +71,7 @@ def materialize(
     """
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is no way to materialize a file", hint=f"choose from {', '.join(WAYS)}")
+        raise UsageError(f"{unknown[0]!r} is not a way to materialize a file", hint=f"choose from {', '.join(WAYS)}")
     work = _Work(source, os.path.abspath(target), ways, replace)
     if replace or work.is_empty():
         return work.materialize(entries)

@@ -48,7 +48,7 @@ def program_axes(
 
 def no_axes(program: str) -> UsageError:
     """Return what is wrong with a program none of whose arguments has several values."""
-    advice = f"give one several values, as `{program} --lr 0.1,0.01 --seed 1..3`, or an axis with -p"
+    advice = f"write several values, such as `{program} --lr 0.1,0.01 --seed 1..3`, or use -p"
     if program.endswith(".py"):
         advice += "; --allow-code reads a Python file as a configuration"
     return UsageError(f"no argument of {program} has several values", hint=advice)

@@ -23,7 +23,7 @@ _OPENING, _CLOSING, _QUOTES = "[({", "])}", "'\""
 _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 _PARTS = re.compile(r"\[([^\[\]]*)\]")
 _DIGITS = Context(prec=50)
-_AS_LIST = 'a text that is meant as it stands is written as a list: ["…"]'
+_AS_LIST = 'to use the text as it is, write a list: ["…"]'
 
 
 def values(said: Any, *, typed: bool, where: str) -> list[Value]:
@@ -47,18 +47,18 @@ def values(said: Any, *, typed: bool, where: str) -> list[Value]:
         if len(distinct) > MOST_VALUES:
             raise _error(where, f"more than {MOST_VALUES:,} values", "split the sweep")
     if not distinct:
-        raise _error(where, "no values", "give at least one")
+        raise _error(where, "no values", "write at least one")
     return list(distinct.values())
 
 
 def _scalar(value: Any, where: str) -> Value:
     if value is None:
-        raise _error(where, "a value is missing (null)", 'write "" for an empty text, or leave it out')
+        raise _error(where, "a value is missing (null)", 'write "" for an empty string, or remove it')
     if not isinstance(value, str | int | float | bool):
         kind = "a list" if isinstance(value, Sequence) else "a mapping" if hasattr(value, "keys") else repr(value)
-        raise _error(where, f"{kind} stands where a single value is expected", "it is a text, a number, true or false")
+        raise _error(where, f"expected a single value, found {kind}", "use a string, a number, true or false")
     if isinstance(value, float) and not math.isfinite(value):
-        raise _error(where, f"{value} is no number that a record can hold", 'write it as a text: "inf"')
+        raise _error(where, f"{value} is not a finite number", 'write it as a string: "inf"')
     return value
 
 
@@ -68,13 +68,13 @@ def _of_text(text: str, typed: bool, where: str) -> Iterator[Value]:
         try:
             listed = json.loads(text)
         except ValueError as error:
-            raise _error(where, f"{text!r} is no list: {error}", _AS_LIST) from None
+            raise _error(where, f"{text!r} is not a list: {error}", _AS_LIST) from None
         yield from [_scalar(each, where) for each in listed]
         return
     pieces = _split(text, where)
     if not pieces:
         if text.strip():
-            raise _error(where, f"{text!r} holds nothing but commas", _AS_LIST)
+            raise _error(where, f"{text!r} contains only commas", _AS_LIST)
         yield text
     for piece in pieces:
         span, call = parse_range(piece, where), _CALL.fullmatch(piece)
@@ -98,9 +98,9 @@ def parse_range(text: str, where: str) -> dict[str, Any] | None:
     is_whole = _is_whole(span[1]) and _is_whole(span[2])
     low, high = ((int if is_whole else float)(each) for each in (span[1], span[2]))
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise _error(where, f"{text} is larger than any number", "as 1..3, or 1e-4..1e-1:log")
+        raise _error(where, f"{text}: a number is too large", "write such as 1..3, or 1e-4..1e-1:log")
     if low > high:
-        raise _error(where, f"the range {text} runs backwards", f"write {span[2]}..{span[1]}")
+        raise _error(where, f"the range {text} is reversed", f"write {span[2]}..{span[1]}")
     if is_whole and not span[3] and high - low >= MOST_VALUES:
         raise _error(where, f"the range {text} has more than {MOST_VALUES:,} values", "split the sweep")
     if is_whole:
@@ -111,7 +111,7 @@ def parse_range(text: str, where: str) -> dict[str, Any] | None:
 def _no_values(text: str, where: str) -> NoReturn:
     raise _error(
         where,
-        f"{text} is a range to search, and a sweep needs values",
+        f"{text} is a search range, but a sweep needs values",
         "`fairmile tune` searches it; linspace(0,1,5) and logspace(1e-4,1e-1,4) are values",
     )
 
@@ -180,12 +180,12 @@ def _bracketed(text: str, whole: str, where: str) -> list[str]:
         span = _RANGE.fullmatch(piece)
         if span is None:
             if not piece or ("-" in piece and not _NUMBER.fullmatch(piece)):
-                raise _error(where, f"{piece!r} in {whole!r} is no range of whole numbers such as 1-3", _AS_LIST)
+                raise _error(where, f"{piece!r} in {whole!r} is not a range of integers such as 1-3", _AS_LIST)
             found.append(piece)
             continue
         low, high = int(span[1]), int(span[2])
         if low > high:
-            raise _error(where, f"the range {piece} in {whole!r} runs backwards", f"write {span[2]}-{span[1]}")
+            raise _error(where, f"the range {piece} in {whole!r} is reversed", f"write {span[2]}-{span[1]}")
         if high - low >= MOST_VALUES:
             raise _error(where, f"the range {piece} has more than {MOST_VALUES:,} values", "split the sweep")
         found.extend(f"{number:0{len(span[1])}d}" for number in range(low, high + 1))
@@ -201,13 +201,13 @@ def _call(name: str, arguments: str, where: str) -> Sequence[int | float]:
         raise _error(where, f"no function {name!r}; {did_you_mean(name, _FUNCTIONS)}", _AS_LIST)
     words = [each.strip() for each in arguments.split(",")]
     if not all(map(_NUMBER.fullmatch, words)):
-        raise _error(where, f"the arguments of {shown} are no numbers", _USES[name])
+        raise _error(where, f"the arguments of {shown} are not numbers", _USES[name])
     try:
         found = _FUNCTIONS[name](words)
     except ValueError as error:
         raise _error(where, f"{shown}: {error}", _USES[name]) from None
     if not (math.isfinite(found[0]) and math.isfinite(found[-1])):
-        raise _error(where, f"{shown} is larger than any number", _USES[name])
+        raise _error(where, f"{shown}: a number is too large", _USES[name])
     return found
 
 
@@ -217,7 +217,7 @@ def _is_whole(word: str) -> bool:
 
 def _range(words: list[str]) -> Sequence[int | float]:
     if not 1 <= len(words) <= 3:
-        raise ValueError("it takes a start, an end and perhaps a step")
+        raise ValueError("expected START, END and optionally STEP")
     # Decimals keep 0.1 + 0.2 what people think it is.
     start, end = (Decimal(0), Decimal(words[0])) if len(words) == 1 else (Decimal(words[0]), Decimal(words[1]))
     step = Decimal(words[2]) if len(words) == 3 else Decimal(1)
@@ -226,7 +226,7 @@ def _range(words: list[str]) -> Sequence[int | float]:
     with localcontext(_DIGITS):
         count = math.ceil((end - start) / step)
         if count < 1:
-            raise ValueError("it holds no value")
+            raise ValueError("it has no values")
         _check_count(count)
         if all(map(_is_whole, words)):
             return range(int(start), int(end), int(step))
@@ -252,10 +252,10 @@ def _logspace(words: list[str]) -> Sequence[int | float]:
 
 def _ends(words: list[str]) -> tuple[Decimal, Decimal, int]:
     if len(words) != 3 or not _is_whole(words[2]):
-        raise ValueError("it takes a first value, a last one and how many")
+        raise ValueError("expected FIRST, LAST and COUNT")
     count = int(words[2])
     if count < 1:
-        raise ValueError("it holds no value")
+        raise ValueError("it has no values")
     _check_count(count)
     return Decimal(words[0]), Decimal(words[1]), count
 
@@ -269,7 +269,7 @@ def _plain(found: Sequence[Decimal], words: list[str]) -> Sequence[int | float]:
 
 def _check_count(count: int) -> None:
     if count > MOST_VALUES:
-        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+        raise ValueError(f"it has more than {MOST_VALUES:,} values")
 
 
 _FUNCTIONS: dict[str, Callable[[list[str]], Sequence[int | float]]] = {

@@ -30,9 +30,9 @@ class Code:
         """Return the code that lies at a path, or raise NotFound."""
         whole = Path(os.path.abspath(path.expanduser()))
         if not whole.exists():
-            raise NotFound(f"there is no {path} to copy")
+            raise NotFound(f"cannot copy {path}: no such file or folder")
         if not whole.name:
-            raise UsageError(f"{path} cannot be copied, since it has no name")
+            raise UsageError(f"cannot copy {path}: it has no name")
         return cls(whole, whole.name, whole.is_dir())
 
     def size(self) -> tuple[int, int]:

@@ -151,7 +151,7 @@ def collect_source(
     file, such as `select`. `folder` is where relative paths of the command line start; without it, the current one.
     """
     if not files and not what and not command:
-        raise UsageError("nothing to sweep", hint="name a file, an asset, or write a command behind `--`")
+        raise UsageError("nothing to sweep", hint="name a file or an asset, or write a command after `--`")
     texts: dict[str, str] = {}
     shown: dict[str, str] = {}
     for file in files:
@@ -249,7 +249,7 @@ def _collect(file: Path, texts: dict[str, str], shown: dict[str, str]) -> None:
     try:
         texts[path] = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise NotFound(f"there is no file {file}") from None
+        raise NotFound(f"no such file: {file}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read {file}: {error}") from error
     shown[path] = str(file)
@@ -380,23 +380,25 @@ class _Reading:
         places = Origins([file])
         raw = file.located.data if file.located is not None else None
         if not isinstance(raw, Mapping):
-            hint = "the smallest file has a name, a command and axes"
+            hint = "a file needs at least a name, a command and axes"
             raise InvalidDocument([Problem("expected a mapping such as `axes:`", file=file.shown, line=1, hint=hint)])
         data: dict[str, Any] = _with_text_keys(raw)
         problems = [
-            places.problem("has no value (null)", path, 'write "" for an empty text, or leave it out')
+            places.problem("has no value (null)", path, 'write "" for an empty string, or remove it')
             for path in _nulls(data, ())
         ]
         empty = {problem.field for problem in problems}
         for key, value in data.items():
             if key not in _KEYS and key not in _SYNONYMS:
-                hint = did_you_mean(key, _KEYS) or "fixed values of your own stand below `settings`"
+                hint = did_you_mean(key, _KEYS) or "put your own fixed values under `settings`"
                 problems.append(places.problem("no such key", [key], hint))
             elif key not in empty and (why := _wrong_kind(key, value)):
                 problems.append(places.problem(why, [key]))
         if not problems:
             both = [name for name in data.get("axes", {}) if name in data.get("settings", {})]
-            problems = [places.problem("is an axis and a setting", ["axes", name], "keep one of them") for name in both]
+            problems = [
+                places.problem("is both an axis and a setting", ["axes", name], "keep one of them") for name in both
+            ]
             problems += _executed_twice(data, places)
         if problems:
             raise InvalidDocument(problems)
@@ -419,10 +421,10 @@ class _Reading:
             try:
                 return shlex.split(said)
             except ValueError as error:
-                self._fail(f"{said!r} is no command: {str(error).lower()}", key)
+                self._fail(f"{said!r} is not a command: {str(error).lower()}", key)
         for place, word in enumerate(said):
             if isinstance(word, (dict, list)):
-                self._fail("expected a word of the command", key, place)
+                self._fail("expected a word, found a list or a mapping", key, place)
         return [_text(word) for word in said]
 
     def _variables(self) -> tuple[str, ...]:
@@ -430,7 +432,7 @@ class _Reading:
         names = [each.strip() for each in said.split(",")] if isinstance(said, str) else said
         for place, name in enumerate(names):
             if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-                self._fail(f"{name!r} is no name of an environment variable", "variables", place)
+                self._fail(f"{name!r} is not the name of an environment variable", "variables", place)
         return tuple(dict.fromkeys(names))
 
     # Axes
@@ -447,8 +449,8 @@ class _Reading:
                 given[name] = [None] if said is None else self._values(name, said)
         for name, said in self._said.get("axes", {}).items():
             if not _AXIS.fullmatch(name):
-                hint = "letters, digits, `_`, `-` and dots, as lr or model.depth"
-                self._fail(f"{name!r} is no name of an axis", "axes", name, hint=hint)
+                hint = "use letters, digits, `_`, `-` and dots, such as lr or model.depth"
+                self._fail(f"{name!r} is not a name for an axis", "axes", name, hint=hint)
             if name in distributions:
                 continue
             if isinstance(said, dict):
@@ -459,7 +461,7 @@ class _Reading:
         plain = {name: found for name, found in plain.items() if found}
         for name, found in given.items():
             if not _AXIS.fullmatch(name):
-                raise UsageError(f"-p {name}: {name!r} is no name of an axis")
+                raise UsageError(f"-p {name}: {name!r} is not a name for an axis")
             plain[name] = found
         for name in self._params:
             _remove(settings, name.split("."))
@@ -498,22 +500,22 @@ class _Reading:
         for key in said:
             if key not in (*_DISTRIBUTIONS, "step", "when"):
                 hint = did_you_mean(key, (*_DISTRIBUTIONS, "step", "when")) or f"kinds: {', '.join(_DISTRIBUTIONS)}"
-                self._fail("no such key of a distribution", *path, key, hint=hint)
+                self._fail("no such key in a distribution", *path, key, hint=hint)
         if len(kinds) != 1:
-            self._fail(f"expected one of {', '.join(_DISTRIBUTIONS)}", *path, hint=f"as {name}: {{uniform: [0, 1]}}")
+            self._fail(f"expected one of {', '.join(_DISTRIBUTIONS)}", *path, hint=f"write {name}: {{uniform: [0, 1]}}")
         (kind,) = kinds
         found = {**_NOTHING, "kind": "uniform" if kind == "log" else kind, "when": said.get("when", "")}
         if not isinstance(found["when"], str):
-            self._fail("expected a condition as text", *path, "when", hint="as when: \"optimizer == 'sgd'\"")
+            self._fail("expected a condition as a string", *path, "when", hint="write when: \"optimizer == 'sgd'\"")
         if kind == "choice":
             for key in ("log", "step"):
                 if key in said:
-                    self._fail("a choice has none", *path, key)
+                    self._fail("does not apply to a choice", *path, key)
             where = f"{self._places(*path, kind)} axes.{name}.choice"
             return {**found, "choices": values(said[kind], typed=True, where=where)}
         ends = said[kind]
         if not isinstance(ends, list) or len(ends) != 2 or not all(map(_is_number, ends)):
-            self._fail(f"expected the two ends, found {ends!r}", *path, kind, hint=f"as {name}: {{{kind}: [1, 64]}}")
+            self._fail(f"expected two numbers, found {ends!r}", *path, kind, hint=f"write {name}: {{{kind}: [1, 64]}}")
         if "step" in said and not _is_number(said["step"]):
             self._fail(f"expected a number, found {said['step']!r}", *path, "step")
         return {
@@ -556,7 +558,9 @@ class _Reading:
         groups = [said] if said and all(isinstance(each, str) for each in said) else said
         for place, group in enumerate(groups):
             if not isinstance(group, list) or not all(isinstance(name, str) for name in group) or len(group) < 2:
-                self._fail("expected the names of two or more axes", "linked", place, hint="as linked: [[lr, epochs]]")
+                self._fail(
+                    "expected the names of two or more axes", "linked", place, hint="write linked: [[lr, epochs]]"
+                )
         return list(groups)
 
     def _several(self, key: str, place: int, said: Mapping[str, Any]) -> dict[str, list[Value]]:
@@ -579,7 +583,7 @@ class _Reading:
                 self._fail("the command is empty", "command")
         fields |= _absolute(_from_command_line(self._source), self._source.folder)
         if "notebook" in fields and ("argv" in fields or "run" in fields):
-            self._fail("a notebook is executed by itself, without a command or an asset", "notebook")
+            self._fail("a notebook cannot be combined with a command or an asset", "notebook")
         self._complete(fields)
         given = {key: value for key, value in fields.items() if key not in ("run", "notebook", "template")}
         checked = _without_placeholders({**given, "name": self._name()})
@@ -638,13 +642,17 @@ class _Reading:
             if isinstance(each, str):
                 known = better_of(each)
                 if not known:
-                    self._fail(f"is {each!r} better when lower or higher?", *path, hint=f"write {{{each}: lower}}")
+                    self._fail(
+                        f"the direction of {each!r} is unknown",
+                        *path,
+                        hint=f"write {{{each}: lower}} or {{{each}: higher}}",
+                    )
                 yield Objective(each, known)
             elif isinstance(each, dict):
                 for metric, better in each.items():
                     yield Objective(metric, self._better(better, *path, metric))
             else:
-                self._fail("expected a metric and its direction", *path, hint="as objective: {loss: lower}")
+                self._fail("expected a metric and its direction", *path, hint="write objective: {loss: lower}")
 
     def _better(self, said: Any, *path: str | int) -> Better:
         if said == "lower":
@@ -662,10 +670,8 @@ def _executed_twice(data: Mapping[str, Any], places: Origins) -> list[Problem]:
     first, *others = [key for key in data if key in _EXECUTED] or [""]
     hint = "keep one of them"
     if {first, *others} == {"run", "command"}:
-        hint += "; to run another command with the files of an asset, write it behind `--` on the command line"
-    return [
-        places.problem(f"a point executes one thing, and there is `{first}` already", [key], hint) for key in others
-    ]
+        hint += "; to run another command with the files of an asset, write it after `--` on the command line"
+    return [places.problem(f"conflicts with `{first}`: a point runs only one of them", [key], hint) for key in others]
 
 
 def _wrong_kind(key: str, value: Any) -> str:
@@ -674,7 +680,7 @@ def _wrong_kind(key: str, value: Any) -> str:
         key = "command"
     if key not in _OWN or (isinstance(value, _OWN[key]) and not isinstance(value, bool)):
         if key == "repeats" and value < 1:
-            return f"expected a whole number from 1, found {value}"
+            return f"expected an integer of at least 1, found {value}"
         return ""
     kinds = " or ".join(_KINDS[each] for each in _OWN[key])
     return f"expected {kinds}, found {value!r}" if not isinstance(value, (dict, list)) else f"expected {kinds}"

@@ -68,14 +68,14 @@ class Filter:
                 warnings.simplefilter("ignore")  # of texts such as "\\d", which are no business of ours
                 tree = ast.parse(text.strip(), mode="eval")
         except SyntaxError as error:
-            hint = "`==` compares" if "=" in text and "==" not in text else _HINT
+            hint = "use `==` to compare" if "=" in text and "==" not in text else _HINT
             place = f" at column {error.offset}" if error.offset else ""
-            raise self._error(f"{text!r} is no condition{place}", hint) from None
+            raise self._error(f"{text!r} is not a condition{place}", hint) from None
         except (ValueError, RecursionError, MemoryError):
-            raise self._error(f"{text[:100]!r} is no condition", _HINT) from None
+            raise self._error(f"{text[:100]!r} is not a condition", _HINT) from None
         self._compute = self._compiled(tree.body, 0)
         if not self._names:
-            raise self._error(f"{text!r} is no condition: it names no axis", _HINT)
+            raise self._error(f"{text!r} is not a condition: it names no axis", _HINT)
 
     @property
     def names(self) -> frozenset[str]:
@@ -112,7 +112,7 @@ class Filter:
         if isinstance(node, ast.Compare):
             return self._chain(node, deeper)
         shown = ast.get_source_segment(self.text.strip(), node) or self.text
-        raise self._error(f"{shown!r} cannot stand in a condition", _HINT)
+        raise self._error(f"{shown!r} is not allowed in a condition", _HINT)
 
     def _named(self, node: ast.expr) -> _Compute:
         parts: list[str] = []
@@ -121,7 +121,7 @@ class Filter:
             parts.insert(0, inner.attr)
             inner = inner.value
         if not isinstance(inner, ast.Name):
-            raise self._error(f"{ast.unparse(node)!r} cannot stand in a condition", _HINT)
+            raise self._error(f"{ast.unparse(node)!r} is not allowed in a condition", _HINT)
         name = ".".join([inner.id, *parts])
         if name in _WORDS:
             constant = _WORDS[name]
@@ -135,7 +135,7 @@ class Filter:
                 near = did_you_mean(name, values)
                 raise self._error(
                     f"no axis named {name!r}" + (f"; {near}" if near else ""),
-                    f"axes: {', '.join(values) or 'none'}; a text stands in quotes: '{name}'",
+                    f"axes: {', '.join(values) or 'none'}; put a string in quotes: '{name}'",
                 ) from None
 
         return compute
@@ -152,7 +152,7 @@ class Filter:
             return lambda values: not self._truth(part(values))
         sign = _SIGNS.get(type(node.op))
         if sign is None:
-            raise self._error(f"{ast.unparse(node)!r} cannot stand in a condition", _HINT)
+            raise self._error(f"{ast.unparse(node)!r} is not allowed in a condition", _HINT)
         return lambda values: sign(self._number(part(values)))
 
     def _arithmetic(self, node: ast.BinOp, depth: int) -> _Compute:
@@ -168,7 +168,7 @@ class Filter:
                 if isinstance(found, complex) or not abs(found) < _LARGEST:
                     raise OverflowError
             except ArithmeticError:
-                raise self._error(f"{self.text!r} has no result for {one} and {other}", "") from None
+                raise self._error(f"cannot compute {self.text!r} for {one} and {other}", "") from None
             return found
 
         return compute
@@ -201,14 +201,14 @@ class Filter:
         if isinstance(op, ast.NotIn):
             return lambda one, other: not self._is_in(one, other)
         if type(op) not in _ORDER:
-            raise self._error("`is` cannot stand in a condition", "`==` compares")
+            raise self._error("`is` is not allowed in a condition", "use `==` to compare")
         sign, compare = _ORDER[type(op)]
 
         def test(one: Any, other: Any) -> bool:
             one, other = _beside(one, other)
             if (_is_number(one) and _is_number(other)) or (isinstance(one, str) and isinstance(other, str)):
                 return compare(one, other)
-            raise self._error(f"{one!r} {sign} {other!r} cannot be compared in {self.text!r}", "")
+            raise self._error(f"cannot compare {one!r} {sign} {other!r} in {self.text!r}", "")
 
         return test
 
@@ -217,19 +217,19 @@ class Filter:
             return any(alike(one, each) for each in other)
         if isinstance(one, str) and isinstance(other, str):
             return one in other
-        raise self._error(f"nothing can be in {other!r}, as {self.text!r} asks", "`in` takes a list: (1, 2)")
+        raise self._error(f"cannot search in {other!r} in {self.text!r}", "`in` takes a list: (1, 2)")
 
     def _number(self, value: Any) -> int | float:
         found = _as_number(value) if isinstance(value, str) else value
         if _is_number(found):
             return found
-        raise self._error(f"{value!r} is no number to calculate with in {self.text!r}", "")
+        raise self._error(f"{value!r} is not a number in {self.text!r}", "")
 
     def _truth(self, value: Any) -> bool:
         found = _as_truth(value) if isinstance(value, str) else value
         if isinstance(found, bool):
             return found
-        raise self._error(f"{self.text!r} is neither true nor false, but {value!r}", _HINT)
+        raise self._error(f"{self.text!r} is {value!r}, expected true or false", _HINT)
 
     def _error(self, message: str, hint: str) -> UsageError:
         return UsageError(f"{self._where}: {message}" if self._where else message, hint=hint or None)

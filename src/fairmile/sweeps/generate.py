@@ -189,7 +189,7 @@ class _Kit:
         self.out = out
         self.count = len(definition.points)
         if not self.count:
-            raise UsageError("the sweep has no points", hint="look at its axes, exclusions and selection")
+            raise UsageError("the sweep has no points", hint="check its axes, `exclude` and `select`")
         self.submit_names = _submit_names(split_among, self.count)
         self.name = _manifest_name(name, definition)
         said = definition.fields.get("template")
@@ -211,7 +211,7 @@ class _Kit:
     def check(self, point: Point) -> None:
         """Raise UsageError where a point cannot be rendered or cannot have its folder."""
         if point.id in self._reserved:
-            raise UsageError(f"a point may not have the id {point.id!r}, which is the name of a file beside it")
+            raise UsageError(f"the id {point.id!r} of a point is reserved for a file of the sweep")
         self._renderer.check(point)
 
     def render(self, point: Point) -> Rendered:
@@ -244,9 +244,9 @@ class _Kit:
 
 def _submit_names(split_among: int, count: int) -> list[str]:
     if split_among < 1:
-        raise UsageError(f"{split_among} is no number to split points among", hint="give 1 or more")
+        raise UsageError(f"--split-among is {split_among}, expected at least 1", hint="use 1 or more")
     if split_among > count:
-        raise UsageError(f"{count} points cannot be split among {split_among}: some would get none")
+        raise UsageError(f"--split-among is {split_among}, but there are only {count} points")
     parts = [f"submit-{part}.sh" for part in range(1, split_among + 1)]
     return [_SUBMIT, *(parts if split_among > 1 else [])]
 
@@ -257,7 +257,7 @@ def _manifest_name(name: str, definition: Definition) -> str:
     found = name.removesuffix(".json")
     if not found or found != os.path.basename(found) or found.startswith(".") or "\0" in found:
         raise UsageError(
-            f"--name {name!r} is no file name", hint="give a word: the manifest is NAME.json in the folder"
+            f"--name {name!r} is not a file name", hint="use one word; the manifest is NAME.json in the folder"
         )
     return found
 
@@ -270,11 +270,9 @@ def _code(definition: Definition, copy: Sequence[str | Path], out: Path, taken: 
     for path in given:
         code = Code.at(path)
         if code.name in taken:
-            raise UsageError(
-                f"{path} cannot be copied: two files in the folder of a point would be named {code.name!r}"
-            )
+            raise UsageError(f"cannot copy {path}: the folder of a point already has a file named {code.name!r}")
         if Path(os.path.abspath(out)).is_relative_to(code.path):
-            raise UsageError(f"{path} cannot be copied, since the output folder {out} lies in it")
+            raise UsageError(f"cannot copy {path}: the output folder {out} is inside it")
         taken.add(code.name)
         found.append(code)
     return found
@@ -325,11 +323,11 @@ def _was_generated(kit: _Kit) -> bool:
     except FileNotFoundError:
         return False
     except NotADirectoryError:
-        raise Conflict(f"{kit.out} is a file", hint="give another folder with --out") from None
+        raise Conflict(f"{kit.out} is a file", hint="choose another folder with --out") from None
     except OSError as error:
         raise SystemFailure(f"cannot read {kit.out}: {error.strerror}") from error
     if holds and kit.manifest not in holds:
-        raise Conflict(f"{kit.out} is not empty and holds no {kit.manifest}", hint="give another folder with --out")
+        raise Conflict(f"{kit.out} is not empty and has no {kit.manifest}", hint="choose another folder with --out")
     return bool(holds)
 
 
@@ -347,8 +345,8 @@ def _is_kept(kit: _Kit, point: Point, again: bool) -> bool:
             same = False
         if not same:
             raise Conflict(
-                f"{folder}/{name} is there and differs from what would be written",
-                hint="give another folder with --out, or remove this one",
+                f"{folder}/{name} exists with different content",
+                hint="choose another folder with --out, or remove this one",
             )
     return True
 
@@ -363,7 +361,9 @@ def _write(kit: _Kit, again: bool, kept: int, on_progress: Progress | None) -> G
             take_code(kit.code, snapshot)
         if again:
             if not same_tree(snapshot, kit.out / CODE):
-                raise Conflict(f"the code has changed since {kit.out} was made", hint="give another folder with --out")
+                raise Conflict(
+                    f"the code has changed since {kit.out} was made", hint="choose another folder with --out"
+                )
             snapshot = kit.out / CODE
         _write_points(kit, hidden, snapshot, again, on_progress)
         if again:
@@ -413,7 +413,7 @@ def _write_point(kit: _Kit, folder: str, rendered: Rendered, sources: dict[str, 
         os.mkdir(folder)
     except FileExistsError:
         raise UsageError(
-            f"two points would have the folder {os.path.basename(folder)!r}", hint="change one of their values"
+            f"two points have the same folder {os.path.basename(folder)!r}", hint="change one of their values"
         ) from None
     for name, text, mode in ((kit.script, rendered.script, kit.mode), (CONFIG, rendered.config, 0o666)):
         fd = _new_file(f"{folder}/{name}", mode)
@@ -436,7 +436,7 @@ def _publish(kit: _Kit, hidden: Path) -> None:
         os.rename(hidden, os.path.realpath(kit.out))  # over an empty folder, too
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise Conflict(f"{kit.out} was filled by someone else meanwhile") from error
+            raise Conflict(f"{kit.out} was written by another process meanwhile") from error
         raise
 
 

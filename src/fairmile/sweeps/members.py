@@ -97,7 +97,7 @@ class Members:
             self._fields["argv"] = (*self._renderer.interpreter, self._renderer.script_name)
         elif said.get("notebook"):
             if not Path(said["notebook"]).is_file():
-                raise NotFound(f"{definition.origin('notebook')}: there is no notebook {said['notebook']}")
+                raise NotFound(f"{definition.origin('notebook')}: no such file: {said['notebook']}")
             self._fields["argv"] = notebook_argv(said["notebook"])
             self._fields.setdefault("outputs", [self._fields["argv"][-1]])
         if isinstance(self._fields.get("argv"), str):
@@ -114,8 +114,8 @@ class Members:
             value = self._fields[name]
             each = next((key for key in value if self._tree_filler(name, value[key])), "") if name == "inputs" else ""
             raise UsageError(
-                f"{self._where(name, each)}: {name} cannot depend on an axis: all points share one",
-                hint="let the command name it, or make one sweep for each",
+                f"{self._where(name, each)}: {name} cannot depend on an axis, because all points share it",
+                hint="use it in the command, or run one sweep for each value",
             )
 
     @property

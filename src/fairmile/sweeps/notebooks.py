@@ -40,11 +40,13 @@ def execute_notebook(notebook: Path, out: Path, params: Mapping[str, Value]) -> 
     """Execute a notebook with parameters and write it to `out`, also when a cell fails, which raises RunFailed."""
     for name in params:
         if not name.isidentifier():
-            raise UsageError(f"{name!r} cannot be a variable of a notebook", hint="use letters, digits and underscores")
+            raise UsageError(
+                f"{name!r} is not a valid variable name in a notebook", hint="use letters, digits and underscores"
+            )
     if not notebook.is_file():
-        raise NotFound(f"there is no notebook {notebook}")
+        raise NotFound(f"no such file: {notebook}")
     if out.exists() and os.path.samefile(notebook, out):
-        raise UsageError(f"{out} would be overwritten with its own result", hint="execute it in another folder")
+        raise UsageError(f"{out} is both the notebook and its output", hint="run it in another folder")
     try:
         import nbclient.exceptions
         import nbformat
@@ -62,7 +64,7 @@ def execute_notebook(notebook: Path, out: Path, params: Mapping[str, Value]) -> 
         raise MissingExtra(f"{notebook} needs the kernel {error.name!r}", "notebooks") from error
     except nbclient.exceptions.DeadKernelError as error:
         raise RunFailed(
-            f"{notebook}: the kernel died", hint="often it ran out of memory; the cells up to there are kept"
+            f"{notebook}: the kernel died", hint="it may have run out of memory; the output up to there is kept"
         ) from error
 
 
@@ -72,7 +74,7 @@ def _read(notebook: Path, nbformat: Any) -> Any:
     except OSError as error:
         raise SystemFailure(f"cannot read {notebook}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError, KeyError, nbformat.ValidationError) as error:
-        raise UsageError(f"{notebook} is no notebook: {' '.join(str(error).split())[:_LONGEST_REASON]}") from error
+        raise UsageError(f"{notebook} is not a notebook: {' '.join(str(error).split())[:_LONGEST_REASON]}") from error
 
 
 def _kernel(document: Any, notebook: Path) -> str:
@@ -89,7 +91,7 @@ def _kernel(document: Any, notebook: Path) -> str:
         return name
     if language != "python":
         raise Unsupported(
-            f"{notebook} is written in {language} and its kernel {name!r} is not installed",
+            f"{notebook} needs the {language} kernel {name!r}, which is not installed",
             hint=f"installed: {', '.join(sorted(installed)) or 'none'}",
         )
     return "python3"
@@ -182,16 +184,16 @@ def _run_params(environ: Mapping[str, str]) -> dict[str, Value]:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise UsageError(f"FAIRMILE_PARAMS is no JSON: {error}") from error
+            raise UsageError(f"FAIRMILE_PARAMS is not JSON: {error}") from error
         if not isinstance(found, dict):
-            raise UsageError("FAIRMILE_PARAMS holds no mapping")
+            raise UsageError("FAIRMILE_PARAMS is not a JSON object")
         return found
     folder = environ.get("FAIRMILE_RUN")
     if folder:  # too many for a variable: the record has them
         try:
             return dict(read_record(Path(folder)).spec.params)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise SystemFailure(f"the record of this run is not in {folder}, so its parameters are unknown") from error
+            raise SystemFailure(f"{folder} has no record of this run, so its parameters are unknown") from error
     return {}
 
 

@@ -46,7 +46,9 @@ class Renderer:
         text, mode = _read(template)
         self.script_name = template.name.replace(".in.", ".").removesuffix(".in")
         if self.script_name in ("", CONFIG):
-            raise UsageError(f"the template {template} would become {self.script_name!r}", hint="rename it")
+            raise UsageError(
+                f"the script of the template {template} would be named {self.script_name!r}", hint="rename it"
+            )
         self.mode = mode | 0o200 | (mode & 0o444) >> 2
         self.interpreter = interpreter(text)
         compiled = self._texts.compile(text, template)
@@ -70,8 +72,8 @@ class Renderer:
         argv = definition.fields.get("argv")
         if not argv:
             raise UsageError(
-                f"{definition.name}: there is no template and no command to make scripts from",
-                hint="give --template FILE",
+                f"{definition.name}: no template and no command to write scripts from",
+                hint="add --template FILE",
             )
         where = definition.origin("command")
         given = shlex.split(argv) if isinstance(argv, str) else argv
@@ -140,6 +142,6 @@ def _read(template: Path) -> tuple[str, int]:
     try:
         return template.read_bytes().decode(), template.stat().st_mode & 0o777
     except FileNotFoundError:
-        raise NotFound(f"there is no template {template}") from None
+        raise NotFound(f"no such file: {template}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read the template {template}: {error}") from error

@@ -79,7 +79,7 @@ class Space:
             if not said:
                 raise self._error(f"the axis {name!r} has no values", "axes", name)
         if repeats < 1:
-            raise self._error(f"a point cannot be repeated {repeats} times", "repeats")
+            raise self._error(f"repeats is {repeats}, expected at least 1", "repeats")
         self._repeats = repeats
         rows = self._rows(linked)
         included = [row for place, said in enumerate(include) for row in self._included(said, place)]
@@ -222,7 +222,7 @@ class Space:
             self._check_names(said.names, "exclude", place)
             return said.names, said.holds
         if not said:
-            raise self._error("an exclusion that names no axis would leave nothing", "exclude", place)
+            raise self._error("an empty exclusion would exclude every point", "exclude", place)
         self._check_names(said, "exclude", place)
         wanted = {name: _several(value) for name, value in said.items()}
 
@@ -250,7 +250,7 @@ class Space:
         for name in self._names:
             several[name] = _several(said[name]) if name in said else self._values[name]
             if name not in said and len(several[name]) > 1:
-                raise self._error(f"it does not say which {name!r}", "include", place)
+                raise self._error(f"it lacks a value for {name!r}", "include", place)
         for row in product(*several.values()):
             yield dict(zip(several, row, strict=True))
 
@@ -295,7 +295,7 @@ class Space:
                 raise self._too_long(values, size)
             if is_ambiguous:
                 if id in seen:
-                    raise self._error(f"two points would be named {id}", "axes", hint="rename an axis or a value")
+                    raise self._error(f"two points have the same id {id}", "axes", hint="rename an axis or a value")
                 seen.add(id)
 
     def _may_be_ambiguous(self) -> bool:
@@ -321,10 +321,10 @@ class Space:
             text if len(text) <= 40 else f"{text[:40]}… ({len(text.encode())} bytes)" for text in texts[:3]
         )
         return self._error(
-            f"the id of a point would have {size} bytes, and a file name has at most {MOST_BYTES}; "
+            f"the id of a point has {size} bytes, but a file name has at most {MOST_BYTES}; "
             f"the longest of its {len(texts)} axes: {shown}",
             "axes",
-            hint="shorten names or values, or keep what does not vary among the settings",
+            hint="shorten names or values, or move fixed values to `settings`",
         )
 
     def _where(self, *path: str | int) -> str:

@@ -67,7 +67,7 @@ _SHOWN = 20  # commands of a plan
 _LIMITS = "limits.json"
 _HELD = "held.json"  # the points that wait for room in the queue
 _PATIENCE_S = 60.0  # while another process submits
-_ASKED = "the time asked for: an upper bound"
+_ASKED = "the time limit: an upper bound"
 _LEFT = "left"  # not begun, and in no job
 _OF_DEFINITION = ("select", "repeats", "best", "objective", "name", "seed")
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
@@ -153,7 +153,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         if program:
             command, axes = program_axes(program, self._environ, tuning=tuning)
             if twice := [name for name in axes if name in (params or {})]:
-                raise UsageError(f"{twice[0]} is given twice", hint=f"leave out -p {twice[0]}, or the argument")
+                raise UsageError(f"{twice[0]} is given twice", hint=f"remove -p {twice[0]} or the argument")
             params = {**axes, **(params or {})}
             if not params:
                 raise no_axes(program[0])
@@ -321,8 +321,8 @@ class Sweeps(Noun, internal=_INTERNAL):
         members = Members(definition, template, self._environ, changes)
         if not members.can_run:
             raise UsageError(
-                f"{definition.name}: nothing says what a point executes",
-                hint="give `command`, `run` or `notebook` in the file, or --template",
+                f"{definition.name}: no program to run at each point",
+                hint="add `command`, `run` or `notebook` to the file, or use --template",
             )
         return members
 
@@ -348,7 +348,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         plan = self._runs().plan(what, used=members.used(point), place=members.place_of, **fields)
         if plan.is_complete and point.values:
             raise UsageError(
-                f"{what} makes its command of its parameters, so that all points would run the same one",
+                f"{what} builds its command itself, so all points would run the same one",
                 hint=f"run it once for each value: `fairmile run {what} -p NAME=VALUE`",
             )
         members.check(plan.spec)
@@ -449,7 +449,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         if dry_run:
             return ChangedSweep(sweep.folder, sweep.record, "would be removed")
         if any(not job.is_over for job in self._arrays(sweep)):
-            raise Conflict(f"sweep {sweep.id} has jobs", hint=f"`fairmile sweep cancel {sweep.id}` ends them")
+            raise Conflict(f"sweep {sweep.id} has jobs", hint=f"`fairmile sweep cancel {sweep.id}` cancels them")
         with self._turn(sweep):  # nobody is at it
             pass
         try:
@@ -661,7 +661,7 @@ class Sweeps(Noun, internal=_INTERNAL):
             except Locked as error:
                 raise Conflict(
                     f"sweep {sweep.id} is being executed by another process",
-                    hint=f"`fairmile sweep show {sweep.id}` tells how far it is",
+                    hint=f"`fairmile sweep show {sweep.id}` shows its progress",
                 ) from error
             yield
 
@@ -670,14 +670,14 @@ def _ends(definition: Definition) -> tuple[Point, Point, int]:
     if definition.distributions:
         names = ", ".join(definition.distributions)
         raise UsageError(
-            f"{definition.name}: {names} has a distribution, which is drawn from"
+            f"{definition.name}: {names} has a distribution, but a sweep needs values"
             if len(definition.distributions) == 1
-            else f"{definition.name}: {names} have distributions, which are drawn from",
-            hint="`fairmile tune` does that; a sweep needs lists of values",
+            else f"{definition.name}: {names} have distributions, but a sweep needs values",
+            hint="use `fairmile tune` to search distributions, or list values",
         )
     first = last = next(iter(definition.points), None)
     if first is None or last is None:
-        raise UsageError(f"{definition.name}: no point is left", hint="look at `exclude` and `select`")
+        raise UsageError(f"{definition.name}: no points are left", hint="check `exclude` and `select`")
     for point in definition.points:
         last = point
     return first, last, len(definition.points)

@@ -184,7 +184,7 @@ class Texts:
         def checked(value: Any) -> Any:
             said = self._text(value)
             if breaks.search(said):
-                what = "a line break or another control character into a header line" if is_header else _OPTION
+                what = "a line break or another control character in a header line" if is_header else _OPTION
                 raise UsageError(
                     f"{place}: the value of {name.source} brings {what}: {said[:80]!r}",
                     hint="change the value of that axis or setting",
@@ -322,20 +322,20 @@ class Texts:
         definition = self._definition
         if not definition.dialect.allows_variables and name not in definition.variables:
             raise UsageError(
-                f"{place}: {{os.{name}}} is an environment variable that the file does not allow",
+                f"{place}: the file does not allow the environment variable {{os.{name}}}",
                 hint=f"write `variables: [{', '.join((*definition.variables, name))}]` into the file",
             )
         value = self._environ.get(name)
         if not value and name in ("USER", "LOGNAME", "HOME"):
             value = _account(name)
         if value is None:
-            message = f"{place}: {{os.{name}}} is not defined: there is no environment variable {name}"
-            hint = f"export {name}=… first, or write the value into the file"
+            message = f"{place}: {{os.{name}}} is not defined: no environment variable {name}"
+            hint = f"set it with `export {name}=…`, or write the value into the file"
             raise Undefined([Problem(message, hint=hint)])
         if name not in _HARMLESS and looks_secret(name, value):
             raise UsageError(
-                f"{place}: {{os.{name}}} looks like a secret, which scripts and records would keep",
-                hint="let the job read the variable itself",
+                f"{place}: {{os.{name}}} looks like a secret, which would be written to scripts and records",
+                hint="read the variable in the program instead",
             )
         return value
 
@@ -351,8 +351,8 @@ class Texts:
         ]
         inside = [each for each in names if each.startswith(f"{name}.")]
         if inside:
-            hint = f"name one of its settings, as {{{inside[0]}}}"
-            return Undefined([Problem(f"{start}{shown} names a section", hint=hint)])
+            hint = f"use one of its settings, such as {{{inside[0]}}}"
+            return Undefined([Problem(f"{start}{shown} is a section, not a setting", hint=hint)])
         near = [each for each in names if each.endswith(f".{name}")][:1] or closest(name, names, 1)
         if near:
             hint = f"did you mean {{{near[0]}}}?"
@@ -405,8 +405,8 @@ def _size(value: Any, known: dict[int, int]) -> int:
 
 def _too_large(what: str, most: int = _LARGEST) -> UsageError:
     return UsageError(
-        f"{what}: more than {most:,} characters once it is filled",
-        hint="settings that repeat others several times grow with every step; repeat them less",
+        f"{what}: more than {most:,} characters after filling in placeholders",
+        hint="settings that refer to others several times grow quickly; refer to them less often",
     )
 
 

@@ -458,7 +458,7 @@ def _open(path: Path) -> Document:
 def _read(file: Path | Traversable, shown: str) -> str:
     try:
         if not file.is_file():
-            raise NotFound(f"no file {shown}")
+            raise NotFound(f"no such file: {shown}")
         with file.open("rb") as stream:
             data = stream.read(_LARGEST + 1)
     except OSError as error:

@@ -20,7 +20,7 @@ def read_script(script: Path) -> str:
         with script.open("rb") as stream:
             data = stream.read(_LARGEST + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFound(f"no file {script}") from error
+        raise NotFound(f"no such file: {script}") from error
     except OSError as error:
         raise SystemFailure(f"cannot read {script}: {error.strerror}") from error
     if len(data) > _LARGEST:

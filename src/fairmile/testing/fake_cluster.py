@@ -164,7 +164,7 @@ class Cluster:
             for value in values:
                 name, _, number = value.partition("=")
                 if name not in SETTINGS or not number.isdigit():
-                    raise Refused(f"{value!r} is no setting; there are {', '.join(SETTINGS)}")
+                    raise Refused(f"{value!r} is not a setting; there are {', '.join(SETTINGS)}")
                 state[name] = int(number)
 
     def take_fault(self, name: str) -> bool:

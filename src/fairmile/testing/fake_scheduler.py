@@ -71,7 +71,7 @@ class FakeScheduler:
     def header(self, request: Request, files: JobFiles) -> list[str]:
         """See `Scheduler.header`."""
         if not files.folder.isprintable() or '"' in files.folder:
-            raise UsageError(f"{files.folder!r} is no folder for a job here")
+            raise UsageError(f"{files.folder!r} is not a folder for a job here")
         asked: dict[str, object] = {
             "name": request.spec.name,
             "partition": request.partition,

@@ -267,7 +267,7 @@ def _value(text: str) -> Any:
 
 def _tensor(dims: Any, type_name: str) -> TensorSpec:
     if not isinstance(dims, list) or not all(isinstance(each, int) and each >= 0 for each in dims):
-        raise ValueError(f"{dims} is no shape")
+        raise ValueError(f"{dims} is not a shape")
     plain = re.sub(r"[^a-z0-9]", "", type_name.lower().replace("c10::", ""))
     spec = tensor(dims, _TYPES.get(plain, plain))
     if spec.elements > _MOST_ELEMENTS:

@@ -209,16 +209,16 @@ def _notes(rank_activity: Sequence[Activity], missing: Sequence[int]) -> list[st
     if missing:
         names = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
         rank, it = ("rank", "it") if len(missing) == 1 else ("ranks", "them")
-        notes.append(f"there is no trace of {rank} {names}: waits for {it} look like slow transfers")
+        notes.append(f"no trace of {rank} {names}: waits for {it} appear as slow transfers")
     by = {each.steps.found_by for each in rank_activity}
     without = [each.label for each in rank_activity if each.steps.found_by == "nothing"]
     if without:
         who = ["the trace"] if len(without) == len(rank_activity) else without
-        its = "its whole is one step" if len(who) == 1 else "their whole is one step each"
-        notes.append(f"{_without_steps(who)}, and none were found by loader or optimizer: {its}")
+        its = "it counts as one step" if len(who) == 1 else "each counts as one step"
+        notes.append(f"{_without_steps(who)}, and no data loader or optimizer marks them: {its}")
     if others := by - {"the trace", "nothing"}:
         who = ["the trace"] if len(by) == 1 else [each.label for each in rank_activity if each.steps.found_by in others]
-        notes.append(f"{_without_steps(who)}: they were found by {' and '.join(sorted(others))}")
+        notes.append(f"{_without_steps(who)}: they were derived from {' and '.join(sorted(others))}")
     return notes
 
 

@@ -153,19 +153,15 @@ def _without_collectives(
             shifts[place] = _Shift()
             only_samples = bool(np.isin(table.kind[each.rows], _MOMENTS).all())
             if not only_samples and (each.process.host != ranks[0].process.host or not each.process.host):
-                notes.append(
-                    f"{name} has no collective in common with {_name(ranks[0])}: placed by the clock on the wall"
-                )
+                notes.append(f"{name} shares no collective with {_name(ranks[0])}: aligned by wall-clock time")
             if abs(apart) > _FAR_NS and by_steps is None:
-                notes.append(
-                    f"{name} begins {_lead(-apart)} {_name(ranks[0])}, and nothing tells whether its clock is wrong"
-                )
+                notes.append(f"{name} begins {_lead(-apart)} {_name(ranks[0])}: its clock cannot be checked")
         elif by_steps is not None:
             shifts[place] = _Shift(by_steps)
-            notes.append(f"{name} is placed by the begin of the steps it has in common with {_name(ranks[0])}")
+            notes.append(f"{name} is aligned by the start of the steps it shares with {_name(ranks[0])}")
         else:
             shifts[place] = _Shift(apart)
-            notes.append(f"{name} has times since its own start only: it is taken to begin with {_name(ranks[0])}")
+            notes.append(f"{name} has only relative times: assumed to start with {_name(ranks[0])}")
     return notes
 
 
@@ -191,9 +187,9 @@ def _moved(table: EventTable, ranks: Sequence[_Rank], shifts: dict[int, _Shift],
         start[rows], end[rows] = shift(start[rows]), shift(end[rows])
         moved[ranks[place].key] = shift
         if abs(shift.offset_ns) >= _TELL_NS and ranks[place].process.since_epoch:
-            drift = f", and drifts by {shift.drift * 1e6:+.1f} µs a second" if shift.drift else ""
+            drift = f", and drifts by {shift.drift * 1e6:+.1f} µs/s" if shift.drift else ""
             notes.append(
-                f"the clock of {_name(ranks[place])} was {_lead(-shift.offset_ns)} {_name(ranks[0])}{drift}: mended"
+                f"the clock of {_name(ranks[place])} was {_lead(-shift.offset_ns)} {_name(ranks[0])}{drift}: corrected"
             )
     if not moved and not notes:
         return table

@@ -150,7 +150,7 @@ def write_otf2(table: EventTable, folder: Path) -> Path:
     except ImportError as error:
         raise MissingExtra("OTF2 needs otf2", "traces") from error
     if folder.exists() and any(folder.iterdir()):
-        raise Conflict(f"{folder} is not empty", hint="an OTF2 archive needs a folder of its own")
+        raise Conflict(f"{folder} is not empty", hint="write the OTF2 archive to a new or empty folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     begin = int(table.start_ns.min()) if len(table) else 0
     with otf2.writer.open(str(folder), timer_resolution=1_000_000_000) as archive:

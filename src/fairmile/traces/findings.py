@@ -73,55 +73,55 @@ _RANK_CAUSES = {
     "compute": (
         "straggler",
         "{who} computes longer than the others",
-        "All others wait for it in collectives. It has more to do, or its processor is slower.",
-        "Give it less work (equal shards, lengths sorted into batches), or look at its clock, temperature and other "
-        "users of its node.",
+        "All other ranks wait for it in collectives. It has more work, or a slower processor.",
+        "Balance the work (equal shards, bucketing by length), or check the clock, temperature and other users of its "
+        "node.",
     ),
     "input": (
         "input starvation",
         "{who} gets its input later than the others",
-        "All others wait in collectives until its batch has come.",
-        "Look at the storage and loader of that rank: more loader workers, prefetching, a local copy of its shard.",
+        "All other ranks wait in collectives until its batch arrives.",
+        "Check the storage and data loader of that rank: use more workers, prefetching, or a local copy of its shard.",
     ),
     "copies": (
         "copies",
         "{who} copies longer than the others",
-        "All others wait in collectives until its copies are done.",
-        "Pin host memory and copy with non_blocking=True; look at the PCIe link and NUMA node of that rank.",
+        "All other ranks wait in collectives until its copies finish.",
+        "Pin host memory and copy with non_blocking=True; check the PCIe link and NUMA node of that rank.",
     ),
     "checkpoint": (
         "checkpoint",
         "{who} writes a checkpoint while the others wait",
-        "It comes to the next collective only when the file is written.",
-        "Write in the background (asynchronous or sharded checkpoints), or less often.",
+        "It reaches the next collective only after writing the file.",
+        "Use asynchronous or sharded checkpoints, or write them less often.",
     ),
     "launch": (
         "host straggler",
-        "The host of {who} issues work later than those of the others",
+        "The host of {who} issues work later than the other hosts",
         "Its device and all other ranks wait for it.",
-        "Bind the rank to cores of its own; look for other processes on the node; capture the step in a CUDA graph.",
+        "Pin the rank to its own cores; check for other processes on the node; capture the step in a CUDA graph.",
     ),
     "exchange": (
         "coupling",
-        "{who} exchanges data longer than the others",
-        "All others wait in collectives until the exchange is done.",
-        "Share the exchange out over ranks, or do it while computing.",
+        "{who} spends longer exchanging data than the others",
+        "All other ranks wait in collectives until the exchange finishes.",
+        "Distribute the exchange over ranks, or overlap it with compute.",
     ),
     "idle": (
         "late rank",
-        "{who} comes late; nothing was recorded meanwhile",
-        "In that time no operator, input or copy of the rank was seen: Python code, a sleep, or another process.",
-        "Put spans around the code between steps on that rank, or record with stacks, to see what it does.",
+        "{who} is late, and nothing was recorded meanwhile",
+        "The rank recorded no operator, input or copy in that time: Python code, a sleep, or another process.",
+        "Put spans around the code between steps on that rank, or record with --stack.",
     ),
 }
 
 _LATER = (
     "late rank",
-    "{who} comes later to its collectives: {cause} before them takes longer",
-    "Its work lies elsewhere in the step: more of it before these calls, less behind them.",
-    "Look at what it does before these calls that the others do later, or let all ranks make them in the same place.",
+    "{who} reaches its collectives late: {cause} before them takes longer",
+    "Its work is distributed differently: more before these calls, less after them.",
+    "Check what it does before these calls that the others do later, or make all ranks call them at the same point.",
 )
-_CAUSE_NAMES = {"idle": "time in which nothing was recorded", "launch": "time of the host"}
+_CAUSE_NAMES = {"idle": "unrecorded time", "launch": "host time"}
 
 
 def findings(
@@ -259,18 +259,18 @@ def _hang(about: _About, rows: Array, last: Mapping[int, int], behind: Sequence[
     size = f" of {format_size(int(table.bytes[call]))}" if table.bytes[call] >= 0 else ""
     group = table.groups[int(table.group[call])].name if table.group[call] >= 0 else ""
     state = table.attribute("state")[call]
-    stuck = "Whoever came waits for ever, or until the time-out."
+    stuck = "The ranks that called it wait until the timeout."
     if state == "completed":
         stuck = "It is completed there, so the dump may be older than the others, or the program ended early."
     return about.finding(
         _HANG,
-        f"{_begin(_ranks(lacking))} never came to {table.name_of(call)}{size}",
+        f"{_begin(_ranks(lacking))} never called {table.name_of(call)}{size}",
         0.0,
-        f"group {group!r}; {_ranks(came)} came to it",
-        f"{_begin(_ranks(came))} called it; in the dump of {_ranks(lacking)} it is missing, and so is all that "
-        f"follows in this group. {stuck}",
-        f"Look at what {_ranks(lacking)} did last: an error, another branch of the program, a batch less, or a wait in "
-        "another group (py-spy dump, the stack in its dump).",
+        f"group {group!r}; called by {_ranks(came)}",
+        f"{_begin(_ranks(came))} called it. The dump of {_ranks(lacking)} lacks it and everything after it in this "
+        f"group. {stuck}",
+        f"Check what {_ranks(lacking)} did last: an error, another code path, a missing batch, or a wait in another "
+        "group. The stack in its dump or `py-spy dump` shows it.",
     )
 
 
@@ -304,23 +304,23 @@ def _late_rank(about: _About, delay: Delay) -> Finding:
     numbers = ""
     mine, others = _spent_per_step(about, delay)
     if delay.cause != "idle" and others is not None and mine > _CLEARLY * others:
-        numbers = f"{_begin(label)} spends {_time(mine)} a step on it, the others {_time(others)} (median). "
+        numbers = f"{_begin(label)} spends {_time(mine)} per step on it, the others {_time(others)} (median). "
     elif delay.cause != "idle" and others is not None:
         kind, title, why, what = _LATER
         if delay.own_s > delay.others_s:
             numbers = (
-                f"Before a call that others wait in, {label} spends {_time(delay.own_s)} on it, those that wait "
-                f"{_time(delay.others_s)}. "
+                f"Before a call that others wait in, {label} spends {_time(delay.own_s)} on it; the waiting ranks "
+                f"spend {_time(delay.others_s)}. "
             )
-        numbers += "Over whole steps it does not spend more on it than the others. "
+        numbers += "Over whole steps, it does not spend more on it than the others. "
     spread = (
-        f" {_time(delay.indirect_s)} of the waiting reached ranks by others that waited." if delay.indirect_s else ""
+        f" {_time(delay.indirect_s)} of that was indirect, through other waiting ranks." if delay.indirect_s else ""
     )
     if delay.cause == "idle" and not about.has_work:
-        why = "The trace tells of collectives alone: what the rank did before them is not known."
-        what = "Profile it as well (`fairmile trace record`): that tells whether it computes, reads or waits longer."
+        why = "The trace has only collectives, so what the rank did before them is unknown."
+        what = "Profile the program with `fairmile trace record` to see whether the rank computes, reads or waits."
     where = f"{label}, {delay.calls:,} of its collectives"
-    why = f"{numbers}{why} Together they waited {_time(delay.waiting_s)}.{spread}"
+    why = f"{numbers}{why} In total, they waited {_time(delay.waiting_s)}.{spread}"
     cause = _CAUSE_NAMES.get(delay.cause, delay.cause)
     return about.finding(kind, title.format(who=_begin(label), cause=cause), delay.lost_s, where, why, what)
 
@@ -346,18 +346,18 @@ def _imbalance(about: _About, cause: str, seconds: float, delays: Sequence[Delay
         by_step.setdefault(step.step, []).append(getattr(step, f"{cause}_s"))
     low, high = (float(np.mean([pick(values) for values in by_step.values()])) for pick in (min, max))
     numbers = (
-        f"{_begin(name)} of a step is {_time(high)} on its slowest rank and {_time(low)} on its fastest (means over "
-        "steps); no single rank is always the slowest."
+        f"{_begin(name)} per step is {_time(high)} on the slowest rank and {_time(low)} on the fastest (mean over "
+        "steps). No single rank is always the slowest."
         if _time(high) != _time(low)
-        else f"{_begin(name)} of a step is the same on all ranks, but does not lie at the same place in it."
+        else f"{_begin(name)} per step is the same on all ranks, but at different points of the step."
     )
     return about.finding(
         "imbalance",
         f"Ranks wait for each other: {name} differs",
         seconds,
-        f"all ranks; most waited for: {who}",
-        f"{numbers} Each collective waits for the last.",
-        "Even out the work per batch (bucket by length or size), or wait less often: larger batches, local steps.",
+        f"all ranks; mostly for {who}",
+        f"{numbers} Each collective waits for the last rank.",
+        "Balance the work per batch (bucket by length or size), or synchronize less: larger batches, local steps.",
     )
 
 
@@ -367,13 +367,13 @@ def _shared_input(about: _About) -> Iterator[Finding]:
         share = seconds / about.total_s
         yield about.finding(
             "input starvation",
-            "Training waits for its input" if about.count > 1 else "The program waits for its input",
+            "Training waits for input" if about.count > 1 else "The program waits for input",
             seconds,
             "all ranks" if about.count > 1 else about.activity[0].label,
-            f"Every rank waits at least {_time(seconds / max(1, about.steps))} a step for the next batch, "
-            f"{_percent(share)} of the time, and does nothing else meanwhile.",
-            "More loader workers, persistent_workers and prefetch_factor; decode once and store the result; faster "
-            "storage. `fairmile predict time` tells what the loader must deliver.",
+            f"Every rank waits idle for the next batch, at least {_time(seconds / max(1, about.steps))} per step "
+            f"({_percent(share)} of the time).",
+            "Use more loader workers, persistent_workers and prefetch_factor; cache decoded data; use faster storage. "
+            "`fairmile predict time` predicts the rate that the loader must deliver.",
         )
 
 
@@ -398,12 +398,12 @@ def _communication(about: _About) -> Iterator[Finding]:
         largest = max(each.bytes for each in small)  # of barriers it is not known
         yield about.finding(
             "small collectives",
-            f"{per_step:,.0f} small collectives a step: latency, not bandwidth",
+            f"{per_step:,.0f} small collectives per step: latency-bound",
             seconds,
             f"{names} of up to {format_size(largest)}" if largest >= 0 else names,
             f"{calls:,} calls move at most {format_size(_SMALL_BYTES)} each and take "
-            f"{_time(sum(each.transfer_s for each in small) / max(1, calls))} apiece, whatever they carry.",
-            "Join them: flatten tensors into one buffer, larger buckets, one all-reduce of a packed vector of metrics.",
+            f"{_time(sum(each.transfer_s for each in small) / max(1, calls))} each, whatever their size.",
+            "Combine them: flatten tensors into one buffer, use larger buckets, or reduce all metrics as one vector.",
         )
     else:
         rest += small
@@ -421,12 +421,12 @@ def _queued(about: _About) -> Iterator[Finding]:
     top = max(queued, key=lambda each: each.exposed_queued_s)
     yield about.finding(
         "queued collectives",
-        "Collectives wait in a queue though all ranks have come",
+        "Collectives are queued after all ranks have arrived",
         seconds,
         f"mostly {top.operation} of group {top.group!r}",
-        f"{calls:,} calls wait {_time(sum(each.queued_s for each in queued) / calls)} apiece (mean) until their data "
-        f"moves, {_time(seconds)} in all without another transfer meanwhile: the cycle of the back end, data that is "
-        "not computed yet, copies into and out of its buffer.",
+        f"{calls:,} calls wait {_time(sum(each.queued_s for each in queued) / calls)} each (mean) before their data "
+        f"moves, {_time(seconds)} in total while no other transfer runs. Causes are the cycle time of the back end, "
+        "data that is not computed yet, and copies to and from its buffer.",
         "Shorten HOROVOD_CYCLE_TIME, or fuse more tensors (HOROVOD_FUSION_THRESHOLD).",
     )
 
@@ -441,23 +441,23 @@ def _exposed(about: _About, rest: Sequence[CollectiveSummary]) -> Iterator[Findi
     size = f" of {format_size(top.bytes)}" if top.bytes >= 0 else ""
     overlap = hidden / talk if talk else 0.0
     advice = (
-        "Let gradients leave while backward still runs: smaller DDP buckets (bucket_cap_mb), FSDP with prefetching, "
-        "no synchronisation before the optimizer."
+        "Send gradients during the backward pass: smaller DDP buckets (bucket_cap_mb), FSDP with prefetching, "
+        "no synchronization before the optimizer."
         if overlap < 0.5
         else "Send less: bf16 gradients, gradient accumulation, a larger batch per rank; or a faster network."
     )
-    title = "Communication is not hidden behind compute"
-    meanwhile = f"happen while nothing is computed; {_percent(overlap)} of all communication is hidden."
+    title = "Communication is not overlapped with compute"
+    meanwhile = f"happen while nothing is computed. {_percent(overlap)} of all communication is overlapped."
     if not about.has_work:
-        title = "Communication takes time; the trace does not tell what is computed meanwhile"
-        meanwhile = "are there; what they cost depends on what is computed meanwhile, which is not recorded."
-        advice = "Profile the program as well (`fairmile trace record`): that tells how much of it is hidden."
-    what = f"Without any waiting for late ranks, transfers of {_time(exposed)}"
+        title = "Communication takes time; overlap with compute is unknown"
+        meanwhile = "were recorded. Their cost depends on concurrent compute, which was not recorded."
+        advice = "Profile the program as well (`fairmile trace record`): that shows how much of it is overlapped."
+    what = f"Transfers of {_time(exposed)}, without waits for late ranks,"
     if unseen := about.table.missing_ranks:
         title += ", or waits for a rank without a trace"
         names = ", ".join(map(str, unseen[:8])) + (", …" if len(unseen) > 8 else "")
-        what = f"Transfers of {_time(exposed)}, which hold all waits for rank {names} (it has no trace),"
-        advice = f"Read the trace of rank {names} as well: only then waits and transfers are told apart. {advice}"
+        what = f"Transfers of {_time(exposed)}, including all waits for rank {names}, which has no trace,"
+        advice = f"Add the trace of rank {names} to separate waits from transfers. {advice}"
     where = f"mostly {top.operation}{size} of group {top.group!r}, {top.calls:,} calls"
     yield about.finding("exposed communication", title, seconds, where, f"{what} {meanwhile}", advice)
 
@@ -484,16 +484,16 @@ def _slow_link(about: _About, each: CollectiveSummary) -> Finding:
     bandwidth = f", {format_size(round(each.bus_bytes_per_s))}/s" if each.bus_bytes_per_s else ""
     who = f"ranks {each.group}" if "→" in each.group else f"the ranks of {each.group!r}"
     size = f" of {format_size(each.bytes)}" if each.bytes >= 0 else ""
-    seen = "that have a trace " if about.table.missing_ranks else ""
+    seen = "traced " if about.table.missing_ranks else ""
     return about.finding(
         "slow link",
         f"Slow link between {who}",
         about.saved_s([each], 1 - excess, about.of_all_ranks([each], "exposed_s") * excess),
         f"{each.operation}{size}, {each.ranks} ranks, {each.calls:,} calls",
-        f"A call takes {_time(each.median_transfer_s)}{bandwidth} once all {seen}have come; by {by} it should take "
+        f"A call takes {_time(each.median_transfer_s)}{bandwidth} once all {seen}ranks have arrived; {by} suggests "
         f"{_time(should_s)}.",
         "Check which network is used (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, UCX_TLS), the state of the links "
-        "(nvidia-smi topo, ibstat), and who else uses them; compare with `fairmile benchmark collectives`.",
+        "(nvidia-smi topo, ibstat), and other traffic on them; compare with `fairmile benchmark collectives`.",
     )
 
 
@@ -507,11 +507,11 @@ def _device(about: _About) -> Iterator[Finding]:
         pageable = any("pageable" in name.lower() for name in names)
         yield about.finding(
             "copies",
-            "Copies between host and device hold up the device",
+            "Copies between host and device stall the device",
             copies,
             "all ranks" if about.count > 1 else about.activity[0].label,
             f"{_time(copies)} of copies happen while nothing is computed"
-            + (", from pageable memory, which is copied twice." if pageable else "."),
+            + ("; pageable memory is copied twice." if pageable else "."),
             "Pin memory in the loader (pin_memory=True), copy with non_blocking=True one batch ahead, keep data on "
             "the device.",
         )
@@ -519,11 +519,11 @@ def _device(about: _About) -> Iterator[Finding]:
         count = int(np.count_nonzero(about.table.of_kind(EventKind.SYNC))) / about.count / max(1, about.steps)
         yield about.finding(
             "synchronisation",
-            "The host waits for the device and lets it run dry",
+            "Synchronization leaves the device idle",
             about.synced_s,
-            f"{count:,.1f} synchronising calls a step and rank",
-            "After each such call the device has nothing to do until new work is issued.",
-            "Look for .item(), .cpu(), print of a tensor, nonzero() in the loop; log every n-th step; copy with "
+            f"{count:,.1f} synchronizing calls per step and rank",
+            "After each such call, the device is idle until new work is issued.",
+            "Look for .item(), .cpu(), nonzero() or printed tensors in the loop; log every n-th step; copy with "
             "non_blocking=True.",
         )
     yield from _layouts(about)
@@ -531,23 +531,23 @@ def _device(about: _About) -> Iterator[Finding]:
     if waits > 0.05 * about.total_s:
         yield about.finding(
             "waiting host",
-            "The device is idle, and the host waits in a synchronising call",
+            "The device is idle while the host waits in a synchronizing call",
             waits,
             "all ranks" if about.count > 1 else about.activity[0].label,
-            f"In {_percent(waits / about.total_s)} of the time the host waits ({_sync_names(about)}) though no kernel "
-            "or copy runs.",
-            "Another process or device may be waited for, or the device starts (its first use, a lazily loaded "
-            "kernel): warm up before recording, or record the other processes as well.",
+            f"For {_percent(waits / about.total_s)} of the time the host waits ({_sync_names(about)}) although no "
+            "kernel or copy runs.",
+            "It may wait for another process or device, or for the device to start (first use, lazily loaded kernels). "
+            "Warm up before recording, or record the other processes as well.",
         )
     idle = about.mean("idle_s") - waits
     if idle > 0.05 * about.total_s:
         yield about.finding(
             "idle device",
-            "The device is idle, and the host does nothing that was recorded",
+            "The device is idle, and no host activity was recorded",
             idle,
             "all ranks" if about.count > 1 else about.activity[0].label,
-            f"In {_percent(idle / about.total_s)} of the time neither device nor host do anything the trace tells of.",
-            "Python code outside operators, or other threads: record with stacks, or put spans around the code.",
+            f"For {_percent(idle / about.total_s)} of the time the trace shows no activity on device or host.",
+            "Python code outside operators, or other threads, may run: record with --stack, or add spans to the code.",
         )
 
 
@@ -570,11 +570,11 @@ def _layouts(about: _About) -> Iterator[Finding]:
     seconds = about.mean_in_steps([spans(table.start_ns[mine], table.end_ns[mine]) for mine in ran])
     yield about.finding(
         "layouts",
-        "Data is turned from one memory layout to another",
+        "Data is converted between memory layouts",
         seconds,
-        f"{np.count_nonzero(rows) / about.count / max(1, about.steps):,.0f} kernels a step and rank",
-        "Convolutions want channels last, and what comes in another order is turned before and behind them.",
-        "model.to(memory_format=torch.channels_last), and the input likewise (channels_last_3d for volumes).",
+        f"{np.count_nonzero(rows) / about.count / max(1, about.steps):,.0f} kernels per step and rank",
+        "Convolutions use channels-last layout; other layouts are converted before and after them.",
+        "Use model.to(memory_format=torch.channels_last) and the same for the input (channels_last_3d for volumes).",
     )
 
 
@@ -585,11 +585,11 @@ def _host(about: _About) -> Iterator[Finding]:
     if not about.has_device:
         yield about.finding(
             "host overhead",
-            "Time goes into the framework between operators",
+            "Framework overhead between operators",
             launch,
             "all ranks" if about.count > 1 else about.activity[0].label,
-            f"{_percent(launch / about.total_s)} of the time lies within named blocks but outside any operator.",
-            "Fewer and larger operators: torch.compile, fused optimizers, larger batches.",
+            f"{_percent(launch / about.total_s)} of the time is inside named blocks but outside any operator.",
+            "Use fewer and larger operators: torch.compile, fused optimizers, larger batches.",
         )
         return
     long_ = _long_on_host(about, launch)
@@ -597,13 +597,13 @@ def _host(about: _About) -> Iterator[Finding]:
         name, seconds, each_s = long_
         yield about.finding(
             "host-bound",
-            f"The device waits while the host is in {name}",
+            f"The device is idle while the host is in {name}",
             launch,
             "all ranks" if about.count > 1 else about.activity[0].label,
             f"The device is idle for {_percent(launch / about.total_s)} of the time while the host works, "
-            f"{_time(seconds)} of it in {name} ({_time(each_s)} a call).",
-            "Look at what it does: the first use of a device, memory that is allocated or copied, work that the "
-            "device could do. Do it once, ahead of time or in another thread.",
+            f"{_time(seconds)} of it in {name} ({_time(each_s)} per call).",
+            "Check what it does: first use of a device, allocation or copies of memory, work that the device could do. "
+            "Do it once, ahead of time, or in another thread.",
         )
         return
     rows = about.table.of_kind(EventKind.KERNEL) & about.table.on_device()
@@ -614,10 +614,10 @@ def _host(about: _About) -> Iterator[Finding]:
         "launch-bound",
         "The device waits for the host to issue kernels",
         launch,
-        f"{count:,.0f} kernels a step and rank, median {_time(float(np.median(lengths)))}",
-        f"{_percent(tiny)} of the kernels are shorter than {_time(_TINY_KERNEL_S)}, about what it takes to issue one. "
+        f"{count:,.0f} kernels per step and rank, median {_time(float(np.median(lengths)))}",
+        f"{_percent(tiny)} of the kernels are shorter than {_time(_TINY_KERNEL_S)}, about the time to issue one. "
         f"The device is idle for {_percent(launch / about.total_s)} of the time while the host prepares the next.",
-        "torch.compile (mode='reduce-overhead'), CUDA graphs, fused or foreach optimizers, larger batches.",
+        "Use torch.compile (mode='reduce-overhead'), CUDA graphs, fused or foreach optimizers, or larger batches.",
     )
 
 
@@ -656,11 +656,11 @@ def _shared_checkpoints(about: _About) -> Iterator[Finding]:
     if seconds > 0:
         yield about.finding(
             "checkpoint",
-            "Work pauses while checkpoints are written",
+            "Training stops while checkpoints are written",
             seconds,
             "all ranks" if about.count > 1 else about.activity[0].label,
-            f"Every rank spends at least {_time(seconds)} on it and computes nothing meanwhile.",
-            "Write in the background (asynchronous checkpoints), each rank its shard, or less often.",
+            f"Every rank spends at least {_time(seconds)} writing and computes nothing meanwhile.",
+            "Use asynchronous or sharded checkpoints, or write them less often.",
         )
 
 
@@ -681,10 +681,10 @@ def _coupled(about: _About, coupled: CouplingAnalysis | None) -> Iterator[Findin
                 f"{_begin(_part(waiter.name))} waits for {_part(giver.name)}",
                 seconds / waiter.ranks,
                 f"exchange of {', '.join(keys[:3])}",
-                f"{_begin(_part(waiter.name))} is ready before {_part(giver.name)} is; exchanges cost it "
+                f"{_begin(_part(waiter.name))} is ready before {_part(giver.name)}; exchanges cost it "
                 f"{_percent(waiter.cost)} of its steps.",
-                f"Give {_part(giver.name)} more resources or {_part(waiter.name)} fewer, exchange less often, or let "
-                "it work on with an older version.",
+                f"Give {_part(giver.name)} more resources or {_part(waiter.name)} fewer, exchange less often, or "
+                "continue with an older version.",
                 base_s=waiter.span_s,
                 share_of=f"the time of {_part(waiter.name)}",
             )
@@ -700,11 +700,11 @@ def _exchanges(about: _About, coupled: CouplingAnalysis | None) -> Iterator[Find
         keys = [one.key for one in coupled.exchanges if each.name in (one.giver, one.taker)]
         yield about.finding(
             "exchange",
-            f"{_begin(_part(each.name))} spends its time on moving data",
+            f"{_begin(_part(each.name))} spends its time moving data",
             moving,
             f"exchange of {', '.join(keys[:3])}",
-            f"Exchanges take {_percent(each.cost)} of its steps, {_time(moving)} of that without waiting for others.",
-            "Exchange less often or less, convert and copy less on the way, or do it while computing.",
+            f"Exchanges take {_percent(each.cost)} of its steps, {_time(moving)} of it without waiting for others.",
+            "Exchange less data or less often, avoid conversions and copies, or overlap it with compute.",
             base_s=each.span_s,
             share_of=f"the time of {_part(each.name)}",
         )
@@ -712,12 +712,12 @@ def _exchanges(about: _About, coupled: CouplingAnalysis | None) -> Iterator[Find
         if old.versions_behind >= 1:
             yield about.finding(
                 _STALE,
-                f"{_begin(_part(old.taker))} takes old data: {old.key} is {old.versions_behind:.1f} versions behind",
+                f"{_begin(_part(old.taker))} gets stale data: {old.key} is {old.versions_behind:.1f} versions behind",
                 0.0,
                 f"exchange of {old.key}",
-                f"When {_part(old.taker)} asks, {_part(old.giver)} has put {old.versions_behind:.1f} newer versions "
-                f"(mean; at most {old.most_versions_behind}), and what it takes is {_time(old.age_s)} old.",
-                f"Take the newest version, or let {_part(old.giver)} put less often.",
+                f"When {_part(old.taker)} gets it, {_part(old.giver)} has put {old.versions_behind:.1f} newer versions "
+                f"(mean; at most {old.most_versions_behind}). The data is {_time(old.age_s)} old.",
+                f"Get the newest version, or let {_part(old.giver)} put less often.",
             )
 
 

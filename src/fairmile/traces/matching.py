@@ -116,10 +116,12 @@ def _collectives(table: EventTable, group: int, parts: list[tuple[int, Array]], 
     rows, codes = rows[same], codes[same]
     if lost:
         what = "1 collective" if lost == 1 else f"{lost:,} collectives"
-        notes.append(f"without a match on every rank, and so left out of waiting: {what} of group {name!r}")
+        notes.append(f"group {name!r}: skipped {what} without a match on every rank when computing waits")
     size = max(known.ranks_count if known else -1, len(parts))
     if 0 < len(parts) < size:
-        notes.append(f"group {name!r} has {size} ranks, {len(parts)} of them a trace: waits for the others are unknown")
+        notes.append(
+            f"group {name!r}: only {len(parts)} of {size} ranks have a trace, so waits for the others are unknown"
+        )
     return _meetings(table, name, tuple(at for at, _ in parts), size, rows, codes[:, 0], known.ranks if known else ())
 
 
@@ -248,7 +250,7 @@ def _messages(
         pairs.setdefault(key[:2], []).extend(zip(mine, theirs, strict=False))
         alone += abs(len(mine) - len(theirs))
     if alone:
-        notes.append(f"{alone:,} messages have a sender or a receiver only and are left out of waiting")
+        notes.append(f"skipped {alone:,} messages without a matching sender or receiver when computing waits")
     code = OPERATIONS.index("point_to_point")
     return [
         _meetings(

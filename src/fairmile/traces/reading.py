@@ -66,7 +66,7 @@ def read_traces(
     table = concat(tables, consume=True)
     table.notes = [*notes, *table.notes, *more]
     if not len(table):
-        raise Integrity("the traces hold no event", hint="; ".join(table.notes) or None)
+        raise Integrity("the traces have no events", hint="; ".join(table.notes) or None)
     _name_world(table)
     table.notes += number_collectives(table)
     table = align_clocks(table)
@@ -113,10 +113,10 @@ def _jobs(paths: str | Path | Iterable[str | Path], format: str | None) -> tuple
             broken.append(file)
     if unknown:
         known = ", ".join(f"{name} ({FORMATS.summary(name)})" for name in FORMATS.names())
-        raise UsageError(f"{unknown[0]} is no trace in a format that is known", hint=f"known: {known}")
+        raise UsageError(f"{unknown[0]} is not a trace in a known format", hint=f"known: {known}")
     if not jobs:
         names = ", ".join(map(str, [paths] if isinstance(paths, str | Path) else paths))
-        raise NotFound(f"there is no trace in {names}", hint=f"known formats: {', '.join(FORMATS.names())}")
+        raise NotFound(f"no trace found in {names}", hint=f"known formats: {', '.join(FORMATS.names())}")
     # The logs of one run are one: processes on other hosts write their own.
     logs: dict[Path, list[tuple[str, Path]]] = {
         (file.parent if name == "meter" else file): [] for file, name in jobs.items()
@@ -136,7 +136,7 @@ def _passed_over(broken: Sequence[Path]) -> list[str]:
         return []
     names = _distinct_processes(broken)
     listed = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else "")
-    return [f"passed over, since nothing in them is a trace: {listed}"]
+    return [f"skipped files that are not traces: {listed}"]
 
 
 def _distinct_processes(files: Sequence[Path]) -> list[str]:
@@ -159,7 +159,7 @@ def _files(paths: Iterable[str | Path]) -> Iterable[tuple[Path, bool]]:
         else:
             matches = sorted(glob.glob(str(path), recursive=True))
             if not matches:
-                raise NotFound(f"there is no trace {path}")
+                raise NotFound(f"no such file: {path}")
             for each in matches:
                 file = Path(each)
                 yield from ((inner, False) for inner in _inside(file)) if file.is_dir() else [(file, False)]
@@ -221,7 +221,7 @@ def _read_one(job: _Job, options: Mapping[str, Any]) -> EventTable | FairmileErr
     except FairmileError as error:
         return error
     except OverflowError:
-        return Integrity(f"{files[0]} holds a number that is too large for what it should tell")
+        return Integrity(f"{files[0]}: a number is too large for its field")
 
 
 def _one_file_a_rank(tables: list[EventTable]) -> tuple[list[EventTable], list[str]]:
@@ -244,13 +244,13 @@ def _one_file_a_rank(tables: list[EventTable]) -> tuple[list[EventTable], list[s
             for table, number in zip(claimed, numbers, strict=True):
                 _set_rank(table, number)
             notes.append(
-                f"{len(claimed)} files claim to be rank {rank}; their names tell their ranks: {sorted(numbers)}"
+                f"{len(claimed)} files claim rank {rank}; ranks are taken from the file names: {sorted(numbers)}"
             )
         else:
             kept = max(claimed, key=len)
             tables = [table for table in tables if table is kept or all(table is not each for each in claimed)]
             left = [file for file, table in zip(files, claimed, strict=True) if table is not kept]
-            notes.append(f"rank {rank} is claimed by {', '.join(files)}: {', '.join(left)} left out")
+            notes.append(f"{', '.join(files)} all claim rank {rank}: skipped {', '.join(left)}")
     return tables, notes
 
 
@@ -265,7 +265,7 @@ def _without_repeats(tables: list[EventTable]) -> tuple[list[EventTable], list[s
     doubled = [table for table in tables if all(e.format == "flight" and e.rank in profiled for e in table.processes)]
     kept = [table for table in tables if all(table is not each for each in doubled)]
     files = ", ".join(Path(table.processes[0].file).name for table in doubled)
-    return kept, [f"{files} left out: the profiler tells of the same collectives"] if doubled else []
+    return kept, [f"skipped {files}: the profiler recorded the same collectives"] if doubled else []
 
 
 def _follow_each_other(tables: Sequence[EventTable]) -> bool:
@@ -294,7 +294,7 @@ def _place_beside_others(tables: Sequence[EventTable]) -> list[str]:
         table.start_ns, table.end_ns = table.start_ns + apart, table.end_ns + apart
         name = Path(table.processes[0].file).name
         table.processes = [replace(each, since_epoch=True) for each in table.processes]
-        notes.append(f"{name} has times since its own start only: it is taken to begin with the first of the others")
+        notes.append(f"{name} has only relative times: assumed to start with the first of the others")
     return notes
 
 

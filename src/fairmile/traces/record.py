@@ -63,10 +63,11 @@ class RecordSettings:
     def __post_init__(self) -> None:
         for name, least in (("skip", 1), ("steps", 1), ("after_s", 0), ("seconds", 0.01)):
             if not least <= getattr(self, name) < 1e9:
-                raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number from {least} on")
+                raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number of at least {least}")
         if self.every is not None and self.every < self.steps + 2:
             raise UsageError(
-                f"every {self.every} steps there is no room for {self.steps}", hint=f"take {self.steps + 2} or more"
+                f"cannot record {self.steps} steps every {self.every} steps",
+                hint=f"use --every {self.steps + 2} or more",
             )
 
 
@@ -215,7 +216,7 @@ def record(
     Its input, output, signals and exit code are its own. Nodes other than this one need the folder, too.
     """
     if not argv:
-        raise UsageError("there is no program to record: the command is empty")
+        raise UsageError("the command to record is empty")
     folder = Path(os.path.abspath(folder))
     settings = settings or RecordSettings()
     _make(folder)
@@ -288,7 +289,7 @@ def _make(folder: Path) -> None:
     except OSError as error:
         raise write_failure(str(folder), error) from error
     if not is_empty:
-        raise Conflict(f"{folder} is not empty", hint="give a folder that is not there yet")
+        raise Conflict(f"{folder} is not empty", hint="name a new folder with -o")
 
 
 def _copy_events(outer: Path, folder: Path) -> None:
@@ -316,19 +317,17 @@ def _windows(document: Mapping[str, Any], folder: Path) -> list[Traced]:
         if (folder / each["file"]).exists()
     ]
     if document["state"] == "recording":
-        windows.append(Traced(**who, file=None, reason="it was killed before its trace was written"))
+        windows.append(Traced(**who, file=None, reason="killed before its trace was written"))
     elif document["state"] == "begun":
-        windows.append(
-            Traced(**who, file=None, reason="it was killed, or left by os._exit, before anything was recorded")
-        )
+        windows.append(Traced(**who, file=None, reason="killed or ended by os._exit before recording began"))
     elif not windows:
-        windows.append(Traced(**who, file=None, reason=document["reason"] or "its trace is gone"))
+        windows.append(Traced(**who, file=None, reason=document["reason"] or "its trace is missing"))
     return windows
 
 
 def _notes(traced: Sequence[Traced]) -> list[str]:
     if not traced:
-        return ["no process imported torch in a Python that reads PYTHONPATH: there are spans and samples alone"]
+        return ["no Python process that honours PYTHONPATH imported torch: only spans and samples were recorded"]
     without = [each for each in traced if each.file is None]
     notes = [
         f"{'' if each.rank is None else f'rank {each.rank}, '}process {each.pid} on {each.host}: {each.reason}"
@@ -338,5 +337,5 @@ def _notes(traced: Sequence[Traced]) -> list[str]:
     world = max((each.world or 0 for each in traced), default=0)
     missing = [str(rank) for rank in range(world) if rank not in ranks]
     if ranks and missing:
-        notes.append(f"there is no trace of rank {', '.join(missing)} of {world}")
+        notes.append(f"no trace of rank {', '.join(missing)} of {world}")
     return notes

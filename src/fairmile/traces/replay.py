@@ -43,7 +43,7 @@ class AlgorithmModel:
     def time_s(self, collective: str, size_bytes: float, ranks: int, /, *, nodes: int = 1) -> float:
         """Return the seconds of one call; UsageError where no algorithm is named for it."""
         if collective not in self.algorithms:
-            raise UsageError(f"no algorithm is named for {collective}")
+            raise UsageError(f"no algorithm is given for {collective}")
         network = self.network.spread(ranks, nodes) if isinstance(self.network, Topology) else self.network
         return cost(collective, self.algorithms[collective], size_bytes, ranks, network)
 
@@ -515,7 +515,7 @@ def _with_work(
     for pattern, factor in change.faster.items():
         hit = np.array([fnmatchcase(name, pattern) for name in table.names], bool)
         if not hit.any():
-            raise NotFound(f"no event is named {pattern!r}", hint="`*` stands for any letters")
+            raise NotFound(f"no event matches {pattern!r}", hint="`*` matches any text")
         for at, each in enumerate(rank_activity):
             rows = each.rows[hit[table.name[each.rows]]]
             if each.has_device:
@@ -554,7 +554,7 @@ def _like_the_others(
     part = rank_activity[place].component
     others = [line for at, line in enumerate(lines) if at != place and rank_activity[at].component == part]
     if not others:
-        raise UsageError("a single rank is no straggler: there is none to compare it with")
+        raise UsageError("the trace has one rank, so there is no other to compare it with")
     mine = lines[place]
     keys = _progress(mine)
     known = [progress for progress in map(_progress, others) if keys.keys() <= progress.keys()]
@@ -565,7 +565,7 @@ def _like_the_others(
         places = np.concatenate(([0.0], np.interp(np.cumsum(mine.work), at[order], np.maximum.accumulate(to[order]))))
         work = np.diff(places)
     else:
-        notes.append("other ranks do not make the same calls: the straggler's work was scaled as a whole")
+        notes.append("other ranks make different calls: the straggler's work was scaled as a whole")
         work = mine.work * float(np.median([line.work.sum() for line in others]) / max(1.0, mine.work.sum()))
     begin = min(mine.begin, int(np.median([line.begin for line in others])))  # it came late to the trace as well
     return [line._replace(work=work, begin=begin) if line is mine else line for line in lines]
@@ -620,7 +620,7 @@ def _other_transfer(call: _Call, change: WhatIf, floors: Mapping[tuple[int, str]
         new = modelled_s(change.model, meetings, operation, size)
         old = modelled_s(change.measured_by, meetings, operation, size)
         if new is None:
-            notes.append(f"{operation} kept its measured time: its size or a model of it is not known")
+            notes.append(f"{operation} keeps its measured time: its size or cost model is unknown")
         else:
             wanted = longest * new / old if old else new / NS
     floor = min(longest, floors[(id(meetings), operation)])
@@ -639,19 +639,17 @@ def _with_ranks(plan: _Plan, ranks: int, change: WhatIf, notes: list[str]) -> _P
     old = len(plan.lines)
     groups = {call.meetings.members for call in plan.calls}
     if ranks < 1:
-        raise UsageError(f"a program cannot have {ranks} ranks")
+        raise UsageError(f"the number of ranks is {ranks}, expected at least 1")
     most = _MOST_PLACES // max(1, *(len(line.kind) for line in plan.lines))
     if ranks > most:
-        raise UsageError(
-            f"a replay of {ranks:,} ranks of this trace takes too long", hint=f"{most:,} ranks are possible"
-        )
+        raise UsageError(f"{ranks:,} ranks are too many to replay this trace", hint=f"use at most {most:,}")
     if any(len(members) != old for members in groups) or any(
         call.meetings.operation[call.row] == "point_to_point" or call.meetings.root[call.row] >= ranks
         for call in plan.calls
     ):
         raise UsageError(
-            "another number of ranks needs a trace where every collective is of all ranks",
-            hint="give a model of the parallel plan to `fairmile predict scaling` instead",
+            "--ranks needs a trace in which every collective involves all ranks",
+            hint="use `fairmile predict scaling` with a description of the model",
         )
     lines, columns = [], [at % old for at in range(ranks)]
     for at, source in enumerate(columns):
@@ -689,7 +687,7 @@ def _rank_factor(call: _Call, old: int, ranks: int, change: WhatIf, notes: list[
     operation, size = call.meetings.operation[call.row], int(call.meetings.bytes[call.row])
     if ranks < 2 or old < 2:
         if ranks >= 2:
-            notes.append("the trace is of one rank: what its collectives would cost between ranks is left out")
+            notes.append("the trace has one rank: the cost of collectives between ranks is not included")
         return 0.0
     model = change.model or change.measured_by
     per_node = -(-old // call.meetings.nodes)
@@ -698,7 +696,7 @@ def _rank_factor(call: _Call, old: int, ranks: int, change: WhatIf, notes: list[
     known = modelled_s(model, replace(call.meetings, size=old), operation, size)
     if new is not None and known:
         return new / known
-    notes.append("without a model of the network, transfers were scaled by the volume of a ring")
+    notes.append("without a network model, transfers were scaled by the volume of a ring algorithm")
     if operation in ("barrier", "other", "gather", "scatter", "point_to_point"):
         return 1.0
     return bus_factor(operation, ranks) / bus_factor(operation, old)

@@ -41,12 +41,12 @@ def _number(table: EventTable, ranks: Sequence[Array], group: str) -> list[str]:
         _by_key(table, ranks, zero)
         return []
     counts = ", ".join(f"{len(each)}" for each in calls[:8]) + (", …" if len(calls) > 8 else "")
-    about = f"the ranks of group {group!r} made different collectives ({counts})"
+    about = f"the ranks of group {group!r} ran different collectives ({counts})"
     if all(bool((table.step[rows] >= 0).any()) for rows in ranks):
         _by_key(table, ranks, [table.step[rows].astype(np.int64) for rows in ranks])
-        return [f"{about}: they are matched step by step"]
+        return [f"{about}: matched step by step"]
     _by_key(table, ranks, zero)
-    return [f"{about}: they are matched in their order, which may be wrong"]
+    return [f"{about}: matched in order, which may be wrong"]
 
 
 def _is_trusted(table: EventTable, ranks: Sequence[Array]) -> bool:

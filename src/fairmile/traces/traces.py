@@ -79,9 +79,7 @@ class Traces(Noun):
         measured_by, wanted = self._model(on), self._model(to or on)
         if named:
             if wanted is None:
-                raise UsageError(
-                    "an algorithm's time depends on the network", hint="name the system that was traced: --on SYSTEM"
-                )
+                raise UsageError("--algorithm needs the network of the traced system", hint="add --on SYSTEM")
             change = replace(change, model=AlgorithmModel(wanted.topology, named), measured_by=measured_by)
         elif to:
             change = replace(change, model=wanted, measured_by=measured_by)
@@ -102,9 +100,9 @@ class Traces(Noun):
         """
         target = Path(target)
         if to not in EXPORTS:
-            raise UsageError(f"there is no format {to!r} to write", hint=f"there are {', '.join(EXPORTS)}")
+            raise UsageError(f"no export format named {to!r}", hint=f"known: {', '.join(EXPORTS)}")
         if target.exists():
-            raise Conflict(f"{target} is there already", hint="choose another name")
+            raise Conflict(f"{target} already exists", hint="choose another name")
         if dry_run:
             return Exported([target], dry_run=True)
         table = read_traces(paths, format=format)
@@ -123,5 +121,5 @@ def _known(collective: str, algorithm: str) -> str:
     known = known_algorithms(collective)
     if algorithm not in known:
         hint = did_you_mean(algorithm, known) or f"known: {', '.join(known)}"
-        raise UsageError(f"there is no algorithm named {algorithm!r} for {collective}", hint=hint)
+        raise UsageError(f"no algorithm named {algorithm!r} for {collective}", hint=hint)
     return algorithm

@@ -84,6 +84,6 @@ def _codec(encoding: str, where: str) -> Codec:
 
 def _unreadable(where: str, encoding: str) -> FairmileError:
     return Unsupported(
-        f"{where} sends the file with Content-Encoding {encoding!r}, though asked for none",
+        f"{where} sends the file with Content-Encoding {encoding!r}, although none was requested",
         hint="ask its owner to serve the file as it is, or fetch it with a program: curl+https://…",
     )

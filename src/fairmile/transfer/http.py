@@ -268,7 +268,7 @@ class Client:
                 if attempt + 1 == self._context.settings.retries:
                     raise
                 time.sleep(pause_s(attempt, error))
-        raise AssertionError("at least one attempt is made")
+        raise AssertionError("attempts must be at least 1")
 
     def _exchange(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Connection, Answer]:
         """Send a request and follow redirects; the body of the answer is still to be read."""
@@ -328,9 +328,9 @@ class Client:
             text = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
             data = (text + "\r\n").encode("utf-8")
         except UnicodeEncodeError as error:
-            raise UsageError(f"{shown_address(url)!r} holds half a character") from error
+            raise UsageError(f"{shown_address(url)!r} contains half a character") from error
         if not text.count("\r") == text.count("\n") == len(lines) + 1 or "\0" in text:
-            raise UsageError(f"{shown_address(url)}: a header would hold a line break")
+            raise UsageError(f"{shown_address(url)}: a header would contain a line break")
         return endpoint, data
 
     def _log_in(self, url: str) -> bool:
@@ -420,7 +420,7 @@ class Client:
             tls = ssl.create_default_context(cafile=file, capath=folder)
         except OSError as error:
             raise UsageError(
-                f"SSL_CERT_FILE: {file} holds no certificates: {error.strerror}", hint="fix or unset the variable"
+                f"SSL_CERT_FILE: {file} has no certificates: {error.strerror}", hint="fix or unset the variable"
             ) from error
         tls.set_alpn_protocols(["http/1.1"])
         return tls

@@ -40,7 +40,9 @@ def parse_limit(text: str) -> list[Rule]:
         if match is None or not rate:
             raise UsageError(f"{text!r} is not a limit", hint="write `20 MB/s` or `20 MB/s 08:00-18:00, 200 MB/s`")
         if match["from"] and _minute(match["from"]) == _minute(match["to"]):
-            raise UsageError(f"{part.strip()!r} is empty: it ends when it begins", hint="write 00:00-24:00 for always")
+            raise UsageError(
+                f"{part.strip()!r} is empty: its start and end are the same", hint="write 00:00-24:00 for always"
+            )
         bytes_per_s = None if rate.lower() in ("none", "unlimited") else _rate(rate)
         rules.append(
             Rule(bytes_per_s, _minute(match["from"]), _minute(match["to"])) if match["from"] else Rule(bytes_per_s)
@@ -54,7 +56,7 @@ def _rate(text: str) -> float:
         raise UsageError(f"{text!r} is not a rate", hint="write it as in `20 MB/s`")
     rate = parse_size(size.strip())
     if rate <= 0:
-        raise UsageError(f"the rate {text!r} would never end", hint="give a rate above zero, or `none`")
+        raise UsageError(f"the rate {text!r} is zero", hint="give a rate above zero, or `none`")
     return float(rate)
 
 

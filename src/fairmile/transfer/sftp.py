@@ -67,7 +67,7 @@ class SftpLocation(NamedTuple):
             )
         if match["password"]:
             raise UsageError(
-                f"{shown_address(address)!r} holds a password, which does not belong in an address",
+                f"{shown_address(address)!r} contains a password, which must not be part of an address",
                 hint="give ssh a key (ssh-copy-id installs it); a password of rsync goes into ~/.netrc",
             )
         try:
@@ -75,7 +75,7 @@ class SftpLocation(NamedTuple):
         except UnicodeEncodeError:
             path = b"\0"
         if b"\0" in path:
-            raise UsageError(f"{shown_address(address)!r} holds characters that no path can have")
+            raise UsageError(f"{shown_address(address)!r} contains characters that are not allowed in a path")
         if path == b"/~" or path.startswith(b"/~/"):
             path = path[3:] or b"."
         return cls(scheme.lower(), user, match["host"].strip("[]"), match["port"] or "", path or b".")
@@ -245,7 +245,7 @@ class Session:
 
     def broken_rules(self, what: str) -> SystemFailure:
         return SystemFailure(
-            f"{self.server.host} does not speak sftp as it should: it {what}",
+            f"{self.server.host} violates the sftp protocol: it {what}",
             hint="login scripts there must print nothing without a terminal",
         )
 

@@ -85,7 +85,7 @@ class Connection:
             sock.close()
             if verdict := getattr(error, "verify_message", ""):  # of an ssl.SSLCertVerificationError
                 raise SystemFailure(
-                    f"{end} shows a certificate that cannot be trusted: {verdict}",
+                    f"the certificate of {end} cannot be trusted: {verdict}",
                     hint="check the address and the clock; SSL_CERT_FILE names another set of authorities",
                 ) from error
             raise Transient(f"cannot talk to {end}: {_why(error)}") from error
@@ -134,7 +134,7 @@ class Connection:
             if any(each.strip() not in ("chunked", "identity", "") for each in coding.split(",")):
                 self.close()
                 raise SystemFailure(
-                    f"{self.endpoint} sends the transfer encoding {coding[:60]!r}, though asked for none"
+                    f"{self.endpoint} sends the transfer encoding {coding[:60]!r}, although none was requested"
                 )
             self._left, self._chunked = (0, True) if "chunked" in coding else (None, False)
         elif "content-length" in headers:

@@ -55,7 +55,7 @@ def test_a_byte_that_flipped_anywhere_is_noticed(tmp_path: Path) -> None:
         broken = bytearray(whole)
         broken[place] ^= 1
         file.write_bytes(broken)
-        with pytest.raises(Integrity, match=r"c\.pt is damaged: its bytes are not what its digest says") as caught:
+        with pytest.raises(Integrity, match=r"c\.pt is damaged: its content does not match its digest") as caught:
             checkpoints.load(file)
         assert "remove" in (caught.value.hint or "")
 
@@ -98,13 +98,13 @@ def test_a_file_of_something_else_is_told_apart(tmp_path: Path) -> None:
         checkpoints.load(tmp_path / "list.pt")
     with pytest.raises(Integrity, match=r"text\.pt is damaged: it cannot be read"):
         checkpoints.load(tmp_path / "text.pt")
-    with pytest.raises(NotFound, match="there is no checkpoint"):
+    with pytest.raises(NotFound, match="no such file: "):
         checkpoints.load(tmp_path / "none.pt")
 
 
 def test_weights_of_another_model_are_named(tmp_path: Path) -> None:
     model, file = torch.nn.Linear(3, 2), tmp_path / "w.pt"
-    with pytest.raises(UsageError, match=r"w\.pt is of another model: it lacks bias and has gain that this one"):
+    with pytest.raises(UsageError, match=r"w\.pt belongs to another model: it lacks bias and has gain that this model"):
         checkpoints.check_weights({"weight": torch.zeros(2, 3), "gain": torch.zeros(1)}, model, file)
     with pytest.raises(UsageError, match=r"weight has the shape \(2, 4\), expected \(2, 3\)"):
         checkpoints.check_weights({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, model, file)

@@ -68,7 +68,7 @@ def test_the_sentence_says_what_is_needed_and_what_fits() -> None:
 @pytest.mark.parametrize(
     ("name", "fit", "text", "hint"),
     [
-        ("batch_size", Fit(0, 0), "not even one sample does", "checkpoint_activations=true"),
+        ("batch_size", Fit(0, 0), "not even one sample fits", "checkpoint_activations=true"),
         ("batch_size", None, "does not fit on cuda:0", "accumulate"),
         ("eval_batch_size", Fit(9 * GIB, 5), "the largest batch that fits is about 5", "-p eval_batch_size=5"),
     ],

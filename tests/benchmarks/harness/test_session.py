@@ -37,7 +37,7 @@ def test_outside_of_a_run_defaults_hold(tmp_path: Path) -> None:
 
 
 def test_data_that_is_not_there_is_told(tmp_path: Path, environ: dict[str, str]) -> None:
-    with pytest.raises(NotFound, match="there is no data at /nowhere"):
+    with pytest.raises(NotFound, match="no data at /nowhere"):
         Session.of("quake", {**environ, "FAIRMILE_INPUT_DATA": "/nowhere"}, tmp_path)
 
 
@@ -101,14 +101,14 @@ class TestPreparedData:
     def test_needs_a_folder_with_files(self, tmp_path: Path, environ: dict[str, str]) -> None:
         (tmp_path / "empty").mkdir()
         session = Session.of("quake", {**environ, "FAIRMILE_INPUT_DATA": str(tmp_path / "empty")}, tmp_path)
-        with pytest.raises(UsageError, match="holds no file"):
+        with pytest.raises(UsageError, match="has no files"):
             session.prepared({}, lambda folder: None)
 
 
 class TestAReport:
     RESULTS = Results(
         benchmark="Quake",
-        data="a made-up catalog",
+        data="a synthetic catalog",
         metric=Metric("nnse", "higher"),
         scores=[
             Score("trivial", "mean", {"nnse": 0.5}),
@@ -126,7 +126,7 @@ class TestAReport:
         Session.of("quake", environ, tmp_path).report(self.RESULTS)
         lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line]
         assert lines == [
-            "Quake on a made-up catalog, seed 3",
+            "Quake on a synthetic catalog, seed 3",
             "                   nnse    skill",
             "mean (trivial)     0.5",
             "ridge (classical)  0.61    0.2",

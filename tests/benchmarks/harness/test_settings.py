@@ -55,14 +55,19 @@ def test_a_parameter_becomes_what_its_field_is(name: str, value: object, expecte
 @pytest.mark.parametrize(
     ("name", "value", "message", "hint"),
     [
-        ("epoch", 3, "there is no parameter 'epoch'", "did you mean 'epochs'?"),
+        ("epoch", 3, "no parameter named 'epoch'", "did you mean 'epochs'?"),
         ("epochs", "many", "parameter epochs: expected a whole number, found 'many'", None),
         ("epochs", 2.5, "parameter epochs: expected a whole number, found 2.5", None),
         ("epochs", True, "parameter epochs: expected a whole number, found True", None),
         ("compile", "perhaps", "parameter compile: expected true or false, found 'perhaps'", None),
         ("grid", "8,x", "parameter grid: expected a whole number, found 'x'", None),
-        ("case", "hot", "parameter case: 'hot' is none of warm, cold", None),
-        ("precision", "bf17", "parameter precision: 'bf17' is none of fp32, tf32, bf16, fp16", "did you mean 'bf16'?"),
+        ("case", "hot", "parameter case: 'hot' is not one of warm, cold", None),
+        (
+            "precision",
+            "bf17",
+            "parameter precision: 'bf17' is not one of fp32, tf32, bf16, fp16",
+            "did you mean 'bf16'?",
+        ),
         ("epochs", 0, "parameter epochs: expected at least 1, found 0", None),
         ("share", 1.5, "parameter share: expected at most 1, found 1.5", None),
         ("share", -1, "parameter share: expected at least 0, found -1", None),

@@ -144,5 +144,5 @@ def test_the_copy_says_where_it_came_from(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="there is no folder"):
+    with pytest.raises(NotFound, match="no such folder"):
         staged(tmp_path / "none", "auto", {})

@@ -242,8 +242,8 @@ def test_channels_last_is_the_layout_of_images_and_volumes_alone() -> None:
 def test_what_cannot_be_had_is_one_sentence() -> None:
     cases: list[tuple[dict[str, Any], Ranks, type[Exception], str]] = [
         ({"precision": "fp16"}, Ranks(), UsageError, "precision fp16 needs a GPU"),
-        ({}, TWO, UsageError, "strategy single is one process, and the launcher started 2"),
-        ({"strategy": "fsdp", "channels_last": True}, TWO, UsageError, "it cannot have channels_last"),
+        ({}, TWO, UsageError, "strategy single uses one process, but the launcher started 2"),
+        ({"strategy": "fsdp", "channels_last": True}, TWO, UsageError, "channels_last is not possible"),
     ]
     for params, ranks, kind, said in cases:
         with pytest.raises(kind, match=said) as failed:
@@ -265,13 +265,13 @@ def test_a_strategy_whose_library_is_missing_says_how_to_install_it(
 
 
 def test_a_device_that_is_not_there_is_said() -> None:
-    with pytest.raises(UsageError, match="'gpu' is no device"):
+    with pytest.raises(UsageError, match="'gpu' is not a device"):
         pick_device("gpu", Ranks())
-    with pytest.raises(UsageError, match="there is no 'meta' here"):
+    with pytest.raises(UsageError, match="no 'meta' on this machine"):
         pick_device("meta", Ranks())
     if not torch.cuda.is_available():
         assert pick_device("auto", Ranks()) == torch.device("cpu")
-        with pytest.raises(UsageError, match="there is no GPU for 'cuda:1'"):
+        with pytest.raises(UsageError, match="no GPU for 'cuda:1'"):
             pick_device("cuda:1", Ranks())
 
 
@@ -319,6 +319,6 @@ def test_ranks_meet_where_the_scheduler_says(tmp_path: Path) -> None:
     hosts.write_text("p1\np1\np2\np2\n")
     assert meeting_point(four, {"PBS_NODEFILE": str(hosts), "PBS_JOBID": "42.server"}) == ("p1", 10042)
     assert meeting_point(TWO, {})[0] == "127.0.0.1"
-    with pytest.raises(UsageError, match="nothing says on which node the first of 4 ranks runs") as failed:
+    with pytest.raises(UsageError, match="MASTER_ADDR is not set, so 4 ranks cannot find the first one") as failed:
         meeting_point(four, {})
     assert "MASTER_ADDR" in str(failed.value.hint)

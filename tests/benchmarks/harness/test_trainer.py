@@ -214,7 +214,7 @@ def test_a_loss_that_is_no_number_ends_the_training_with_epoch_and_step(tmp_path
     task = SmallTask()
     good = task.loss
     task.loss = lambda *given: good(*given) * (math.nan if task.losses == 9 else 1)  # type: ignore[method-assign]
-    with pytest.raises(RunFailed, match=r"no finite number any more since epoch 2, step 9$"):
+    with pytest.raises(RunFailed, match=r"the loss is not finite since epoch 2, step 9$"):
         fit(task, session(tmp_path))
     assert checkpoints.load(tmp_path / checkpoints.FILE).epoch == 1
     assert '"status": "aborted"' in (tmp_path / "mllog.txt").read_text()
@@ -251,17 +251,17 @@ def test_training_starts_from_weights_that_are_given(tmp_path: Path) -> None:
 def test_bad_checkpoints_are_one_sentence_each(tmp_path: Path) -> None:
     fit(SmallTask(epochs=1), session(tmp_path))
     file = tmp_path / checkpoints.FILE
-    with pytest.raises(UsageError, match=r"checkpoint\.pt is of another model: 0\.weight has the shape \(8, 6\)"):
+    with pytest.raises(UsageError, match=r"checkpoint\.pt belongs to another model: 0\.weight has the shape \(8, 6\)"):
         fit(SmallTask(hidden=5, checkpoint=str(file)), session(tmp_path / "other"))
-    with pytest.raises(UsageError, match="is of another model"):
+    with pytest.raises(UsageError, match="belongs to another model"):
         fit(SmallTask(hidden=5), session(tmp_path, is_resumed=True))
-    with pytest.raises(UsageError, match="cannot go on with optimizer sgd, as it began with adam"):
+    with pytest.raises(UsageError, match="cannot resume with optimizer sgd: the training started with adam"):
         fit(SmallTask(optimizer="sgd"), session(tmp_path, is_resumed=True))
-    with pytest.raises(NotFound, match=r"there is no checkpoint .*nowhere\.pt"):
+    with pytest.raises(NotFound, match=r"no such file: .*nowhere\.pt"):
         fit(SmallTask(checkpoint=str(tmp_path / "nowhere.pt")), session(tmp_path / "other"))
-    with pytest.raises(NotFound, match=r"there is no checkpoint nowhere\.pt") as caught:
+    with pytest.raises(NotFound, match=r"no such file: nowhere\.pt") as caught:
         fit(SmallTask(checkpoint="nowhere.pt"), session(tmp_path / "other"))
-    assert "whole path" in (caught.value.hint or "")
+    assert "absolute path" in (caught.value.hint or "")
     with pytest.raises(UsageError, match="inference needs weights"):
         fit(SmallTask(work="inference"), session(tmp_path / "empty"))
     file.write_bytes(file.read_bytes()[:-100])

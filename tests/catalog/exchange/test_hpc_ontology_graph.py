@@ -85,7 +85,7 @@ def test_blank_nodes_get_the_same_names_each_time() -> None:
 
 @pytest.mark.parametrize("text", ["ex:a hpc:p", "ex:a nope:p 1 .", "<relative> hpc:p 1 .", "{}"])
 def test_broken_turtle_is_refused_with_file_and_line(text: str) -> None:
-    with pytest.raises(InvalidDocument, match="is no Turtle") as caught:
+    with pytest.raises(InvalidDocument, match="is not Turtle") as caught:
         graph(text)
     assert caught.value.problems[0].file == "x.ttl"
     assert caught.value.problems[0].line == 2

@@ -100,7 +100,7 @@ def test_what_is_no_asset_is_not_recognised_and_refused_by_name() -> None:
 def test_json_of_no_known_format_is_answered_with_the_formats() -> None:
     with pytest.raises(InvalidDocument) as error:
         read(document({"a": 1}))
-    assert error.value.message == "x.json: is in no format that is known here"
+    assert error.value.message == "x.json: is not in a known format"
     for name in ("card", "croissant", "schemaorg", "datacite"):
         assert name in str(error.value.hint)
 

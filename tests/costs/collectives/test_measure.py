@@ -130,12 +130,12 @@ def test_a_plan_says_what_would_be_started() -> None:
     ("arguments", "told"),
     [
         ({"backend": "smoke", "ranks": [2]}, "no backend named 'smoke'"),
-        ({"backend": "gloo", "ranks": [1]}, "cannot be measured"),
-        ({"backend": "gloo", "ranks": []}, "cannot be measured"),
+        ({"backend": "gloo", "ranks": [1]}, "expected 2 or more"),
+        ({"backend": "gloo", "ranks": []}, "expected 2 or more"),
         ({"backend": "gloo", "ranks": [2], "collectives": ["all_broken"]}, "no collective named"),
-        ({"backend": "gloo", "ranks": [2], "sizes": ["0"]}, "no bytes"),
+        ({"backend": "gloo", "ranks": [2], "sizes": ["0"]}, "0 bytes"),
         ({"backend": "gloo", "ranks": [2], "sizes": ["many"]}, "many"),
-        ({"backend": "gloo", "ranks": [2], "seconds": 0}, "too few"),
+        ({"backend": "gloo", "ranks": [2], "seconds": 0}, "expected more than 0"),
     ],
 )
 def test_bad_words_are_told_before_anything_starts(arguments: dict[str, Any], told: str) -> None:
@@ -155,8 +155,8 @@ class Answers:
 
 def test_ranks_that_fail_are_told_with_their_last_words() -> None:
     with pytest.raises(RunFailed, match="NCCL needs NVIDIA GPUs") as found:
-        measure_collectives("nccl", [2], runner=Answers(3, "error: NCCL needs NVIDIA GPUs, and torch sees none here\n"))
-    assert "torch sees none" in str(found.value.hint)
+        measure_collectives("nccl", [2], runner=Answers(3, "error: NCCL needs NVIDIA GPUs, but torch finds none\n"))
+    assert "torch finds none" in str(found.value.hint)
     with pytest.raises(RunFailed, match="exit code 9"):
         measure_collectives("gloo", [2], runner=Answers(9, "boom"))
 
@@ -168,7 +168,7 @@ def test_an_mpirun_that_refuses_root_is_explained(monkeypatch: pytest.MonkeyPatc
         measure_collectives("mpi", [2], runner=Answers(1, refusal))
     assert "OMPI_ALLOW_RUN_AS_ROOT=1" in str(found.value.hint)
     monkeypatch.setattr(measuring.shutil, "which", lambda name: None)
-    with pytest.raises(SystemFailure, match="no mpirun"):
+    with pytest.raises(SystemFailure, match="mpirun was not found"):
         measure_collectives("mpi", [2])
 
 

@@ -55,7 +55,7 @@ def test_some_of_eight_v100_form_fewer_rings() -> None:
 def test_one_rank_needs_no_time_and_bad_numbers_are_told() -> None:
     model = CollectiveModel.from_partition(BOOSTER)
     assert model.time_s("all-reduce", 1e9, 1) == 0
-    with pytest.raises(UsageError, match="4 ranks cannot be spread over 8 nodes"):
+    with pytest.raises(UsageError, match="cannot place 4 ranks on 8 nodes"):
         model.time_s("all_reduce", 1, 4, nodes=8)
     with pytest.raises(UsageError, match="no collective"):
         model.time_s("all_broken", 1, 4)

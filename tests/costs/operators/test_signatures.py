@@ -81,7 +81,7 @@ def test_equal_neighbours_are_counted() -> None:
     "text", ["", "aten.add", "aten.add.Tensor|f32[2|[[]]", "aten.add.Tensor|f32[2]|{", "a|f32[2]|[]"]
 )
 def test_a_text_that_is_no_signature_says_so(text: str) -> None:
-    with pytest.raises(Integrity, match="is no operator's signature"):
+    with pytest.raises(Integrity, match="is not an operator signature"):
         read_signature(text)
 
 
@@ -101,7 +101,7 @@ def test_a_damaged_list_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     write_candidates([Candidate(ADD, ("a",))], path)
     path.write_text(path.read_text() + "[1, 2]\n")
-    with pytest.raises(Integrity, match=r"list.jsonl:2 is no operator"):
+    with pytest.raises(Integrity, match=r"list.jsonl:2: not an operator"):
         read_candidates(path)
     with pytest.raises(NotFound):
         read_candidates(tmp_path / "nothing.jsonl")

@@ -35,7 +35,7 @@ def test_a_table_that_is_none_says_so(tmp_path: Path) -> None:
         read_rows(tmp_path / "none.csv")
     path = tmp_path / "h200.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(Integrity, match="is no table of measured operators"):
+    with pytest.raises(Integrity, match="is not a table of measured operators"):
         read_rows(path)
     packed = tmp_path / "h200.csv.gz"
     write_table(packed, ROWS, ABOUT)
@@ -48,5 +48,5 @@ def test_a_bad_row_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "h200.csv"
     append_rows(path, ROWS)
     path.write_text(path.read_text().replace("12.5", "fast"))
-    with pytest.raises(Integrity, match=r"h200.csv:2 is no measured operator"):
+    with pytest.raises(Integrity, match=r"h200.csv:2: not a measured operator"):
         read_rows(path)

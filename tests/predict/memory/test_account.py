@@ -201,7 +201,7 @@ def test_what_is_told_of_a_step_that_is_squeezed_in_is_what_the_device_then_show
     assert sum(tight.breakdown.values()) == tight.device_used_bytes
     assert max(point.reserved_bytes for point in tight.timeline) <= 150 * MIB
     assert tight.retries_per_step > 0
-    assert f"{tight.retries_per_step} times a step" in tight.squeeze or "once a step" in tight.squeeze
+    assert f"{tight.retries_per_step} times per step" in tight.squeeze or "once per step" in tight.squeeze
     failed = account(make.trace(), H200, limit_bytes=roomy.context_bytes + 100 * MIB)
     assert not failed.fits and failed.squeeze == ""
 
@@ -221,7 +221,7 @@ def test_options_of_the_allocator_change_what_is_reserved() -> None:
 def test_a_trace_that_gives_back_what_is_not_there_is_refused() -> None:
     trace = training()
     broken = replace(trace, events=[*trace.events[:3], (StepEvent.FREE, 77, 0), *trace.events[3:]])
-    with pytest.raises(Integrity, match="gives back block 77"):
+    with pytest.raises(Integrity, match="frees block 77"):
         account(broken, H200)
 
 
@@ -264,7 +264,7 @@ def test_where_not_even_the_smallest_fits_it_is_said() -> None:
 
 
 def test_a_multiple_above_the_most_is_refused() -> None:
-    with pytest.raises(UsageError, match="no batch lies between 8 and 4"):
+    with pytest.raises(UsageError, match="no batch size is a multiple of 8 and at most 4"):
         largest_batch(linear, multiple=8, most=4)
 
 

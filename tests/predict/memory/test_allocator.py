@@ -205,10 +205,10 @@ def test_settings_are_read_as_the_environment_states_them() -> None:
         ("expandable_segments", "is not NAME:VALUE"),
         ("expandable_segments:yes", "True or False, not 'yes'"),
         ("max_split_size_mb:20", "above 20, not '20'"),
-        ("garbage_collection_threshold:1.5", "between 0 and 1, not at '1.5'"),
-        ("roundup_power2_divisions:3", "'3' in roundup_power2_divisions is no power of two"),
+        ("garbage_collection_threshold:1.5", "between 0 and 1, not '1.5'"),
+        ("roundup_power2_divisions:3", "'3' in roundup_power2_divisions is not a power of two"),
         ("roundup_power2_divisions:[256]", "'256' in roundup_power2_divisions is not SIZE_MB:DIVISIONS"),
-        ("split:1", "'split' is no setting"),
+        ("split:1", "unknown setting 'split'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(text: str, why: str) -> None:

@@ -269,7 +269,7 @@ def test_libraries_and_context_are_those_of_the_device_as_of_a_traced_step() -> 
     assert there.breakdown["workspace"] == 2 * 8_519_680 + MIB
     assert here.breakdown["context"] > there.breakdown["context"]
     assert not any("not measured" in note for note in here.notes)
-    told = "workspaces and context of NVIDIA A100-SXM4-40GB were not measured: rules of other devices were taken"
+    told = "workspaces and context of NVIDIA A100-SXM4-40GB were not measured; those of other devices are used"
     assert told in there.notes
 
 
@@ -295,7 +295,7 @@ def test_slack_is_a_share_of_what_is_allocated_and_said_to_be_an_estimate() -> N
     assert form.breakdown["slack"] == pytest.approx(0.09 * form.peak_allocated_bytes, rel=1e-6)
     assert form.peak_reserved_bytes == form.peak_allocated_bytes + form.breakdown["slack"]
     assert form.footprint.slack_share == 0.09
-    assert form.notes[0].startswith("slack is an estimate: measured steps of this kind had 2% to 22%")
+    assert form.notes[0].startswith("slack is an estimate: similar measured steps reserved 2% to 22%")
 
 
 @pytest.mark.skipif(not TRUTH.is_file(), reason=f"measured peaks are not here: {TRUTH}")

@@ -23,8 +23,8 @@ RESNET: dict[str, Any] = {
     ("said", "words"),
     [
         ({**GPT2, "hiden": 3}, "hiden: Extra inputs"),
-        ({**GPT2, "heads": 7}, "hidden, 768, is no multiple of heads, 7"),
-        ({**GPT2, "kv_heads": 5}, "no multiple of kv_heads"),
+        ({**GPT2, "heads": 7}, r"hidden \(768\) is not a multiple of heads \(7\)"),
+        ({**GPT2, "kv_heads": 5}, "not a multiple of kv_heads"),
         ({**GPT2, "optimizer": "adan"}, "no optimizer named 'adan'"),
         ({**GPT2, "batch": 0}, "batch: Input should be greater"),
         ({"kind": "tree"}, "tree"),
@@ -51,11 +51,11 @@ def test_a_wrong_field_of_a_file_is_named_with_its_line() -> None:
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ({"kind": "tree"}, "kind is one of transformer, cnn, rnn, gnn"),
+        ({"kind": "tree"}, "set kind to one of transformer, cnn, rnn, gnn"),
         ({**GPT2, "hiden": 3}, "did you mean hidden?"),
-        ({**GPT2, "colour": 3}, "a transformer is described by batch, "),
+        ({**GPT2, "colour": 3}, "fields of a transformer: batch, "),
         ({**GPT2, "batch": -4}, "change it in the file, or with -a batch=VALUE"),
-        ({each: GPT2[each] for each in GPT2 if each != "hidden"}, "say it in the file, or with -a hidden=VALUE"),
+        ({each: GPT2[each] for each in GPT2 if each != "hidden"}, "set it in the file, or with -a hidden=VALUE"),
     ],
 )
 def test_the_hint_fits_what_is_wrong(said: dict[str, Any], hint: str) -> None:

@@ -194,7 +194,7 @@ def test_parameters_outside_pass_for_forward_and_for_backward_of_each_micro_batc
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"zero": 4}, "no ZeRO stage 4"),
+        ({"zero": 4}, "ZeRO stage is 4"),
         ({"data": 0}, "data of a layout is 0"),
         ({"parameters_on": "host"}, "only sharded parameters"),
         ({"interleave": 2}, "need a pipeline"),
@@ -206,7 +206,7 @@ def test_a_layout_that_cannot_be_is_refused_in_a_sentence(said: dict[str, object
 
 
 def test_more_stages_than_units_are_refused() -> None:
-    with pytest.raises(UsageError, match="5 stages needs as many units, the model has 4"):
+    with pytest.raises(UsageError, match="5 stages needs 5 layers or more, but the model has 4"):
         rank_memory(FOUR, Layout(pipeline=5))
 
 

@@ -76,7 +76,7 @@ def test_numbers_of_gpus_where_nothing_fits_say_why_and_are_no_base() -> None:
     assert _efficiencies(curve)[1:] == pytest.approx([1.0, 1.0])
     assert curve.worth_up_to == 4
     uneven = scaling_curve(Told({3: 0.0}, tried=0), NodeModel(), [3], batch=8)
-    assert "cannot be shared evenly by 3 GPUs" in uneven.rows[0].reason
+    assert "evenly among 3 GPUs" in uneven.rows[0].reason
     assert uneven.worth_up_to is None
 
 
@@ -186,7 +186,7 @@ def test_numbers_of_gpus_are_named_one_by_one_or_by_a_range_that_doubles(text: s
 
 @pytest.mark.parametrize("text", ["", "0", "8..4", "1..", "four", "1,,2", "-1", "1..99999999", "²"])
 def test_what_names_no_gpus_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="names no number of GPUs"):
+    with pytest.raises(UsageError, match=r"is not a (number|range) of GPUs"):
         parse_gpus(text)
 
 
@@ -203,9 +203,9 @@ def test_a_faster_device_trains_faster_and_an_unknown_one_is_told() -> None:
 
 def test_a_goal_that_cannot_be_is_told() -> None:
     for wrong in ({"samples": 0.0}, {"samples": float("nan")}, {"samples": 1.0, "price_per_gpu_hour": -1.0}):
-        with pytest.raises(UsageError, match="cannot be the"):
+        with pytest.raises(UsageError, match=r"expected (a number above 0|0 or more)"):
             Goal(**wrong)
-    with pytest.raises(UsageError, match="without the samples"):
+    with pytest.raises(UsageError, match="needs the number of samples"):
         Goal(price_per_gpu_hour=2.0)
 
 
@@ -214,8 +214,8 @@ def test_more_gpus_than_the_machine_or_a_job_has_are_noted() -> None:
     step = OneGpuStep(0.1, 128)
     notes = {count: predict_scaling(RESNET.footprint, step, small, [1, count]).notes for count in (16, 32, 64)}
     assert not any("more than" in note for note in notes[16])
-    assert any("32 GPUs are more than the 16 that one job gets" in note for note in notes[32])
-    assert any("64 GPUs are more than the 32 of the partition" in note for note in notes[64])
+    assert any("32 GPUs exceed the limit of 16 per job" in note for note in notes[32])
+    assert any("the partition has 32 GPUs" in note for note in notes[64])
 
 
 def test_efficiency_above_all_is_explained() -> None:
@@ -243,12 +243,12 @@ def test_a_description_keeps_its_recomputation_and_only_trains() -> None:
     said = Transformer(batch=4, layers=24, hidden=1024, heads=16, seq=512, vocab=50257, recompute="full")
     plan = predict_transformer_scaling(said, PARTITION, [8], batch=64).rows[0].plan
     assert plan is not None and plan.layout.recompute == "full"
-    with pytest.raises(UsageError, match="only training"):
+    with pytest.raises(UsageError, match="for training only"):
         predict_transformer_scaling(said.model_copy(update={"training": False}), PARTITION, [8])
 
 
 def test_a_device_without_units_for_bf16_is_told_of() -> None:
     said = Transformer(batch=1, layers=2, hidden=256, heads=4, seq=128, vocab=1000, precision="bf16")
     old = Partition(gpu=Gpu(count=4, model="Tesla V100", memory_gib=16), interconnect="InfiniBand EDR")
-    assert any("no units for bf16" in note for note in predict_transformer_scaling(said, old, [4]).notes)
+    assert any("no bf16 units" in note for note in predict_transformer_scaling(said, old, [4]).notes)
     assert not any("bf16" in note for note in predict_transformer_scaling(said, PARTITION, [4]).notes)

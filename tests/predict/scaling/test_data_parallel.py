@@ -152,7 +152,7 @@ def test_tensors_of_a_traced_model_are_not_split() -> None:
 
 @pytest.mark.parametrize("said", [{"step_time_s": 0.0, "batch": 1}, {"step_time_s": 1.0, "batch": 0}])
 def test_a_step_of_no_time_or_no_samples_is_refused(said: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="both must be positive"):
+    with pytest.raises(UsageError, match="expected positive numbers"):
         OneGpuStep(**said)  # type: ignore[arg-type]
 
 
@@ -162,7 +162,7 @@ def test_shares_beyond_the_whole_step_are_refused() -> None:
 
 
 def test_no_step_at_all_is_refused() -> None:
-    with pytest.raises(UsageError, match="nothing to scale"):
+    with pytest.raises(UsageError, match="at least one step on one GPU"):
         DataParallelModel(_footprint(), [], Flat(), NodeModel())
 
 

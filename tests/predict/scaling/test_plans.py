@@ -142,7 +142,7 @@ def test_offload_is_tried_where_it_is_allowed() -> None:
 
 
 def test_no_gpus_or_no_samples_cannot_be_planned() -> None:
-    with pytest.raises(UsageError, match="cannot be planned"):
+    with pytest.raises(UsageError, match="expected at least one of each"):
         list(enumerate_layouts(0, 1, [1], [1], Choices()))
 
 

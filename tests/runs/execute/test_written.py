@@ -64,7 +64,7 @@ def test_a_damaged_event_file_is_noted_and_the_run_stays_done(runs: Runs) -> Non
     run = runs.run([sys.executable, "-c", "open('x.tfevents', 'wb').write(b'no records at all')"], watch_s=0)
     assert run.state == "done"
     assert run.notes == [
-        "the TensorBoard event file x.tfevents is read only in part: the checksum of the length of record 1 is wrong"
+        "the TensorBoard event file x.tfevents was read only in part: the checksum of the length of record 1 is wrong"
     ]
 
 

@@ -108,7 +108,7 @@ def test_a_trial_lost_with_its_worker_is_reaped_and_done_once_more(tmp_path):
     assert [each.state for each in study.trials()] == ["running"]
     assert study.reap(lambda worker: worker == "me") == 0
     assert study.reap(lambda worker: False) == 1 and study.waiting() == 1
-    assert [each.state for each in study.trials()] == ["failed"] and "me is gone" in study.reasons()[0]
+    assert [each.state for each in study.trials()] == ["failed"] and "me died" in study.reasons()[0]
     work(study, learning)
     assert study.waiting() == 0
     states = [each.state for each in study.trials()]
@@ -139,7 +139,7 @@ def _interrupted(trial, report):
 
 def test_only_one_process_works_at_a_time(tmp_path):
     def second(trial, report):
-        with pytest.raises(Conflict, match="another process works on this study"):
+        with pytest.raises(Conflict, match="another process is running this study"):
             work(engine(tmp_path, trials=1), learning)
         return learning(trial, report)
 

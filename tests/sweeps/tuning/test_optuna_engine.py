@@ -261,9 +261,9 @@ class TestOutcomes:
     @pytest.mark.parametrize(
         ("values", "reason"),
         [
-            ((float("nan"),), "loss is nan, which is no finite number"),
-            ((float("inf"),), "loss is inf, which is no finite number"),
-            ((), "it gave 0 values for 1 objectives"),
+            ((float("nan"),), "loss is nan, expected a finite number"),
+            ((float("inf"),), "loss is inf, expected a finite number"),
+            ((), "it returned 0 values for 1 objectives"),
         ],
     )
     def test_a_value_that_cannot_be_compared_fails_its_trial(self, tmp_path, values, reason):
@@ -441,7 +441,7 @@ class TestManyProcesses:
         assert study.reap(lambda worker: worker != victim or _lives(worker)) == 1
         assert study.reap(lambda worker: True) == 0
         assert study.trials()[lost.number].state == "failed"
-        assert study.reasons()[lost.number] == f"its worker {victim} is gone"
+        assert study.reasons()[lost.number] == f"its worker {victim} died"
 
         work(study, lambda trial, _: Outcome("done", (trial.params["x"] ** 2,)))
         after = study.trials()
@@ -472,8 +472,8 @@ class TestManyProcesses:
         def suspended(trial, report):
             if trial.number == 0:
                 assert engine(tmp_path, trials=1).reap(lambda worker: False) == 1
-                assert "taken for lost" in report(1, 0.5)
-                assert "taken for lost" in report(2, 0.5)
+                assert "seemed lost" in report(1, 0.5)
+                assert "seemed lost" in report(2, 0.5)
             return bowl(trial, report)
 
         work(study, suspended)
@@ -487,7 +487,7 @@ class TestManyProcesses:
         study = engine(tmp_path, axes=SHARED, trials=20, sampler="tpe", seed=3)
         assert [(each.state, each.worker) for each in study.trials()] == [("running", "")]
         assert study.reap(lambda worker: True) == 1
-        assert study.reasons() == {0: "its worker died while choosing"}
+        assert study.reasons() == {0: "its worker died before the trial started"}
         work(study, lambda trial, _: Outcome("done", (trial.params["x"] ** 2,)))
         assert [each.state for each in study.trials()] == ["failed"] + ["done"] * 20
 

@@ -100,7 +100,7 @@ def asha(tmp_path_factory) -> RayEngine:
 @pytest.mark.thorough
 def test_a_resumed_study_does_what_is_missing_and_lost_trials_once_more(asha):
     trials = asha.trials()
-    lost = [n for n, why in asha.reasons().items() if why.startswith("interrupted") or "gone is gone" in why]
+    lost = [n for n, why in asha.reasons().items() if why.startswith("interrupted") or "gone died" in why]
     assert lost[0] == 6 and "disk is gone" in asha.reasons()[6]
     assert len(trials) - len(lost) == 14, "the lost ones do not count"
     assert all(each.state != "running" and each.worker in ("me", "gone") for each in trials)
@@ -128,7 +128,7 @@ def test_failures_are_recorded_and_the_search_goes_on(asha):
 
 
 def _lost(study: RayEngine) -> set[int]:
-    return {number for number, why in study.reasons().items() if "is gone" in why}
+    return {number for number, why in study.reasons().items() if " died" in why}
 
 
 def test_parameters_stay_in_their_ranges_and_conditions_hold(asha):
@@ -227,8 +227,8 @@ def test_what_the_engine_does_not_have_is_refused(tmp_path):
     for settings, message in (
         ({"sampler": "gp"}, "no sampler 'gp'"),
         ({"pruner": "median"}, "no pruner 'median'"),
-        ({"pruner": "asha"}, "must know the last step"),
-        ({"sampler": "pbt"}, "must know the last step"),
+        ({"pruner": "asha"}, "needs the last step"),
+        ({"sampler": "pbt"}, "needs the last step"),
         ({"sampler": "pbt", "steps": 9, "trials": 7}, "4 members, not 7 trials"),
         ({"sampler": "pbt", "steps": 9, "population": 1}, "two members"),
     ):

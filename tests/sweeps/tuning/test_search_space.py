@@ -79,22 +79,22 @@ def test_a_grid_over_a_continuous_range_is_refused():
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
-        ({"kind": "unifrom", "low": 0, "high": 1}, "'unifrom' is no kind", "'uniform'"),
+        ({"kind": "unifrom", "low": 0, "high": 1}, "'unifrom' is not a kind", "'uniform'"),
         ({"kind": "uniform", "low": 1, "high": 1}, "is empty", "lower end"),
         ({"kind": "uniform", "low": 2, "high": 1}, "is empty", "lower end"),
         ({"kind": "uniform", "low": 0, "high": 1, "log": True}, "cannot start at 0", "above 0"),
-        ({"kind": "uniform", "low": 0.1, "high": 1, "log": True, "step": 0.1}, "has no step", "choice"),
-        ({"kind": "integer", "low": 1, "high": 64, "log": True, "step": 2}, "has no step", "choice"),
-        ({"kind": "uniform", "low": 0, "high": 1, "step": 2}, "step of 2 does not fit", None),
-        ({"kind": "uniform", "low": 0, "high": 1, "step": 0}, "step of 0 does not fit", None),
+        ({"kind": "uniform", "low": 0.1, "high": 1, "log": True, "step": 0.1}, "cannot have a step", "choice"),
+        ({"kind": "integer", "low": 1, "high": 64, "log": True, "step": 2}, "cannot have a step", "choice"),
+        ({"kind": "uniform", "low": 0, "high": 1, "step": 2}, "step 2 does not fit", None),
+        ({"kind": "uniform", "low": 0, "high": 1, "step": 0}, "step 0 does not fit", None),
         ({"kind": "uniform", "low": 0, "high": float("nan")}, "'high' must be a number", None),
         ({"kind": "uniform", "low": False, "high": 1}, "'low' must be a number", None),
         ({"kind": "uniform", "low": "0", "high": 1}, "'low' must be a number", None),
-        ({"kind": "integer", "low": 0.5, "high": 3}, "must be whole", "uniform"),
+        ({"kind": "integer", "low": 0.5, "high": 3}, "must be an integer", "uniform"),
         ({"kind": "choice", "choices": []}, "must be a list", None),
-        ({"kind": "choice", "choices": [[1], [2]]}, "no single value", None),
-        ({"kind": "choice", "choices": [1, 2, 1]}, "stands there twice", None),
-        ({"kind": "choice", "choices": [1, True]}, "stands there twice", "true equals 1"),
+        ({"kind": "choice", "choices": [[1], [2]]}, "not a single value", None),
+        ({"kind": "choice", "choices": [1, 2, 1]}, "appears twice", None),
+        ({"kind": "choice", "choices": [1, True]}, "appears twice", "true equals 1"),
         ({"kind": "choice", "choices": ["a"], "low": 3}, "has no 'low'", None),
         ({"kind": "uniform", "low": 0, "high": 1, "when": 3}, "`when` must be a condition", "optimizer"),
     ],
@@ -115,7 +115,7 @@ def test_a_condition_on_an_unknown_name_names_the_nearest():
 
 def test_conditions_in_a_circle_are_shown_as_one():
     axes = {"free": UNIFORM, "a": {**UNIFORM, "when": "b > 0"}, "b": {**UNIFORM, "when": "c > 0"}}
-    with pytest.raises(UsageError, match=r"axes\.b: conditions go round in a circle: b → c → b"):
+    with pytest.raises(UsageError, match=r"axes\.b: conditions form a cycle: b → c → b"):
         Space({**axes, "c": {**UNIFORM, "when": "b > 0"}})
 
 
@@ -125,5 +125,5 @@ def test_a_condition_on_itself_is_a_circle():
 
 
 def test_no_distributions_are_nothing_to_tune():
-    with pytest.raises(UsageError, match="nothing is to be tuned"):
+    with pytest.raises(UsageError, match="nothing to tune"):
         Space({})

@@ -257,7 +257,7 @@ class TestHere:
 
         workspace.studies.engine(study).work(run_meanwhile, at_once=1, worker=elsewhere.text(), stop=lambda: False)
         assert [each.state for each in workspace.studies.trials(study)] == ["failed", "done"]
-        assert "is gone" in workspace.studies.engine(study).reasons()[0]
+        assert " died" in workspace.studies.engine(study).reasons()[0]
 
     def test_a_worker_that_cannot_work_says_why(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path)

@@ -52,8 +52,8 @@ def test_what_never_ends_lasts_to_the_end_and_what_never_began_is_left_out_and_b
     table = trace(tmp_path, events)
     assert int(table.end_ns[table.named("open")][0]) == 10_000
     assert [note.partition(": ")[2] for note in table.notes] == [
-        "1 events begin and never end; they are taken to last to the end",
-        "1 events end that never began; they are left out",
+        "1 events never end; they are extended to the end of the trace",
+        "skipped 1 events that end without a start",
     ]
 
 
@@ -112,7 +112,7 @@ def test_asynchronous_events_pair_by_their_number(tmp_path: Path) -> None:
 def test_one_file_without_names_is_the_rank_of_its_name(tmp_path: Path) -> None:
     table = trace(tmp_path, [{"ph": "X", "name": "a", "ts": 0, "dur": -1, **HERE}], name="rank7.json")
     assert np.unique(table.rank).tolist() == [7]
-    assert table.notes == ["rank7.json: 1 events end before they start; they are taken as moments"]
+    assert table.notes == ["rank7.json: 1 events end before they start; their duration is set to 0"]
 
 
 def test_names_alone_are_no_trace(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_dump_tells_number_size_state_and_time_of_each_collective(tmp_path: Pa
     assert table.attribute("state").tolist() == ["completed", "scheduled", "completed"]
     assert table.attributes["peer"].get(2) == 0
     assert table.groups[0].ranks == (0, 1)
-    assert table.notes == ["nccl_trace_rank_1: 1 of 3 collectives have no time of their end: a moment each"]
+    assert table.notes == ["nccl_trace_rank_1: 1 of 3 collectives have no end time; their duration is set to 0"]
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -58,13 +58,13 @@ def test_an_empty_dump_that_tells_its_rank_is_a_process_without_collectives(tmp_
     file.write_bytes(pickle.dumps(empty) if packed else json.dumps(empty).encode())
     table = read(file)
     assert len(table) == 0 and table.ranks == [1] and table.processes[0].world == 2
-    assert table.notes == ["nccl_trace_rank_1: the flight recorder of rank 1 holds no collective"]
+    assert table.notes == ["nccl_trace_rank_1: the flight recorder of rank 1 has no collectives"]
 
 
 def test_an_empty_dump_that_does_not_tell_its_rank_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "dump"
     file.write_text(json.dumps(DUMP | {"entries": []}), encoding="utf-8")
-    with pytest.raises(Integrity, match="dump holds no entry"):
+    with pytest.raises(Integrity, match="dump has no flight recorder entries"):
         read(file)
 
 
@@ -79,7 +79,7 @@ def test_a_pickle_that_wants_any_object_is_refused_and_runs_nothing(
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "nccl_trace_rank_0"
     file.write_bytes(pickle.dumps({"entries": [entry(1)], "x": Evil()}))
-    with pytest.raises(Integrity, match="nccl_trace_rank_0 cannot be read as a dump of the flight recorder: it wants"):
+    with pytest.raises(Integrity, match="nccl_trace_rank_0 is not a flight recorder dump: it refers to"):
         read(file)
     assert not (tmp_path / "evil").exists()
 

@@ -44,7 +44,7 @@ def test_each_rank_has_the_collective_from_when_it_was_ready_to_the_common_end(t
     assert table.bytes[rows].tolist() == [200] * 3
     assert table.groups[table.group[rows[0]]].ranks == (0, 1, 2)
     assert table.attributes["arrivals"].get(int(rows[0])) == {0: 100_000, 2: 150_000, 1: 900_000}
-    assert table.notes == ["timeline.json is what rank 0 saw: of other ranks it tells only when they were ready"]
+    assert table.notes == ["timeline.json was recorded by rank 0: for other ranks it has only the time they were ready"]
 
 
 def test_phases_lie_in_the_lane_of_their_tensor(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_negotiation_is_no_work_and_who_is_late_is_named(tmp_path: Path, late: i
     assert state.exposed_s == state.seconds == pytest.approx(0.015)
     assert {each.last for each in found.waiting.worst} == {f"rank {late}"}
     first = found.findings[0]
-    assert (first.kind, first.title) == ("late rank", f"Rank {late} comes late; nothing was recorded meanwhile")
-    assert "tells of collectives alone" in first.why
+    assert (first.kind, first.title) == ("late rank", f"Rank {late} is late, and nothing was recorded meanwhile")
+    assert "has only collectives" in first.why
     without = replay(table, WhatIf(without_straggler=("", late)))
     assert without.step_s == pytest.approx(without.measured_step_s - 0.015, rel=0.1)
 
@@ -103,7 +103,7 @@ def test_a_timeline_does_not_tell_what_communication_is_hidden(tmp_path: Path) -
     file = tmp_path / "timeline.json"
     file.write_text(late_by_3_ms(1), encoding="utf-8")
     (finding,) = (each for each in analyze(read_traces(file)).findings if each.kind == "exposed communication")
-    assert finding.title == "Communication takes time; the trace does not tell what is computed meanwhile"
+    assert finding.title == "Communication takes time; overlap with compute is unknown"
     assert "hidden" not in finding.why
 
 
@@ -112,8 +112,8 @@ def test_a_timeline_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None
     file.write_text(TIMELINE[: TIMELINE.index('"ts": 990')], encoding="utf-8")
     table = read_traces(file)
     assert not table.of_kind(EventKind.COLLECTIVE).any()
-    assert any("is cut off" in note for note in table.notes)
-    assert any("2 phases begin and never end" in note for note in table.notes)
+    assert any("is truncated" in note for note in table.notes)
+    assert any("skipped 2 phases that never end" in note for note in table.notes)
 
 
 def one_call(*phases: tuple[str, int, int], operation: str = "ALLREDUCE") -> str:

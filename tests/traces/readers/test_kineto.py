@@ -108,7 +108,7 @@ def test_events_that_end_before_they_start_are_moments_and_told(tmp_path: Path) 
     events[5]["dur"] = -7
     table = read(write_kineto(tmp_path, 0, events=events))
     assert table.validate() == []
-    assert "rank0.json: 1 events end before they start; they are taken as moments" in table.notes
+    assert "rank0.json: 1 events end before they start; their duration is set to 0" in table.notes
 
 
 def test_events_in_any_order_give_the_same_table(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_events_in_any_order_give_the_same_table(tmp_path: Path) -> None:
     assert one.start_ns.tolist() == other.start_ns.tolist()
     assert one.step.tolist() == other.step.tolist()
     assert one.notes == []
-    assert other.notes == ["rank0.json: its events are out of order; they are put in the order of time"]
+    assert other.notes == ["rank0.json: sorted its events, which were out of order"]
 
 
 def test_streams_and_threads_that_are_mixed_in_a_file_are_in_order(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_odd_types_and_numbers_cost_nothing(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_one_event_of_a_profile_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(Integrity, match=r"rank0\.json holds no event of a PyTorch profile"):
+    with pytest.raises(Integrity, match=r"rank0\.json has no events of a PyTorch profile"):
         read(write_kineto(tmp_path, 0, events=[]))
 
 
@@ -175,7 +175,7 @@ def test_a_clock_that_our_marks_tell_to_be_hours_off_is_mended_and_told(tmp_path
     wall_ns = BASE_NS + 51_000 + hours * 3_600_000_000_000
     ours = {"clocks": [{"name": "fairmile.clock 0", "wall_ns": wall_ns}]}
     table = read(write_kineto(tmp_path, 0, events=[mark, *kineto_events(0)], fairmile=ours))
-    assert table.notes == [f"rank0.json: the profiler's clock was 3h {how} the clock on the wall: mended"]
+    assert table.notes == [f"rank0.json: the profiler's clock was 3h {how} wall-clock time: corrected"]
 
 
 PROGRAM = """

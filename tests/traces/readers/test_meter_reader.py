@@ -131,5 +131,5 @@ def test_logs_of_all_hosts_of_a_run_are_one_and_half_a_line_is_told(tmp_path: Pa
 
 
 def test_a_log_that_nobody_wrote_to_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(Integrity, match=r"events\.jsonl holds no line of a meter"):
+    with pytest.raises(Integrity, match=r"events\.jsonl has no lines of a meter"):
         read(log(tmp_path))

@@ -84,5 +84,5 @@ def test_regions_collectives_messages_metrics_and_parameters_are_read(archive: P
 
 def test_a_broken_archive_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "traces.otf2").write_bytes(b"nothing")
-    with pytest.raises(Integrity, match=r"traces\.otf2 cannot be read as an OTF2 archive"):
+    with pytest.raises(Integrity, match=r"traces\.otf2 is not an OTF2 archive"):
         read_traces(tmp_path / "traces.otf2")

@@ -91,8 +91,8 @@ def test_of_a_file_that_was_cut_off_all_whole_events_are_read_and_the_place_is_t
     found, reading = read(file)
     assert [each.name for each in found] == [f"event {number}" for number in range(400)]
     (note,) = reading.notes
-    assert note.startswith("rank0.json is cut off: behind byte ")
-    told = int(note.split("behind byte ")[1].split()[0])
+    assert note.startswith("rank0.json is truncated: no complete event after byte ")
+    told = int(note.split("after byte ")[1].split(",")[0])
     assert whole < told < cut
     assert note.endswith(f"the last {cut - told} bytes are lost")
 
@@ -103,7 +103,7 @@ def test_a_file_that_ends_behind_an_event_is_told_too(tmp_path: Path, block: int
     file.write_text(text[: text.index(', {"name": "event 10"')], encoding="utf-8")
     found, reading = read(file)
     assert len(found) == 10
-    assert reading.notes == [f"rank0.json is cut off behind its last whole event, at byte {file.stat().st_size}"]
+    assert reading.notes == [f"rank0.json is truncated after its last complete event, at byte {file.stat().st_size}"]
 
 
 def test_an_array_may_lack_its_last_bracket(tmp_path: Path, block: int) -> None:
@@ -123,7 +123,7 @@ def test_bytes_in_the_middle_that_are_no_json_cost_the_events_around_them_only(t
     names = {each.name for each in found}
     assert {f"event {number}" for number in range(500)} - names == {"event 250"}
     (note,) = reading.notes
-    assert "holds bytes that are no JSON, first at byte" in note and "passed over" in note
+    assert "bytes that are not JSON, first at byte" in note and "skipped" in note
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_values_that_are_no_events_are_counted(tmp_path: Path) -> None:
     file.write_text('{"traceEvents": [{"name": "a"}, {"name": 3}, {"name": "b"}, 7]}', encoding="utf-8")
     found, reading = read(file)
     assert [each.name for each in found] == ["a", "b"]
-    assert reading.notes == ["rank0.json: 2 events are not as the format has them and were left out"]
+    assert reading.notes == ["rank0.json: skipped 2 events that do not follow the format"]
 
 
 def test_a_damaged_head_costs_the_head_alone(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_damaged_head_costs_the_head_alone(tmp_path: Path) -> None:
     file.write_text(text_of(EVENTS).replace('{"head": {"a"', '{"head": {a"'), encoding="utf-8")
     found, reading = read(file)
     assert len(found) == 500
-    assert "rank0.json: its head is damaged, so that rank and clock may be wrong" in reading.notes
+    assert "rank0.json: the header is damaged, so rank and clock may be wrong" in reading.notes
 
 
 def test_a_gzipped_file_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None:
@@ -193,15 +193,15 @@ def test_a_gzipped_file_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> 
     found, reading = read(file)
     assert 1000 < len(found) < 10_000
     assert found[999].name == "event 499"
-    assert any("compressed file is cut off or damaged" in note for note in reading.notes)
-    assert any("is cut off: behind byte" in note for note in reading.notes)
+    assert any("compressed file is truncated or damaged" in note for note in reading.notes)
+    assert any("is truncated: no complete event after byte" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"a": 1}', "hello"])
 def test_a_file_without_a_list_of_events_is_an_error_with_its_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "rank0.json"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(Integrity, match=r"rank0\.json holds no list of events"):
+    with pytest.raises(Integrity, match=r"rank0\.json has no list of events"):
         read(file)
 
 
@@ -210,4 +210,4 @@ def test_endless_brackets_are_passed_over_and_told(tmp_path: Path) -> None:
     deep = '{"name": "deep", "args": ' + "[" * 5000 + "]" * 5000 + "}"
     file.write_text('{"traceEvents": [{"name": "a"}, ' + deep + ', {"name": "b"}]}', encoding="utf-8")
     _, reading = read(file)
-    assert any("first at byte" in note or "cut off" in note for note in reading.notes)
+    assert any("first at byte" in note or "truncated" in note for note in reading.notes)

@@ -137,7 +137,7 @@ def test_pipes_and_devices_are_refused_and_block_nothing(fetcher: File, tmp_path
 
 def test_an_empty_folder_has_nothing_to_fetch(fetcher: File, tmp_path: Path) -> None:
     (tmp_path / "empty" / "deep").mkdir(parents=True)
-    with pytest.raises(NotFound, match="holds no file"):
+    with pytest.raises(NotFound, match="has no files"):
         fetcher.find(str(tmp_path / "empty"))
 
 

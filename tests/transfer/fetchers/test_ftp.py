@@ -300,7 +300,7 @@ def test_a_path_starts_where_the_login_leads_to_unless_it_is_written_absolute(tm
 
 
 def test_an_empty_folder_has_nothing_to_fetch(tmp_path: Path, make: Make) -> None:
-    with serving(tmp_path / "there") as there, pytest.raises(NotFound, match="holds no file"):
+    with serving(tmp_path / "there") as there, pytest.raises(NotFound, match="has no files"):
         make().find(there.address(""))
 
 

@@ -522,7 +522,7 @@ def test_large_files_come_over_ssh_by_git_lfs_authenticate(
     program.unlink()
     shutil.rmtree(folder)
     folder.mkdir()
-    with pytest.raises(SystemFailure, match=r"large\.git does not tell where its LFS server is"):
+    with pytest.raises(SystemFailure, match=r"large\.git has no known LFS server"):
         fetcher.bring(f"git+ssh://{sshd.host}{large}", folder, ignore)
 
 

@@ -254,7 +254,7 @@ def test_a_refusal_is_explained(
 
 def test_a_private_repository_that_the_token_does_not_open_is_said(hub: Replay, known: HuggingFace) -> None:
     hub.replies = {f"{API}/revision/main": Reply(b"", 403)}
-    with pytest.raises(NotFound, match="the token in use does not open it"):
+    with pytest.raises(NotFound, match="your token does not grant access"):
         known.find("hf://datasets/harbour/gauges")
 
 

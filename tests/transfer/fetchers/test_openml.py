@@ -83,5 +83,5 @@ def test_a_description_without_a_file_is_refused(server: Replay, fetcher: OpenML
 
 @pytest.mark.parametrize("address", ["openml:", "openml:iris", "openml:1/2"])
 def test_what_is_no_number_is_refused(address: str) -> None:
-    with pytest.raises(UsageError, match="names no OpenML data set"):
+    with pytest.raises(UsageError, match="does not name an OpenML data set"):
         data_set_number(address)

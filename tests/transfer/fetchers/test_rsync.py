@@ -165,7 +165,7 @@ def test_a_link_that_is_named_itself_must_be_named_as_a_folder(tmp_path: Path) -
 
 
 def test_an_empty_folder_has_nothing_to_fetch(tmp_path: Path) -> None:
-    with daemon(tmp_path) as address, pytest.raises(NotFound, match="holds no file"):
+    with daemon(tmp_path) as address, pytest.raises(NotFound, match="has no files"):
         fetcher().find(address)
 
 

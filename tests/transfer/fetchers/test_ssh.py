@@ -167,7 +167,7 @@ def test_pipes_are_refused(fetcher: Ssh, tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_has_nothing_to_fetch(fetcher: Ssh, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="holds no file"):
+    with pytest.raises(NotFound, match="has no files"):
         fetcher.find(f"ssh://there{tmp_path}")
 
 
@@ -392,7 +392,7 @@ def read(number, offset, length):
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("os = __import__('os'); os.write(1, b'Welcome to the machine!\\n')", "does not speak sftp"),
+        ("os = __import__('os'); os.write(1, b'Welcome to the machine!\\n')", "violates the sftp protocol"),
         ("__import__('sys').exit(3)", "connection to there failed"),
         ("def read(number, offset, length): packet(103, number, string(b'x' * (length + 1)))", "were asked for"),
         ("def read(number, offset, length): packet(103, number, string(b''))", "were asked for"),

@@ -74,40 +74,42 @@ def load(file: Path) -> Checkpoint:
     try:
         data = file.read_bytes()
     except FileNotFoundError as error:
-        hint = None if file.is_absolute() else "give its whole path: each run has a folder of its own"
-        raise NotFound(f"there is no checkpoint {file}", hint=hint) from error
+        hint = None if file.is_absolute() else "use an absolute path, because each run has its own folder"
+        raise NotFound(f"no such file: {file}", hint=hint) from error
     except OSError as error:
         raise SystemFailure(f"cannot read {file}: {error.strerror}") from error
     content, comment = data[:-_COMMENT_BYTES], data[-_COMMENT_BYTES:]
     is_ours = comment.startswith(_MARK)
     if is_ours and hashlib.sha256(content).hexdigest().encode() != comment[len(_MARK) :]:
-        raise _damaged(file, "its bytes are not what its digest says")
+        raise _damaged(file, "its content does not match its digest")
     found = _read(data, file)
     if isinstance(found, dict) and "format" in found:
         if not is_ours:
             raise _damaged(file, "its digest is missing")
         if found["format"] != _FORMAT:
-            raise UsageError(f"{file} is a checkpoint of format {found['format']}, but only {_FORMAT} is known")
+            raise UsageError(
+                f"{file} is a checkpoint of format {found['format']}, but only format {_FORMAT} is supported"
+            )
         if missing := [name for name in _NAMES if name not in found]:
             raise _damaged(file, f"it has no {missing[0]}")
         return Checkpoint(**{name: found[name] for name in _NAMES})
     if isinstance(found, dict) and found and all(isinstance(each, torch.Tensor) for each in found.values()):
         return Checkpoint(model=found)
-    raise UsageError(f"{file} holds no weights", hint="give a checkpoint.pt of an earlier run, or a saved state_dict()")
+    raise UsageError(f"{file} holds no weights", hint="use checkpoint.pt of an earlier run, or a saved state_dict()")
 
 
 def check_weights(weights: Mapping[str, Any], model: torch.nn.Module, file: Path) -> None:
     """Refuse weights that belong to another model."""
-    wanted, hint = model.state_dict(), "give the parameters of the run that wrote it, `model` and sizes above all"
+    wanted, hint = model.state_dict(), "use the parameters of the run that wrote it, above all `model` and sizes"
     missing, extra = [n for n in wanted if n not in weights], [n for n in weights if n not in wanted]
     if missing or extra:
         parts = [f"lacks {_some(missing)}"] if missing else []
-        parts += [f"has {_some(extra)} that this one does not know"] if extra else []
-        raise UsageError(f"{file} is of another model: it {' and '.join(parts)}", hint=hint)
+        parts += [f"has {_some(extra)} that this model does not have"] if extra else []
+        raise UsageError(f"{file} belongs to another model: it {' and '.join(parts)}", hint=hint)
     for name, tensor in wanted.items():
         if tuple(weights[name].shape) != tuple(tensor.shape):
             shapes = f"{tuple(weights[name].shape)}, expected {tuple(tensor.shape)}"
-            raise UsageError(f"{file} is of another model: {name} has the shape {shapes}", hint=hint)
+            raise UsageError(f"{file} belongs to another model: {name} has the shape {shapes}", hint=hint)
 
 
 def random_state(device: torch.device) -> Array:
@@ -145,7 +147,7 @@ def _read(data: bytes, file: Path) -> Any:
     except pickle.UnpicklingError as error:
         if data.startswith((b"PK", b"\x80")):  # an archive or a pickle, and a whole one
             raise UsageError(
-                f"{file} holds more than tensors and plain values, and reading that could run code",
+                f"{file} contains more than tensors and plain values, so loading it could run code",
                 hint="save the weights alone: torch.save(model.state_dict(), FILE)",
             ) from error
         raise _damaged(file, "it cannot be read") from error
@@ -155,7 +157,7 @@ def _read(data: bytes, file: Path) -> Any:
 
 def _damaged(file: Path, why: str) -> Integrity:
     return Integrity(
-        f"the checkpoint {file} is damaged: {why}", hint=f"take a copy of it, or remove {file} and begin anew"
+        f"the checkpoint {file} is damaged: {why}", hint=f"restore a copy, or remove {file} and start again"
     )
 
 

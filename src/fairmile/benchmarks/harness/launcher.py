@@ -93,4 +93,6 @@ def _free_port() -> int:
             except OSError:
                 continue
             return port
-    raise SystemFailure(f"none of the ports {_PORTS[0]} to {_PORTS[-1]} is free", hint="end what listens on them")
+    raise SystemFailure(
+        f"none of the ports {_PORTS[0]} to {_PORTS[-1]} is free", hint="stop the programs that use them"
+    )

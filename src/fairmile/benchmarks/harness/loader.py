@@ -57,9 +57,9 @@ class Loader:
         resident: bool = True,
     ) -> None:
         if batch_size < 1:
-            raise UsageError(f"parameter batch_size: {batch_size} is no number of samples, 1 is the least")
+            raise UsageError(f"parameter batch_size: {batch_size}, expected at least 1")
         if workers < 0:
-            raise UsageError(f"parameter workers: {workers} is less than none")
+            raise UsageError(f"parameter workers: {workers}, expected at least 0")
         self._count = len(samples)
         if not self._count:
             raise UsageError("there are no samples")

@@ -39,7 +39,7 @@ def join_group(ranks: Ranks, device: torch.device, environ: Mapping[str, str]) -
             raise
         if "Duplicate GPU" in str(error):
             raise UsageError(
-                f"rank {ranks.rank} of {ranks.size} has no GPU of its own",
+                f"rank {ranks.rank} of {ranks.size} does not have its own GPU",
                 hint="start as many ranks on a node as it has GPUs, or use device=cpu",
             ) from error
         said = str(error).strip().splitlines() or [type(error).__name__]
@@ -88,8 +88,8 @@ def _first_node(ranks: Ranks, environ: Mapping[str, str]) -> str:
     if file and Path(file).is_file():
         return Path(file).read_text().split()[0]
     raise UsageError(
-        f"nothing says on which node the first of {ranks.size} ranks runs",
-        hint="export MASTER_ADDR with the name of its node, and MASTER_PORT with a free port there",
+        f"MASTER_ADDR is not set, so {ranks.size} ranks cannot find the first one",
+        hint="set MASTER_ADDR to the node of the first rank, and MASTER_PORT to a free port there",
     )
 
 
@@ -97,7 +97,7 @@ def first_of_nodes(text: str) -> str:
     """Return the first node of a list as Slurm or others write it: `gpu[03-07,9],login1` is gpu03."""
     word = re.match(r"[^\s,\[]+(\[[^\]]*\][^\s,\[]*)?", text.strip())
     if word is None:
-        raise UsageError(f"{text!r} is no list of nodes")
+        raise UsageError(f"{text!r} is not a list of nodes")
     return re.sub(r"\[([^\],\-]+)[^\]]*\]", r"\1", word[0])
 
 

@@ -31,7 +31,7 @@ class Fit:
     """What was found out about a batch that does not fit."""
 
     needed_bytes: int  # by the batch that was asked for; 0: not known
-    largest: int  # batch that fits; 0: not even one sample does
+    largest: int  # batch that fits; 0: not even one sample fits
 
 
 def largest_batch(measure: Measure, asked: int, limit_bytes: int) -> Fit:
@@ -74,7 +74,7 @@ def explain(
     if stage == "initialise" or parts is None:
         return RunFailed(
             f"the model and its data do not fit on {device} ({format_size(total_bytes)})",
-            hint="a smaller model, `-p resident=false`, or `-p strategy=fsdp` on several GPUs",
+            hint="use a smaller model, `-p resident=false`, or `-p strategy=fsdp` on several GPUs",
         )
     fit = Fit(0, 0)
     is_measured = settings.strategy in ("single", "ddp")  # others cannot take a step without all ranks
@@ -95,10 +95,12 @@ def sentence(name: str, asked: int, place: str, fit: Fit | None) -> RunFailed:
     if fit is None:
         return RunFailed(text, hint=f"a smaller `-p {name}=N` with more `-p accumulate=N`, {others}")
     if fit.largest == 0:
-        return RunFailed(f"{text}: not even one sample does", hint=f"a smaller model, {others}")
+        return RunFailed(f"{text}: not even one sample fits", hint=f"a smaller model, {others}")
     needs = f"one batch needs about {format_size(fit.needed_bytes)}; " if fit.needed_bytes else ""
     same = (
-        "" if name != "batch_size" else f", with `-p accumulate={-(-asked // fit.largest)}` for as many samples a step"
+        ""
+        if name != "batch_size"
+        else f", with `-p accumulate={-(-asked // fit.largest)}` for the same number of samples per step"
     )
     return RunFailed(
         f"{text}: {needs}the largest batch that fits is about {fit.largest}",

@@ -45,7 +45,7 @@ class Session:
         given = environ.get("FAIRMILE_INPUT_DATA")
         data = Path(given) if given else None
         if data is not None and not data.exists():
-            raise NotFound(f"there is no data at {data}")
+            raise NotFound(f"no data at {data}")
         # Never a folder that all users share: whoever comes first could put data there.
         caches = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache")
         cache = Path(environ.get("FAIRMILE_CACHE") or caches / "fairmile" / "benchmarks")
@@ -137,6 +137,6 @@ def _stamp(path: Path | None) -> list[Any] | None:
         return None
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     if not files:
-        raise UsageError(f"the folder {path} holds no file")
+        raise UsageError(f"the folder {path} has no files")
     stamps = [[os.path.relpath(file, path), *Stamp.of(file.stat()).key] for file in files]
     return [str(path), hashlib.sha256(json.dumps(stamps).encode()).hexdigest()]

@@ -41,44 +41,46 @@ class TrainSettings:
     """
 
     work: Work = option(
-        "train", "train: all of it; prepare: only the data; inference: with the weights of `checkpoint`"
+        "train", "what to do: train, prepare (data only) or inference (with the weights of `checkpoint`)"
     )
-    model: str = option("", "which of the benchmark's models")
-    epochs: int = option(1, "passes over the training data", least=1)
-    max_steps: int = option(0, "end after so many optimizer steps; 0: after the epochs", least=0)
-    batch_size: int = option(32, "samples per step and rank", least=1)
-    eval_batch_size: int = option(0, "samples per step of evaluation and rank; 0: as batch_size", least=0)
-    optimizer: Optimizer = option("adam", "sgd, adam, adamw or nadam")
+    model: str = option("", "name of the benchmark's model to train")
+    epochs: int = option(1, "number of epochs", least=1)
+    max_steps: int = option(0, "maximum number of optimizer steps; 0: no limit", least=0)
+    batch_size: int = option(32, "batch size per rank", least=1)
+    eval_batch_size: int = option(0, "batch size per rank in evaluation; 0: same as batch_size", least=0)
+    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
     learning_rate: float = option(1e-3, "peak learning rate")
-    momentum: float = option(0.9, "of sgd", least=0)
-    weight_decay: float = option(0.0, "of the optimizer", least=0)
-    schedule: Schedule = option("constant", "constant, steps, cosine, onecycle or plateau")
-    warmup_epochs: float = option(0.0, "the learning rate rises in a line over so many epochs", least=0)
-    warmup_factor: float = option(0.0, "the warm-up begins at so much of the peak", least=0)
-    decay_epochs: tuple[int, ...] = option((), "schedule=steps: after which epochs it falls")
-    decay_factors: tuple[float, ...] = option((), "schedule=steps: to how much of the peak")
-    plateau_factor: float = option(0.5, "schedule=plateau: what the learning rate is multiplied by")
-    plateau_patience: int = option(5, "schedule=plateau: after so many evaluations without a better score", least=0)
-    min_learning_rate: float = option(0.0, "schedules cosine and plateau end here", least=0)
-    clip_norm: float = option(0.0, "gradients are cut to this norm; 0: not", least=0)
+    momentum: float = option(0.9, "momentum of sgd", least=0)
+    weight_decay: float = option(0.0, "weight decay of the optimizer", least=0)
+    schedule: Schedule = option("constant", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
+    warmup_epochs: float = option(0.0, "epochs of linear learning rate warm-up", least=0)
+    warmup_factor: float = option(0.0, "start of the warm-up, as a fraction of the peak", least=0)
+    decay_epochs: tuple[int, ...] = option((), "schedule=steps: epochs after which the learning rate drops")
+    decay_factors: tuple[float, ...] = option(
+        (), "schedule=steps: learning rate after each drop, as a fraction of the peak"
+    )
+    plateau_factor: float = option(0.5, "schedule=plateau: factor of each reduction")
+    plateau_patience: int = option(5, "schedule=plateau: evaluations without improvement before a reduction", least=0)
+    min_learning_rate: float = option(0.0, "schedules cosine and plateau: lowest learning rate", least=0)
+    clip_norm: float = option(0.0, "maximum norm of gradients; 0: no clipping", least=0)
     accumulate: int = option(1, "batches per optimizer step", least=1)
-    precision: Precision = option("fp32", "fp32, tf32, bf16 or fp16 (the last two with autocast)")
-    strategy: Strategy = option("single", "single, ddp, fsdp, deepspeed or horovod")
-    ranks: int = option(0, "start so many processes here; 0: as the launcher did, or one", least=0)
-    device: str = option("auto", "auto, cpu, cuda or cuda:1")
-    channels_last: bool = option(False, "memory layout of images and volumes")
+    precision: Precision = option("fp32", "precision: fp32, tf32, bf16 or fp16 (the last two with autocast)")
+    strategy: Strategy = option("single", "parallel strategy: single, ddp, fsdp, deepspeed or horovod")
+    ranks: int = option(0, "number of processes to start here; 0: as started by the launcher, or one", least=0)
+    device: str = option("auto", "device: auto, cpu, cuda or cuda:1")
+    channels_last: bool = option(False, "use channels-last memory format")
     compile: bool = option(False, "compile the model with torch.compile")
-    checkpoint_activations: bool = option(False, "compute activations again instead of keeping them")
-    deterministic: bool = option(False, "only deterministic kernels")
-    patience: int = option(0, "stop when the score did not get better for so many epochs; 0: never", least=0)
+    checkpoint_activations: bool = option(False, "recompute activations instead of storing them")
+    deterministic: bool = option(False, "use deterministic kernels only")
+    patience: int = option(0, "stop after this many epochs without improvement; 0: never", least=0)
     stop_at_target: bool = option(False, "stop as soon as the quality target is met")
-    evaluate_every: int = option(1, "epochs between evaluations; the last one is always evaluated", least=1)
+    evaluate_every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", least=1)
     save_every: int = option(1, "epochs between checkpoints; 0: none", least=0)
-    save_steps: int = option(0, "optimizer steps between checkpoints inside an epoch; 0: none there", least=0)
-    checkpoint: str = option("", "file of weights to start from, as checkpoint.pt of an earlier run")
-    workers: int = option(1, "threads that read batches ahead; 0: read when they are needed", least=0)
-    resident: bool = option(True, "keep the data on the device where it fits and the benchmark can")
-    stage: str = option("", "copy the data to this folder first, or `auto` for the fastest one with room")
+    save_steps: int = option(0, "optimizer steps between checkpoints within an epoch; 0: none", least=0)
+    checkpoint: str = option("", "weights to start from, such as checkpoint.pt of an earlier run")
+    workers: int = option(1, "threads that prefetch batches; 0: no prefetching", least=0)
+    resident: bool = option(True, "keep the data on the device if it fits and the benchmark supports it")
+    stage: str = option("", "copy the data to this folder first; auto: the fastest one with enough space")
 
 
 def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
@@ -89,7 +91,7 @@ def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
     for name, value in params.items():
         if name not in known:
             near = did_you_mean(name, known)
-            raise UsageError(f"there is no parameter {name!r}", hint=near or f"there are {', '.join(known)}")
+            raise UsageError(f"no parameter named {name!r}", hint=near or f"there are {', '.join(known)}")
         found[name] = _typed(name, value, hints[name])
         _check_range(name, found[name], kind)
     return kind(**found)
@@ -116,7 +118,7 @@ def _typed(name: str, value: Any, wanted: Any) -> Any:
         allowed = typing.get_args(wanted)
         if value not in allowed:
             raise UsageError(
-                f"parameter {name}: {value!r} is none of {', '.join(map(str, allowed))}",
+                f"parameter {name}: {value!r} is not one of {', '.join(map(str, allowed))}",
                 hint=did_you_mean(str(value), [str(each) for each in allowed]) or None,
             )
         return value

@@ -52,7 +52,7 @@ def staged(folder: Path, where: str, environ: Mapping[str, str], say: Callable[[
             except SystemFailure as error:  # full or read-only after all: the next one may do
                 why = str(error)
         refused.append(f"{pool}: {why}")
-    say(f"the data stays in {folder}: " + ("; ".join(refused) or "there is no faster folder"))
+    say(f"the data stays in {folder}: " + ("; ".join(refused) or "no faster folder"))
     return folder
 
 
@@ -84,9 +84,9 @@ def _refusal(pool: Path, own: Path, size_bytes: int) -> str:
     except OSError as error:
         return f"it cannot be used ({error.strerror})"
     if owner != os.getuid() or not os.access(own, os.W_OK | os.X_OK):
-        return f"{own} belongs to someone else"
+        return f"{own} belongs to another user"
     if free_bytes < size_bytes + _SPARE_BYTES:
-        return f"{format_size(free_bytes)} are free where {format_size(size_bytes)} are needed"
+        return f"{format_size(free_bytes)} are free, but {format_size(size_bytes)} are needed"
     return ""
 
 
@@ -133,5 +133,5 @@ def _copy(source: Path, target: Path) -> str:
 
 def _files(folder: Path) -> dict[str, os.stat_result]:
     if not folder.is_dir():
-        raise NotFound(f"there is no folder {folder} to copy")
+        raise NotFound(f"no such folder: {folder}")
     return {str(path.relative_to(folder)): path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}

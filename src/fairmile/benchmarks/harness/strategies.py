@@ -41,20 +41,22 @@ def pick_device(wanted: str, ranks: Ranks) -> torch.device:
     try:
         device = torch.device("cuda" if wanted == "auto" else wanted)
     except RuntimeError as error:
-        raise UsageError(f"parameter device: {wanted!r} is no device", hint="use auto, cpu, cuda or cuda:1") from error
+        raise UsageError(
+            f"parameter device: {wanted!r} is not a device", hint="use auto, cpu, cuda or cuda:1"
+        ) from error
     if device.type != "cuda":
         if device.type != "cpu" and not getattr(getattr(torch, device.type, None), "is_available", bool)():
-            raise UsageError(f"parameter device: there is no {wanted!r} here", hint="use device=cpu or device=auto")
+            raise UsageError(f"parameter device: no {wanted!r} on this machine", hint="use device=cpu or device=auto")
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         if wanted == "auto":
             return torch.device("cpu")
-        raise UsageError(f"parameter device: there is no GPU for {wanted!r}", hint="use device=cpu or device=auto")
+        raise UsageError(f"parameter device: no GPU for {wanted!r}", hint="use device=cpu or device=auto")
     # A launcher may show each process only its own GPU: then all of them have the number 0.
     index = ranks.local_rank % count if device.index is None else device.index
     if index >= count:
-        raise UsageError(f"parameter device: there is no {wanted}, only {count} GPUs", hint=f"use cuda:{count - 1}")
+        raise UsageError(f"parameter device: no {wanted}, only {count} GPUs", hint=f"use cuda:{count - 1}")
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return device
@@ -77,7 +79,7 @@ class Strategy:
     def _check(self) -> None:
         if self.ranks.size > 1:
             raise UsageError(
-                f"strategy single is one process, and the launcher started {self.ranks.size}",
+                f"strategy single uses one process, but the launcher started {self.ranks.size}",
                 hint="use strategy=ddp, or start one process",
             )
 
@@ -179,7 +181,7 @@ class _Group(Strategy):
     def _check(self) -> None:
         if not torch.distributed.is_available():
             raise Unsupported(
-                f"strategy {self.settings.strategy} needs a torch with its distributed part", hint="pip install torch"
+                f"strategy {self.settings.strategy} needs torch with distributed support", hint="pip install torch"
             )
 
     def gather(self, array: Array) -> Array:
@@ -252,7 +254,7 @@ class _Fsdp(_Group):
         super()._check()
         if self.settings.channels_last:
             raise UsageError(
-                "strategy fsdp cuts weights in rows, so it cannot have channels_last",
+                "strategy fsdp shards weights by rows, so channels_last is not possible",
                 hint="use strategy=ddp or channels_last=false",
             )
         try:
@@ -485,7 +487,7 @@ def _checkpoint_blocks(model: nn.Module) -> None:
     blocks = {id(each) for each in _blocks(model)}
     if not blocks:
         raise UsageError(
-            f"{type(model).__name__} has no blocks whose activations could be computed again",
+            f"{type(model).__name__} has no blocks whose activations could be recomputed",
             hint="use checkpoint_activations=false",
         )
     apply_activation_checkpointing(model, check_fn=lambda each: id(each) in blocks)

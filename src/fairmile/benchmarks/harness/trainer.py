@@ -134,8 +134,8 @@ class _Training:
             given = Path(settings.checkpoint) if settings.checkpoint else file
             if not settings.checkpoint and not file.is_file():
                 raise UsageError(
-                    "inference needs weights, and the parameter checkpoint names none",
-                    hint="give checkpoint=FILE, such as checkpoint.pt of an earlier run",
+                    "inference needs weights, but the parameter checkpoint is not set",
+                    hint="set checkpoint=FILE, such as checkpoint.pt of an earlier run",
                 )
             weights = checkpoints.load(given).best_weights
             checkpoints.check_weights(weights, model, given)
@@ -172,8 +172,8 @@ class _Training:
         then = found.settings.get("optimizer")
         if then != settings.optimizer:
             raise UsageError(
-                f"this training cannot go on with optimizer {settings.optimizer}, as it began with {then}",
-                hint="begin a new one from its weights: checkpoint=FILE",
+                f"cannot resume with optimizer {settings.optimizer}: the training started with {then}",
+                hint="start a new one from its weights with checkpoint=FILE",
             )
         self.strategy.load(self.model, self.optimizer, {"model": found.model, **found.optimizer})
         state.epoch, state.step, state.history, state.best = found.epoch, found.step, found.history, found.best
@@ -286,7 +286,7 @@ class _Training:
         """Return the error of a loss that is no number since a batch of this epoch, of which `count` were taken."""
         step = self.state.step - (count - 1) // self.settings.accumulate + index // self.settings.accumulate
         return RunFailed(
-            f"the loss is no finite number any more since epoch {number}, step {step}",
+            f"the loss is not finite since epoch {number}, step {step}",
             hint="try a lower learning_rate, a warm-up, clip_norm=1, or bf16 instead of fp16",
         )
 
@@ -431,7 +431,7 @@ def _move(held: list[Mapping[str, torch.Tensor]], kept: dict[str, list[Array]]) 
 
 
 def _first_broken(losses: Array) -> int:
-    """Return the place of the first loss that is no finite number, or -1."""
+    """Return the place of the first loss that is not a finite number, or -1."""
     finite = np.isfinite(losses)
     return -1 if finite.all() else int(np.argmin(finite))
 

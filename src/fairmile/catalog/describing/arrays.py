@@ -66,7 +66,7 @@ def _numpy_array(stream: BinaryIO, name: str, label: str) -> list[Column]:
     wide = start[6:7] not in (b"", b"\x01")
     length = int.from_bytes(stream.read(4 if wide else 2), "little")
     if start[:6] != b"\x93NUMPY" or length > _LONGEST_HEADER:
-        raise UsageError(f"{name}: {label} is no NumPy array")
+        raise UsageError(f"{name}: {label} is not a NumPy array")
     try:
         header = ast.literal_eval(stream.read(length).decode("latin-1"))
         dtype, shape = header["descr"], tuple(int(each) for each in header["shape"])
@@ -83,7 +83,7 @@ def safetensors_columns(path: Path, name: str) -> list[Column]:
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if length > _LONGEST_TENSOR_LIST:
-            raise UsageError(f"{name}: its list of tensors is longer than {_LONGEST_TENSOR_LIST >> 20} MiB")
+            raise UsageError(f"{name}: its list of tensors exceeds {_LONGEST_TENSOR_LIST >> 20} MiB")
         header = load_json(stream.read(length).decode("utf-8", "replace"), file=name)
     columns: list[Column] = []
     for label, about in header.items() if isinstance(header, dict) else ():
@@ -122,4 +122,4 @@ def _jpeg_size(stream: BinaryIO, name: str) -> tuple[int, int]:
             _, height, width = struct.unpack(">BHH", stream.read(5))
             return height, width
         stream.seek(length - 2, 1)
-    raise UsageError(f"{name} is no JPEG image that says its size")
+    raise UsageError(f"{name} is not a JPEG image with a known size")

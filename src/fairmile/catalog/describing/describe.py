@@ -181,8 +181,8 @@ def with_address(body: Mapping[str, Any], address: str) -> dict[str, Any]:
     reason = unusable(address)
     if reason:
         raise UsageError(
-            f"{address}: others cannot use this address: {reason}",
-            hint="give an address on the public internet, as in https://HOST/FOLDER/",
+            f"{address}: others cannot reach this address: {reason}",
+            hint="use an address on the public internet, such as https://HOST/FOLDER/",
         )
     files = as_list(body.get("distribution"))
     lacking = [

@@ -108,9 +108,11 @@ def _read_licence(path: Path, found: Statements, licences: dict[str, str]) -> No
         licences[path.name] = known.spdx
     elif known.choices:
         found.licence_choices = known.choices
-        found.notes.append(f"{path.name} is the text of {' or '.join(known.choices)}; only its holder can say which")
+        found.notes.append(
+            f"{path.name} is the text of {' or '.join(known.choices)}; only the rights holder can say which"
+        )
     else:
-        found.notes.append(f"{path.name} is not a licence text that is recognised; only its holder can name it")
+        found.notes.append(f"{path.name} is not a known licence text; only the rights holder can name it")
 
 
 def _settle_licence(found: Statements, licences: dict[str, str]) -> None:
@@ -119,7 +121,7 @@ def _settle_licence(found: Statements, licences: dict[str, str]) -> None:
         return
     if len(set(licences.values())) > 1:
         said = ", ".join(f"{name}: {licence}" for name, licence in licences.items())
-        found.notes.append(f"the licences differ ({said}); only the holder can say which one holds")
+        found.notes.append(f"the licences differ ({said}); only the rights holder can say which one applies")
         return
     name, licence = next(iter(licences.items()))
     # Of a GNU licence the metadata may say which of the two it is; one that contradicts the text stays open.

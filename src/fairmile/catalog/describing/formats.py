@@ -78,7 +78,7 @@ def inspect_file(path: Path, name: str) -> FileFacts:
     except OSError as error:
         return FileFacts(media_type(name) or "application/octet-stream", note=f"{name}: {error.strerror or error}")
     if found == "application/x-pickle":
-        return FileFacts(found, note=f"{name} is a pickle, which runs code when it is read: it was not opened")
+        return FileFacts(found, note=f"{name} is a pickle, which runs code when loaded, so it was not opened")
     reader = _READERS.get(found)
     if reader is None:
         return FileFacts(found)

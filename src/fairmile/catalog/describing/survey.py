@@ -69,7 +69,7 @@ def survey(path: Path, on_progress: Progress | None = None) -> Survey:
     for file, name in _files(path, "", work):
         work.take(file, name)
     if not found.files and not found.sets:
-        raise UsageError(f"{path} holds no file")
+        raise UsageError(f"{path} has no files")
     return work.done()
 
 
@@ -96,15 +96,15 @@ def _files(folder: Path, prefix: str, work: _Work) -> Iterator[tuple[Path, str]]
         if each.name in _SKIPPED:
             continue
         if not name.isprintable():
-            work.note(f"{name!r} has a name that no card can hold and was passed over")
+            work.note(f"{name!r} was skipped: its name is not allowed in a card")
         elif each.is_symlink():
-            work.note(f"{name} is a symbolic link and was passed over")
+            work.note(f"{name} was skipped: it is a symbolic link")
         elif _is_folder(each):
             yield from _files(Path(each.path), name + "/", work)
         elif each.is_file(follow_symlinks=False):
             yield Path(each.path), name
         else:
-            work.note(f"{name} is neither a file nor a folder and was passed over")
+            work.note(f"{name} was skipped: it is neither a file nor a folder")
 
 
 def _is_folder(item: os.DirEntry[str]) -> bool:

@@ -85,7 +85,7 @@ def read(document: Document, format: str | None = None, *, base: str = "") -> li
         raise InvalidDocument(
             [
                 Problem(
-                    "is in no format that is known here",
+                    "is not in a known format",
                     file=document.name,
                     hint=f"known: card, {', '.join(READERS.names())}; name one with --format, or write a card: "
                     f'a JSON object with "@context": "{CONTEXT_IRI}", "@type" and "name"',

@@ -66,9 +66,7 @@ def read(document: Document) -> list[Draft]:
         raise document.refuse("expected keys such as title and authors", hint="see CITATION.cff 1.2")
     title = take_text(node, "title")
     if title is None:
-        raise document.refuse(
-            "is required and must be a text", field="title", hint="CITATION.cff cannot do without a title"
-        )
+        raise document.refuse("is required and must be a string", field="title", hint="a CITATION.cff needs a title")
     kind = as_text(node.get("type"))
     draft = Draft(_KINDS.get(kind or "software", "program"), {"name": title})
     if kind in _KINDS:

@@ -175,7 +175,7 @@ def _kind(draft: Draft, node: dict[str, Any]) -> None:
     known = _KIND_OF_TYPE.get((general or "").replace(" ", "").lower())
     draft.kind = known or hinted or "dataset"
     if known is None and hinted is None:
-        draft.warn("types", f"{general or text!r} is no kind of asset; read as a data set")
+        draft.warn("types", f"{general or text!r} is not a kind of asset; read as a data set")
     exact = general in ("Dataset", "Software", "Workflow", "Model") or (
         draft.kind == "benchmark" and general == "Other"
     )

@@ -101,7 +101,7 @@ def read(document: Document) -> list[Draft]:
     drafts = _Reading(document, nodes).drafts()
     if not drafts:
         raise document.refuse(
-            "describes no asset: it has no AIModel, Dataset, Experiment, Workflow, Software, Cluster or SuperComputer",
+            "describes no AIModel, Dataset, Experiment, Workflow, Software, Cluster or SuperComputer",
             hint="definitions of the ontology itself are not imported",
         )
     return drafts
@@ -456,7 +456,7 @@ class _Reading:
                 base = version or DIGEST_VERSION_PREFIX + self.document.sha256[:12]
                 draft.body["version"] = f"{base}+{slug(_last(key), keep_case=True)}"
                 draft.warn(
-                    "version", "another asset of this document has the same name and version; told apart by its id"
+                    "version", "another asset of this document has the same name and version; distinguished by its id"
                 )
             seen.add((handle[0], handle[1], str(draft.body.get("version") or "")))
 

@@ -140,7 +140,7 @@ def load_graph(document: Document) -> dict[str, Node]:
                 node.facts.setdefault(_term(predicate), []).append(value)
     except SyntaxError as error:
         reason = str(error.msg or error).split(": ", 1)[-1]
-        raise InvalidDocument([Problem(f"is no Turtle: {reason}", file=document.name, line=error.lineno)]) from error
+        raise InvalidDocument([Problem(f"is not Turtle: {reason}", file=document.name, line=error.lineno)]) from error
     return nodes
 
 

@@ -107,7 +107,7 @@ def read(document: Document) -> list[Draft]:
         path = "" if listing is data else f"@graph[{number}]" if isinstance(data, dict) else f"[{number}]"
         drafts += _Listing(document, listing, path, context).drafts()
     if repaired:
-        drafts[0].warn("", 'is no JSON: lists that hold keys, as in ["Version" : 0.1], were read as mappings')
+        drafts[0].warn("", 'is not JSON: lists that hold keys, as in ["Version" : 0.1], were read as mappings')
     if isinstance(data, dict) and listings[0] is not data:
         keep_rest(drafts[0], {key: value for key, value in data.items() if key != "@graph"})
     return drafts

@@ -99,7 +99,7 @@ def read(document: Document) -> list[Draft]:
     if not isinstance(node, dict):
         raise document.refuse("expected keys such as license and tags in the front matter")
     if "sdk" in node and not (_MODEL_KEYS | _DATASET_KEYS) & set(node):
-        raise document.refuse("describes a Space, which is no kind of asset", field="sdk")
+        raise document.refuse("describes a Space, which is not a kind of asset", field="sdk")
     draft = Draft("model", {})
     draft.kind = _kind(node, readme, document, draft)
     _name(draft, node, readme, document)

@@ -139,7 +139,7 @@ def _file_set(value: Any, config: str, draft: Draft) -> bool | None:
     if not paths or len(paths) != len(as_list(raw)) or (isinstance(value, dict) and split is None):
         return None
     if any(path.startswith("/") or ".." in path.split("/") for path in paths):
-        draft.warn("configs", f"{paths[0][:80]!r} leads out of the repository; left out")
+        draft.warn("configs", f"{paths[0][:80]!r} points outside the repository; left out")
         return None
     if isinstance(value, dict):
         del value["split"], value["path"]

@@ -126,7 +126,7 @@ def _identity(draft: Draft, fields: Fields) -> None:
         try:
             draft.put("@id", f"urn:uuid:{uuid.UUID(number)}")
         except ValueError:
-            draft.warn("model_uuid", f"{number!r} is no UUID; kept as an identifier")
+            draft.warn("model_uuid", f"{number!r} is not a UUID; kept as an identifier")
     path = fields.text("artifact_path")
     name = fields.text("name")
     if name is None and path and path != "model" and not path.startswith("models:"):
@@ -234,7 +234,7 @@ def _inner_json(fields: Fields, key: str, value: Any) -> Any:
     try:
         return load_json(value, file=fields.document.name)
     except InvalidDocument as error:
-        raise fields.refuse(key, f"holds a text that is no JSON: {error.problems[0].message}") from error
+        raise fields.refuse(key, f"contains text that is not JSON: {error.problems[0].message}") from error
 
 
 def _spec(fields: Fields, place: str, spec: Any) -> dict[str, Any]:

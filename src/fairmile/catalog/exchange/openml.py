@@ -51,7 +51,7 @@ def read(document: Document) -> list[Draft]:
     root = next((key for key in _ROOTS if key in whole.data), None)
     if root is None:
         raise document.refuse(
-            "is no OpenML description", hint=f"expected one of {', '.join(_ROOTS)} at the top, as the API gives it"
+            "is not an OpenML description", hint=f"expected one of {', '.join(_ROOTS)} at the top, as the API gives it"
         )
     fields = whole.mapping(root)
     if fields is None:
@@ -143,7 +143,7 @@ def _data_files(draft: Draft, fields: Fields, url: str | None) -> None:
         if not checksum:
             draft.warn("md5_checksum", "is missing: the bytes cannot be verified")
     else:
-        draft.warn("url", "is missing: there is no file to fetch")
+        draft.warn("url", "is missing, so nothing can be fetched")
         for key, text in (("md5_checksum", checksum), ("file_id", number), ("format", form)):
             if text:
                 draft.foreign[key] = text

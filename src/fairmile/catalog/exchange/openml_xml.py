@@ -32,7 +32,7 @@ def load_xml(document: Document) -> dict[str, Any]:
     try:
         parser.Parse(document.text.encode("utf-8"), True)
     except expat.ExpatError as error:
-        message = f"is no XML: {expat.ErrorString(error.code)}"
+        message = f"is not XML: {expat.ErrorString(error.code)}"
         raise InvalidDocument([Problem(message, file=document.name, line=error.lineno)]) from error
     return builder.root
 

@@ -92,7 +92,7 @@ class Graph:
     def _add(self, number: int, entity: Any) -> None:
         field = f"@graph[{number}]"
         if not isinstance(entity, dict) or not is_text(entity.get("@id")):
-            self.problems.append((field, "is no entity with an @id; kept among the foreign keys"))
+            self.problems.append((field, "is not an entity with an @id; kept among the foreign keys"))
             self.stray.append(entity)
         elif normal_id(entity["@id"]) in self.raw:
             self.problems.append((field, f"describes {entity['@id']!r} a second time; kept among the foreign keys"))

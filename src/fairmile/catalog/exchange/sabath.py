@@ -65,7 +65,7 @@ def read(document: Document) -> list[Draft]:
         return [_dataset(fields)]
     if not ({"run", "git"} & fields.data.keys()):
         raise document.refuse(
-            "is no SABATH file: it has neither fragments nor git nor run",
+            "is not a SABATH file: it has neither fragments nor git nor run",
             hint="a data set lists fragments; a model has git and run",
         )
     return _Model(fields).drafts()
@@ -277,10 +277,8 @@ class _Model:
             )
             return None
         if any(f"{{dataset.{key}}}" in line or f"{{dataset.{key}." in line for line in commands):
-            message = (
-                f"{key!r} is a fragment, not a data set; taken to be of {self.name!r}, the set named like the model"
-            )
-            self.model.warn(f"run.{key}", message)
+            own_set = f"{self.name!r}, the set named like the model"
+            self.model.warn(f"run.{key}", f"{key!r} is a fragment, not a data set; assumed to belong to {own_set}")
             return self.name
         if not _alike(own, key.casefold()):
             message = f"{key!r} is not similar to the model's name {self.name!r}: it may belong to another model"
@@ -349,5 +347,5 @@ def _requirement(text: str, where: str, draft: Draft) -> str:
         return f"pkg:pypi/{re.sub(r'[-_.]+', '-', plain).lower()}"
     if not _LOOSE.fullmatch(plain):
         hint = "; one = pins a version for conda, pip wants ==" if re.fullmatch(rf"{_NAME}=[^=].*", plain) else ""
-        draft.warn(where, f"{text!r} is no requirement that pip understands{hint}")
+        draft.warn(where, f"{text!r} is not a requirement that pip understands{hint}")
     return text

@@ -36,7 +36,7 @@ class HuggingFace:
         query = urlencode({"search": words, "limit": limit, "full": "true"})
         entries = self._fetcher.client.get_json(f"{self._hub}/api/{_FOLDERS[kind]}?{query}")
         if not isinstance(entries, list):
-            raise Integrity("its answer is no list of repositories")
+            raise Integrity("its answer is not a list of repositories")
         return [hit for entry in entries[:limit] if isinstance(entry, Mapping) and (hit := self._hit(entry, kind))]
 
     def _hit(self, entry: Mapping[str, Any], kind: str) -> HubHit | None:

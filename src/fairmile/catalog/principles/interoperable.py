@@ -172,7 +172,7 @@ def _signature(facts: Facts) -> Verdict:
         return Verdict(0, "no signature", facts.put("signature"), (Part("I1c.fields", None, "no signature"),))
     sides = [side for side in ("inputs", "outputs") if isinstance(signature, Mapping) and signature.get(side)]
     points = 1.0 if len(sides) == 2 else 0.5
-    seen = f"signature with {' and '.join(sides)}" if sides else f"signature {facts.quote('signature')} names no inputs"
+    seen = f"signature with {' and '.join(sides)}" if sides else f"signature {facts.quote('signature')} has no inputs"
     fix = facts.put("signature") if points < 1 else ""
     return Verdict(points, seen, fix, (Part("I1c.fields", float(points == 1), seen),))
 

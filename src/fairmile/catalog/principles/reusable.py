@@ -145,7 +145,7 @@ def _r11(facts: Facts) -> Verdict:
         absent = f"no SPDX licence; the source says {shown(raw)!r}" if raw else "no licence"
         parts = tuple(Part(name, 0.0, absent) for name in ("R1.1a", "R1.1b", "R1.1c", "R1.1.address"))
         # Only the holder can grant a licence: the advice leaves open which one.
-        return Verdict(0, f"{absent}; only its holder can grant one", facts.put("license"), parts)
+        return Verdict(0, f"{absent}; only the rights holder can grant one", facts.put("license"), parts)
     expressions = [spdx_expression(text.removeprefix(SPDX_PREFIX).removesuffix(".html")) for text in texts]
     expression = next((each for each in expressions if each), None)
     # Of several statements each may bind: one that bars or is not known keeps the whole from being free.

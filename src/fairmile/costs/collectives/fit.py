@@ -220,9 +220,9 @@ def fit_collective(collective: str, points: Sequence[MeasuredPoint], *, rings: R
     name = collective_name(collective)
     kept = [checked(point, name) for point in points if point.ranks > 1]
     if not kept:
-        raise UsageError(f"there is no time of {name} with more than one rank to learn from")
+        raise UsageError(f"no measurement of {name} with more than one rank")
     if rings is not None and any(rings(point.ranks) <= 0 for point in kept):
-        raise UsageError(f"{name} was measured with ranks between which the links form no ring")
+        raise UsageError(f"{name} was measured on ranks whose links do not form a ring")
     notes: list[str] = []
     law = _best_law(name, kept, rings)
     by_ranks: dict[int, list[MeasuredPoint]] = {}
@@ -232,8 +232,8 @@ def fit_collective(collective: str, points: Sequence[MeasuredPoint], *, rings: R
     unseen = _unseen_error(name, law, by_ranks, rings)
     if unseen is not None and unseen > _NO_LAW:
         notes.append(
-            f"no law over the ranks holds ({unseen:.0%} off for ranks left out): "
-            "each number of ranks has its table, others lie between them"
+            f"no formula fits all rank counts (error {unseen:.0%} on held-out counts): "
+            "each count uses its own table, others are interpolated"
         )
     ranking = rank_algorithms(name, kept)
     best = ranking[0] if ranking else None

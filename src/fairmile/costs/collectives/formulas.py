@@ -49,7 +49,7 @@ def collective_name(name: str) -> str:
     plain = _OTHER_NAMES.get(plain, plain)
     if plain not in _FORMULAS:
         hint = did_you_mean(plain, list(_FORMULAS)) or f"known: {', '.join(_FORMULAS)}"
-        raise UsageError(f"there is no collective named {name!r}", hint=hint)
+        raise UsageError(f"no collective named {name!r}", hint=hint)
     return plain
 
 
@@ -81,7 +81,7 @@ def cost(
         return 0.0
     if algorithm == TWO_LEVEL:
         if not isinstance(link, Topology):
-            raise UsageError("a two-level algorithm needs a topology", hint="give a Topology instead of a Link")
+            raise UsageError("a two-level algorithm needs a topology", hint="pass a Topology instead of a Link")
         return _TWO_LEVEL[name](float(n_bytes), ranks, link)
     formula = _FORMULAS[name][algorithm]
     if isinstance(link, Topology):

@@ -112,11 +112,11 @@ def plan_collectives(
 ) -> MeasurementPlan:
     """Return the command of each number of ranks, without the file that it writes; bad arguments raise UsageError."""
     if backend not in BACKENDS:
-        raise UsageError(f"there is no backend named {backend!r}", hint=f"known: {', '.join(BACKENDS)}")
+        raise UsageError(f"no backend named {backend!r}", hint=f"known: {', '.join(BACKENDS)}")
     if not ranks or min(ranks) < 2:
-        raise UsageError(f"ranks {list(ranks)} cannot be measured", hint="name at least 2, such as 2,4")
+        raise UsageError(f"the numbers of ranks are {list(ranks)}, expected 2 or more", hint="write such as 2,4")
     if not seconds > 0:
-        raise UsageError(f"{seconds!r} seconds for each size are too few")
+        raise UsageError(f"the time per size is {seconds!r} s, expected more than 0")
     words = [python, "-P", "-m", "fairmile.costs.collectives", "--backend", backend]
     words += ["--sizes", ",".join(str(size) for size in chosen_sizes(sizes))]
     words += ["--collectives", ",".join(chosen_collectives(collectives)), "--seconds", f"{seconds:g}"]
@@ -138,7 +138,7 @@ def measure_collectives(
     """Start so many ranks here, one number after the other, and return what they measured."""
     commands = plan_collectives(backend, ranks, sizes=sizes, collectives=collectives, seconds=seconds, python=python)
     if backend == "mpi" and shutil.which("mpirun") is None:
-        raise SystemFailure("there is no mpirun here", hint="load or install an MPI library, or measure with gloo")
+        raise SystemFailure("mpirun was not found", hint="load or install an MPI library, or measure with gloo")
     measured = []
     with tempfile.TemporaryDirectory(prefix="fairmile-collectives-") as folder:
         for count, command in zip(sorted(set(ranks)), commands, strict=True):
@@ -178,7 +178,7 @@ def merged(parts: Sequence[MeasuredBackend]) -> MeasuredBackend:
     """Return several measurements of one backend as one."""
     if not parts or not any(part.points for part in parts):
         reasons = {reason for part in parts for reason in part.left_out.values()}
-        raise RunFailed("nothing could be measured" + (f": {'; '.join(sorted(reasons))}" if reasons else ""))
+        raise RunFailed("no collective could be measured" + (f": {'; '.join(sorted(reasons))}" if reasons else ""))
     left_out: dict[str, str] = {}
     for part in parts:
         left_out.update(part.left_out)
@@ -199,7 +199,7 @@ def topology_of(fits: Mapping[str, CollectiveFit]) -> Topology:
             algorithm = fit.algorithm
             link = Link(algorithm.link.alpha_s + algorithm.call_s, algorithm.link.beta_s_per_byte)
             return Topology(max(fit.groups), link, link, "shared memory")
-    raise UsageError("no measured collective says anything of the link between two ranks")
+    raise UsageError("the measured collectives do not determine the link between two ranks")
 
 
 def _compared(point: MeasuredPoint, fit: CollectiveFit) -> ModelComparison:
@@ -234,4 +234,4 @@ def _run(runner: Runner, command: Sequence[str], timeout_s: float) -> None:
     if "as root" in result.stderr and "mpirun" in result.stderr:
         hint = "run it as another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
-    raise RunFailed(reason or f"the ranks ended with exit code {result.exit_code}", hint=hint)
+    raise RunFailed(reason or f"the ranks failed with exit code {result.exit_code}", hint=hint)

@@ -152,11 +152,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fairmile.costs.collectives", description="Measure collectives.")
     parser.add_argument("--backend", choices=BACKENDS, default="gloo")
-    parser.add_argument("--ranks", type=int, default=0, help="start so many ranks here (torch)")
-    parser.add_argument("--sizes", default="", help="bytes, such as 1KiB,1MiB")
-    parser.add_argument("--collectives", default="", help=f"of {','.join(MEASURED)}")
-    parser.add_argument("--seconds", type=float, default=0.3, help="about, for each size of each collective")
-    parser.add_argument("--out", default="", help="a JSON file for the result")
+    parser.add_argument("--ranks", type=int, default=0, help="number of ranks to start here (torch)")
+    parser.add_argument("--sizes", default="", help="sizes per rank, such as 1KiB,1MiB")
+    parser.add_argument("--collectives", default="", help=f"collectives to measure: {','.join(MEASURED)}")
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, help="approximate time per size and collective, in seconds"
+    )
+    parser.add_argument("--out", default="", help="JSON file to write the result to")
     parser.add_argument("--store", default="", help=argparse.SUPPRESS)
     return parser
 
@@ -167,7 +169,7 @@ def _as_rank(arguments: argparse.Namespace) -> int:
     ranks = open_ranks(arguments.backend, os.environ, store=arguments.store)
     try:
         if ranks.size < 2:
-            raise UsageError("one rank has nobody to talk to", hint="start at least two")
+            raise UsageError("a collective needs at least 2 ranks, but there is 1", hint="start at least two")
         rows, left_out = measure(ranks, collectives, sizes, seconds=arguments.seconds)
         if ranks.rank == 0:
             _finish(arguments, ranks, rows, left_out)
@@ -218,7 +220,7 @@ def chosen_sizes(sizes: Sequence[str | int]) -> tuple[int, ...]:
     """Return the sizes to measure in bytes, the usual ones if none is named."""
     chosen = tuple(sorted({parse_size(size) for size in sizes})) or DEFAULT_SIZES
     if chosen[0] < 1:
-        raise UsageError("a message of no bytes cannot be measured", hint="name sizes such as 1KiB,1MiB")
+        raise UsageError("the smallest size is 0 bytes, expected at least 1", hint="use sizes such as 1KiB,1MiB")
     return chosen
 
 

@@ -118,11 +118,11 @@ class TorchRanks:
         except ImportError as error:
             raise MissingExtra(f"measuring {backend} needs torch; MPI needs none", "predict") from error
         if backend == "nccl" and not torch.cuda.is_available():
-            raise Unsupported("NCCL needs NVIDIA GPUs, and torch sees none here", hint="measure with gloo instead")
+            raise Unsupported("NCCL needs NVIDIA GPUs, but torch finds none", hint="use --backend gloo")
         if not store and ("MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ):
             raise UsageError(
-                "no launcher said where the ranks meet: MASTER_ADDR and MASTER_PORT are not set",
-                hint="start them with torchrun, or export a node that all ranks can reach, and a free port",
+                "MASTER_ADDR and MASTER_PORT are not set",
+                hint="start the ranks with torchrun, or set them to a reachable node and a free port",
             )
         self.rank, self.size = rank, size
         self.backend = backend
@@ -175,7 +175,7 @@ class TorchRanks:
 
     def _wrong(self, held: Any, value: float) -> str:
         received = held.tolist()[0] if len(held) else value
-        return "" if bool((held == value).all()) else f"rank {self.rank} has {received:g} where {value:g} is right"
+        return "" if bool((held == value).all()) else f"rank {self.rank} got {received:g}, expected {value:g}"
 
     def _all_reduce(self, count: int) -> Any:
         data, group = self._made(count), self._group
@@ -336,7 +336,7 @@ class MpiRanks:
 
     def _wrong(self, held: Any, value: float) -> str:
         received = float(held[0]) if len(held) else value
-        return "" if bool((held == value).all()) else f"rank {self.rank} has {received:g} where {value:g} is right"
+        return "" if bool((held == value).all()) else f"rank {self.rank} got {received:g}, expected {value:g}"
 
     def _all_reduce(self, count: int) -> Any:
         data, got = self._made(count), self._made(count)
@@ -448,11 +448,11 @@ def open_ranks(backend: str, environ: Mapping[str, str], *, store: str = "") -> 
     if backend == "mpi":
         return MpiRanks()
     if backend not in BACKENDS:
-        raise UsageError(f"there is no backend named {backend!r}", hint=f"known: {', '.join(BACKENDS)}")
+        raise UsageError(f"no backend named {backend!r}", hint=f"known: {', '.join(BACKENDS)}")
     place = place_of(environ)
     if place is None:
         raise UsageError(
-            "no launcher said which rank this is: RANK and WORLD_SIZE are not set",
-            hint="start it with torchrun or srun, or name --ranks to start them here",
+            "RANK and WORLD_SIZE are not set",
+            hint="start it with torchrun or srun, or add --ranks to start the ranks here",
         )
     return TorchRanks(backend, *place, store=store)

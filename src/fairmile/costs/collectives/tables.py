@@ -57,7 +57,7 @@ def parse_points(
         points = _nccl_tests(text, ranks, collective, file)
     if not points:
         raise UsageError(
-            f"{file} holds no measured times",
+            f"{file} contains no measured times",
             hint="expected the output of nccl-tests, of an OSU latency test, or of `fairmile benchmark collectives`",
         )
     return tuple(points)
@@ -90,7 +90,9 @@ def _point(row: Any, where: str) -> MeasuredPoint:
 def checked(point: MeasuredPoint, where: str) -> MeasuredPoint:
     """Return the point, or say what cannot be true of it."""
     if not (math.isfinite(point.time_s) and point.time_s > 0 and point.size_bytes >= 0 and point.ranks >= 1):
-        raise UsageError(f"{where}: {point.size_bytes:g} bytes, {point.ranks} ranks and {point.time_s!r} s cannot be")
+        raise UsageError(
+            f"{where}: invalid measurement: {point.size_bytes:g} bytes, {point.ranks} ranks, {point.time_s!r} s"
+        )
     return point
 
 
@@ -110,7 +112,7 @@ def _osu(text: str, ranks: int | None, file: str) -> list[MeasuredPoint]:
             continue
         count = 2 if name == "point_to_point" else ranks
         if count is None:
-            raise UsageError(f"{file} does not say how many ranks took part", hint="name their number")
+            raise UsageError(f"{file} does not say how many ranks took part", hint="pass the number of ranks")
         if name == "barrier":
             points.append(checked(MeasuredPoint(name, 0.0, count, numbers[0] * 1e-6), file))
         elif len(numbers) >= 2:
@@ -139,7 +141,7 @@ def _nccl_tests(text: str, ranks: int | None, collective: str, file: str) -> lis
         count = ranks or len(seen)
         if not name or not count:
             missing = "which collective it measured" if not name else "how many ranks took part"
-            raise UsageError(f"{file} does not say {missing}", hint="name it beside the file")
+            raise UsageError(f"{file} does not say {missing}", hint="pass it as an argument")
         time_us = _numbers([words[header.index("time")]])
         if time_us is not None and time_us[0] > 0:
             plain = "point_to_point" if name == "sendrecv" else collective_name(name)

@@ -93,7 +93,7 @@ class CollectiveModel:
         """Return the algorithm that would be taken, `fit` where it was measured, and its time."""
         name = collective_name(collective)
         if nodes < 1 or ranks < 1 or nodes > ranks:
-            raise UsageError(f"{ranks} ranks cannot be spread over {nodes} nodes")
+            raise UsageError(f"cannot place {ranks} ranks on {nodes} nodes")
         if ranks == 1:
             return Choice("none", 0.0)
         fitted = (self.fits if nodes == 1 else self.between).get(name)

@@ -48,7 +48,7 @@ def wiring_of(partition: Partition) -> Wiring:
     accelerator = _row(table["accelerators"], gpus.model)
     if accelerator is None:
         accelerator = {**_row(table["links"], "PCIe 4"), "call_us": 12, "kind": "PCIe"}
-        notes.append(f"the links of {gpus.model!r} are not known: taken as PCIe 4")
+        notes.append(f"the links of {gpus.model!r} are unknown: PCIe 4 is assumed")
     notes.append(f"inside a node: {_source_text(accelerator)}")
     kind: Kind = accelerator["kind"]
     if kind in ("NVSwitch", "cube mesh") and gpus.count <= _FULLY_LINKED:
@@ -66,7 +66,11 @@ def _network(text: str, notes: list[str]) -> tuple[Link, int]:
     row = _row(table["networks"], text)
     if row is None:
         row = _row(table["networks"], "InfiniBand")
-        notes.append(f"the network {text!r} is not known: taken as 100 Gbit/s" if text else "no network is named")
+        notes.append(
+            f"the network {text!r} is unknown: 100 Gbit/s is assumed"
+            if text
+            else "no network is given: 100 Gbit/s is assumed"
+        )
     speed = _SPEED.search(text)
     if speed:
         row = {**row, "gbit_per_s": float(speed[1])}
@@ -88,7 +92,7 @@ def _link(row: Mapping[str, Any], gamma_s_per_byte: float = 0.0) -> Link:
 def _source_text(row: Mapping[str, Any]) -> str:
     nominal = row["gbyte_per_s"] if "gbyte_per_s" in row else row["gbit_per_s"] / 8
     name = row.get("link", row["name"])
-    return f"{name}, {nominal:g} GB/s, of which {row['efficiency']:.0%} are got ({row['status']}: {row['source']})"
+    return f"{name}, {nominal:g} GB/s, {row['efficiency']:.0%} achieved ({row['status']}: {row['source']})"
 
 
 @cache

@@ -107,7 +107,7 @@ def calibrate(
         if not now.exists():
             raise RunFailed(
                 f"the calibration of {device} did not start (exit code {done.returncode})",
-                hint="its own words stand above",
+                hint="its messages are above",
             )
         broken, _, outputs = now.read_text().partition("\n")
         if broken not in _known(part):
@@ -144,7 +144,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingExtra("a calibration needs torch, from the system's module or installed", "predict") from error
+        raise MissingExtra("calibration needs torch", "predict") from error
     return torch
 
 
@@ -220,7 +220,7 @@ def _row(torch: Any, each: Candidate, text: str, outputs: str, clock: _Clock, de
         return OperatorTiming(text, outputs, each.origins, problem="waits for the device")
     work = work_of(each.op)
     if work.bytes > _MOST_BYTES:
-        return OperatorTiming(text, outputs, each.origins, problem="larger than the device's memory allows here")
+        return OperatorTiming(text, outputs, each.origins, problem="too large for the device's memory")
     try:
         with torch.no_grad():
             call = bind(each.op, device)
@@ -335,10 +335,10 @@ class _Cuda(_Clock):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; the exit code is 0 where a table was written."""
     parser = argparse.ArgumentParser(prog="python -m fairmile.costs.operators.calibrate", description=__doc__)
-    parser.add_argument("signatures", help=f"a list of operators, a trace, or {GRID!r} for the list that is built in")
-    parser.add_argument("out", type=Path, help="the table to write or to go on with")
+    parser.add_argument("signatures", help=f"list of operators, a trace, or {GRID!r} for the built-in list")
+    parser.add_argument("out", type=Path, help="table to write or extend")
     parser.add_argument("--for", dest="for_s", default="120s", help="stop after this time (default: 120s)")
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
+    parser.add_argument("--device", default="cuda", help="device to measure: cuda, cuda:N or cpu (default: cuda)")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(argv)
     for_s, begun = parse_duration(chosen.for_s), time.monotonic()
@@ -353,8 +353,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)  # noqa: T201
         return error.exit_code
     print(  # noqa: T201
-        f"{chosen.out}: {done.rows} operators, {done.measured} of them new, "
-        f"{done.failed} that cannot be measured, {done.left} not reached"
+        f"{chosen.out}: {done.rows} operators, {done.measured} of them new, {done.failed} failed, "
+        f"{done.left} not reached"
     )
     return 0
 

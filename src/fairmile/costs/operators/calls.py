@@ -74,7 +74,7 @@ def _real(torch: Any, value: Any, tensors: list[Any], device: str) -> Any:
             return getattr(torch, str(number).removeprefix("torch."))
         if kind == "device":
             return torch.device("cpu" if str(number) == "cpu" else device)
-        raise Unsupported(f"an argument of kind {kind!r} cannot be made again")
+        raise Unsupported(f"an argument of kind {kind!r} cannot be recreated")
     if value in ("inf", "-inf", "nan"):  # as JSON cannot say them
         return float(value)
     if isinstance(value, list):

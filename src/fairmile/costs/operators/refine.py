@@ -124,10 +124,10 @@ def read_correction(path: Path) -> Correction:
     document = load_json(path.read_text(encoding="utf-8"), file=str(path))
     try:
         if document["format"] != _FORMAT:
-            raise ValueError("another version wrote it")
+            raise ValueError("it was written by another version")
         factors = {str(kind): float(value) for kind, value in document["factors"].items()}
         if any(not 0.01 < value < 100 for value in factors.values()):
-            raise ValueError("a factor is not within 0.01 and 100")
+            raise ValueError("a factor is not between 0.01 and 100")
         return Correction(str(document["device"]), factors, tuple(map(str, document["runs"])))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Integrity(f"{path} holds no corrections of a device: {error}", hint="remove it") from error
+        raise Integrity(f"{path} is not a file of corrections: {error}", hint="remove it") from error

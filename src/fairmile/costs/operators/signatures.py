@@ -78,7 +78,7 @@ def read_signature(text: str, outputs: str = "") -> Op:
         return Op(name, "", "", read_tensors(tensors), read_tensors(outputs), arguments, keywords)
     except (ValueError, IndexError, KeyError, TypeError) as error:
         raise Integrity(
-            f"{text[:80]!r} is no operator's signature: {error}", hint="trace or calibrate again"
+            f"{text[:80]!r} is not an operator signature: {error}", hint="trace or calibrate again"
         ) from error
 
 
@@ -103,7 +103,7 @@ def read_tensors(text: str) -> tuple[TensorSpec, ...]:
 def _specs(text: str) -> tuple[TensorSpec, ...]:
     match = _TENSOR.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no tensor")
+        raise ValueError(f"{text!r} is not a tensor")
     count, host, short, shape, strides = match.groups()
     lengths = tuple(int(each) for each in shape.split(",")) if shape else ()
     steps = tuple(int(each) for each in strides.split(",")) if strides else None
@@ -172,7 +172,7 @@ def _candidates(path: Path) -> Iterator[Candidate]:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     except FileNotFoundError as error:
-        raise NotFound(f"there is no list of operators at {path}", hint="write one with write_candidates") from error
+        raise NotFound(f"no such file: {path}", hint="write one with write_candidates") from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise Integrity(f"{path} cannot be read as a list of operators: {error}") from error
     for number, line in enumerate(text.splitlines(), 1):
@@ -180,7 +180,7 @@ def _candidates(path: Path) -> Iterator[Candidate]:
             signed, outputs, origins = json.loads(line)
             yield Candidate(read_signature(signed, outputs), tuple(origins))
         except ValueError as error:
-            raise Integrity(f"{path}:{number} is no operator with its origins: {error}") from error
+            raise Integrity(f"{path}:{number}: not an operator with its origins: {error}") from error
 
 
 def _tensor_text(spec: TensorSpec) -> str:

@@ -75,7 +75,7 @@ def read_rows(path: Path) -> tuple[TableOrigin, list[OperatorTiming]]:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     except FileNotFoundError as error:
-        raise NotFound(f"there is no table of measured operators at {path}", hint="calibrate the device") from error
+        raise NotFound(f"no table of measured operators at {path}", hint="calibrate the device") from error
     except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
         raise Integrity(f"{path} is damaged: {error}", hint="calibrate the device again") from error
     except OSError as error:
@@ -90,7 +90,7 @@ def read_rows(path: Path) -> tuple[TableOrigin, list[OperatorTiming]]:
             )
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != _COLUMNS:
-        raise Integrity(f"{path} is no table of measured operators", hint="calibrate the device again")
+        raise Integrity(f"{path} is not a table of measured operators", hint="calibrate the device again")
     return about, [_row(path, number, line) for number, line in enumerate(lines, 2) if line]
 
 
@@ -121,5 +121,5 @@ def _row(path: Path, number: int, line: Sequence[str]) -> OperatorTiming:
         )
     except ValueError as error:
         raise Integrity(
-            f"{path}:{number} is no measured operator: {error}", hint="calibrate the device again"
+            f"{path}:{number}: not a measured operator: {error}", hint="calibrate the device again"
         ) from error

@@ -18,10 +18,12 @@ _HERE = "fairmile.meter.sources"
 SOURCES: Registry[Callable[[Where], Source]] = Registry(
     "source of measurements",
     {
-        "nvidia": Plugin(f"{_HERE}.nvidia:Nvidia", summary="NVIDIA GPUs: power, energy, heat, load, clocks, memory"),
+        "nvidia": Plugin(
+            f"{_HERE}.nvidia:Nvidia", summary="NVIDIA GPUs: power, energy, temperature, load, clocks, memory"
+        ),
         "nvidia_energy": Plugin(f"{_HERE}.nvidia:NvidiaEnergy", summary="NVIDIA GPUs: energy counter"),
-        "amd": Plugin(f"{_HERE}.amd:Amd", summary="AMD GPUs: power, energy, heat, load, clocks, memory"),
-        "rapl": Plugin(f"{_HERE}.rapl:Rapl", summary="energy of processors and their memory, from their own counters"),
+        "amd": Plugin(f"{_HERE}.amd:Amd", summary="AMD GPUs: power, energy, temperature, load, clocks, memory"),
+        "rapl": Plugin(f"{_HERE}.rapl:Rapl", summary="energy of processors and their memory, from hardware counters"),
         "cray": Plugin(f"{_HERE}.cray:Cray", summary="power and energy of an HPE Cray node and its parts"),
         "slurm": Plugin(f"{_HERE}.slurm:Slurm", summary="energy of the job's nodes, counted by Slurm"),
         "host": Plugin(f"{_HERE}.host:Host", summary="processors, memory, disks and network of this machine"),

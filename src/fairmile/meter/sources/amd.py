@@ -67,8 +67,8 @@ class Amd:
             return True
 
         power = self._scaled(monitor / "power1_average", 1e-6)
-        if not add("power", "W", power, "mean of the driver's own period; error not documented"):
-            add("power", "W", self._scaled(monitor / "power1_input", 1e-6), "at the moment; error not documented")
+        if not add("power", "W", power, "mean over the driver's period; error not documented"):
+            add("power", "W", self._scaled(monitor / "power1_input", 1e-6), "instantaneous; error not documented")
         resolution = "counter of the driver, 1 µJ; error not documented"
         if not add("energy", "J", self._scaled(monitor / "energy1_input", 1e-6), resolution, "counter"):
             counter = self._counter(device / "gpu_metrics")

@@ -55,9 +55,9 @@ class Host:
             return Channel(f"host.{what}", unit, kind, "procfs", scope, error)
 
         tick = f"clock ticks of {1000 / os.sysconf('SC_CLK_TCK'):g} ms, since the reading before"
-        found = [channel("cpu", "%", f"node (all {self._cores} cores together are 100 %)", tick)]
+        found = [channel("cpu", "%", f"node (100 % is all {self._cores} cores)", tick)]
         if self._memory is not None:
-            found.append(channel("memory", "bytes", "node", "all memory except what the kernel can free"))
+            found.append(channel("memory", "bytes", "node", "all memory that the kernel cannot free"))
         if self._disks is not None and self._disk_names:
             scope = f"disks of the node ({', '.join(self._disk_names)})"
             found += [channel(what, "bytes", scope, "exact", "counter") for what in ("disk_read", "disk_written")]

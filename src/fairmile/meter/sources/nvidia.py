@@ -12,11 +12,11 @@ from fairmile.meter.sources.source import Where
 # NVML API reference, nvmlDeviceGetPowerUsage: within 5 % of the power at the moment (stated for Fermi and Kepler, for
 # no later generation); the mean of one second on Ampere (GA100 excepted) and later, the value of the moment before.
 _POWER_ERROR = (
-    "±5 % (NVML reference, for Fermi and Kepler; none stated since); mean of 1 s since Ampere, GA100 excepted"
+    "±5 % (NVML reference, for Fermi and Kepler; none stated since); mean over 1 s since Ampere, except GA100"
 )
-_INSTANT_ERROR = "±5 % (NVML reference, for Fermi and Kepler; none stated since); at the moment"
+_INSTANT_ERROR = "±5 % (NVML reference, for Fermi and Kepler; none stated since); instantaneous"
 # nvmlDeviceGetTotalEnergyConsumption: millijoules since the driver was loaded, Volta and later.
-_ENERGY_ERROR = "counter of 1 mJ since the driver was loaded, fed by the sensor of the power (±5 %)"
+_ENERGY_ERROR = "counter in mJ since the driver was loaded, from the power sensor (±5 %)"
 _SAMPLED = "share of the driver's last sampling period, 1/6 to 1 s (NVML reference)"
 _EXACT = "as reported by the driver"
 
@@ -62,9 +62,9 @@ class Nvidia:
         try:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
-            raise Unsupported(f"NVIDIA's driver reports no GPUs: {error}") from error
+            raise Unsupported(f"the NVIDIA driver reports no GPUs: {error}") from error
         if count == 0:
-            raise Unsupported("NVIDIA's driver is installed, but there is no GPU")
+            raise Unsupported("the NVIDIA driver is installed, but there is no GPU")
         wanted = where.devices or _visible(where.environ.get("CUDA_VISIBLE_DEVICES"))  # None: all
         channels: list[Channel] = []
         for index in range(count):

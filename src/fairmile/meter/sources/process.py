@@ -117,10 +117,10 @@ class ProcessTree:
     def _describe(self) -> tuple[Channel, ...]:
         scope = f"process tree of {self.pid}"
         tick = f"clock ticks of {1000 / _TICKS_PER_S:g} ms"
-        disk = "what reached or left the disks; the cache of the kernel not counted"
+        disk = "reads and writes that reached the disks, without the kernel's cache"
         return (
             Channel("process.cpu_time", "s", "counter", "procfs", scope, tick),
-            Channel("process.memory", "bytes", "gauge", "procfs", scope, "memory that processes share counts for each"),
+            Channel("process.memory", "bytes", "gauge", "procfs", scope, "shared memory counts for each process"),
             Channel("process.threads", "count", "gauge", "procfs", scope, "exact"),
             Channel("process.read", "bytes", "counter", "procfs", scope, disk),
             Channel("process.written", "bytes", "counter", "procfs", scope, disk),

@@ -69,7 +69,7 @@ def _channel(zone: Path) -> Channel | None:
     except (OSError, ValueError):
         return None
     if name == "psys":
-        short, scope = "platform", "platform (psys: processors, memory and board as the maker wired it)"
+        short, scope = "platform", "platform (psys: processors, memory and board, as wired by the vendor)"
     elif match := _SOCKET.fullmatch(name):
         number = match[1] + (f".{match[2]}" if match[2] else "")
         short, scope = f"cpu{number}", f"socket {number}"

@@ -14,7 +14,7 @@ _KIND = re.compile(r"^AcctGatherEnergyType\s*=\s*(\S+)", re.MULTILINE)
 _FREQUENCY = re.compile(r"^AcctGatherNodeFreq\s*=\s*(\d+)", re.MULTILINE)
 # https://slurm.schedmd.com/sstat.html; that the figure is of whole nodes is what users find out the hard way:
 # https://github.com/Lumi-supercomputer/lumi-userguide/issues/181
-_SCOPE = "all nodes of job {}, whatever else runs on them"
+_SCOPE = "all nodes of job {}, including anything else on them"
 
 
 class Slurm:
@@ -29,7 +29,7 @@ class Slurm:
         if not self._job:
             raise Unsupported("this is not a Slurm job: SLURM_JOB_ID is not set")
         if not self._job.isdigit():
-            raise Unsupported(f"SLURM_JOB_ID is {self._job!r}, which is not a number of a job")
+            raise Unsupported(f"SLURM_JOB_ID is {self._job!r}, expected a job number")
         said = self._ask("scontrol", "show", "config")
         if said is None:
             raise Unsupported("Slurm does not answer `scontrol show config`")
@@ -37,8 +37,8 @@ class Slurm:
         if kind is None or kind[1].rpartition("/")[2] in ("none", "(null)"):
             raise Unsupported("Slurm does not measure energy here (AcctGatherEnergyType is none)")
         every = _FREQUENCY.search(said)
-        error = f"{kind[1]}, looked at each {every[1]} s; " if every else f"{kind[1]}; "
-        error += "the largest among the steps of the job, which overlap"
+        error = f"{kind[1]}, sampled every {every[1]} s; " if every else f"{kind[1]}; "
+        error += "the largest of the job's overlapping steps"
         self._channels = (Channel("job.energy", "J", "counter", "slurm", _SCOPE.format(self._job), error),)
 
     def channels(self) -> tuple[Channel, ...]:

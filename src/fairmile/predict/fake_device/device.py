@@ -303,7 +303,7 @@ def _patch_compilers(place: DefaultDevice) -> None:
     """Leave models as they are where they would be compiled: what eager mode does is traced."""
 
     def noted() -> None:
-        sentence = "the model is compiled, which changes what is kept and when: its eager form was traced"
+        sentence = "the model is compiled: its eager form was traced, which keeps other tensors"
         if sentence not in place.notes:
             place.notes.append(sentence)
 

@@ -36,7 +36,7 @@ class Mixed(BaseException):
     """A tensor of the host is used together with those of the device; user code is not to catch this."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        super().__init__("a tensor of the host is used together with those of the device")
+        super().__init__("a host tensor is used together with device tensors")
         self.tensor = tensor
 
 
@@ -391,13 +391,13 @@ class OperatorRecorder:
         named = {name: bare(value) for name, value in kwargs.items()}
         rule = kernels.SHAPES.get(func)
         if func.overloadpacket in _DATA_DEPENDENT:
-            raise Unpredictable(f"the shape of what {func} returns depends on data")
+            raise Unpredictable(f"the output shape of {func} depends on data")
         try:
             out = rule(*plain, **named) if rule is not None else func(*plain, **named)
         except NotImplementedError as error:
             if "nonzero" in str(error):
-                raise Unpredictable(f"the shape of what {func} returns depends on data") from error
-            raise Unpredictable(f"{func} cannot be followed without data: {str(error).splitlines()[0]}") from error
+                raise Unpredictable(f"the output shape of {func} depends on data") from error
+            raise Unpredictable(f"{func} cannot be traced without data: {str(error).splitlines()[0]}") from error
         recipe = self._recipe(out, held, [tuple(tensor.shape) for tensor in tensors])
         if func in kernels.ORDER:
             recipe = (*recipe[:3], kernels.ORDER[func])
@@ -549,11 +549,11 @@ class OperatorRecorder:
         tensor = args[0]
         whole = not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
         if whole and (self.phase == "forward" or self.modules):
-            raise Unpredictable("the model asks for an integer value of a tensor on the device (.item(), .tolist())")
+            raise Unpredictable("the model reads an integer from a tensor on the device (.item(), .tolist())")
         if tensor.dtype is torch.bool:
             return self._is_whole(self.index(tensor))
         if self.phase != "optimizer":  # a gradient scaler asks whether there were infinities
-            self.note("a value of a tensor was asked for while the step ran: zero was taken")
+            self.note("the step reads the value of a tensor: zero was assumed")
         return 0 if whole else 0.0
 
     def _is_whole(self, index: int) -> bool:
@@ -579,8 +579,8 @@ class OperatorRecorder:
         if target is None or target.type == kernels.NAME:
             return self._run(func, args, kwargs)
         if source.dim() and not source.dtype.is_floating_point and self.phase != "build":
-            raise Unpredictable("the model copies integers from the device to the host while its step runs")
-        self.note("data of the device was copied to the host: zeros were taken")
+            raise Unpredictable("the step copies integers from the device to the host")
+        self.note("the step copies data from the device to the host: zeros were assumed")
         return torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype, device=target)
 
     def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:

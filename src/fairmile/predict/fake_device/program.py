@@ -40,12 +40,16 @@ class TracedProgram:
         if not isinstance(self.model, torch.nn.Module):
             raise Refused(f"`model` of {where} is a {type(self.model).__name__}", "return a torch.nn.Module")
         if not callable(self.loss):
-            raise Refused(f"`loss` of {where} cannot be called", "return a function of the model that gives a scalar")
+            raise Refused(
+                f"`loss` of {where} is not callable", "return a function that takes the model and returns a scalar"
+            )
         if self.make_optimizer is not None and not callable(self.make_optimizer):
-            raise Refused(f"`optimizer` of {where} cannot be called", "return a function of the parameters, or None")
+            raise Refused(
+                f"`optimizer` of {where} is not callable", "return a function that takes the parameters, or None"
+            )
         precision = request.precision or _part(built, "precision", where, optional=True) or "fp32"
         if precision not in PRECISIONS:
-            raise Refused(f"`precision` of {where} is {precision!r}", f"take one of {', '.join(PRECISIONS)}")
+            raise Refused(f"`precision` of {where} is {precision!r}", f"use one of {', '.join(PRECISIONS)}")
         self.precision: str = precision
         self.training = self.make_optimizer is not None if request.training is None else request.training
 
@@ -56,7 +60,7 @@ def _part(built: Any, name: str, where: str, *, optional: bool = False) -> Any:
     else:
         is_there, value = hasattr(built, name), getattr(built, name, None)
     if not is_there and not optional:
-        raise Refused(f"what {where} returns has no `{name}`", "return model, loss, optimizer and precision")
+        raise Refused(f"the object that {where} returns has no `{name}`", "return model, loss, optimizer and precision")
     return value
 
 
@@ -69,7 +73,7 @@ def build(request: TraceRequest, recorder: OperatorRecorder, place: device.Defau
         program = TracedProgram(function(**request.arguments), request)
     place.building = False
     model = program.model
-    with _explain_errors(request, "cannot bring the model to the device"):
+    with _explain_errors(request, "cannot move the model to the device"):
         moving.bring(model, recorder)
     recorder.rest()
     if request.channels_last:
@@ -80,8 +84,8 @@ def build(request: TraceRequest, recorder: OperatorRecorder, place: device.Defau
         enable = getattr(model, "gradient_checkpointing_enable", None)
         if enable is None:
             raise Refused(
-                f"{type(model).__name__} has no gradient_checkpointing_enable to turn checkpointing on with",
-                "ask without --checkpointing, and use torch.utils.checkpoint in its forward: that is followed as it is",
+                f"{type(model).__name__} has no gradient_checkpointing_enable, so --checkpointing has no effect",
+                "remove --checkpointing; torch.utils.checkpoint in the model itself is traced as it is",
             )
         enable()
     model.train(program.training)
@@ -98,11 +102,11 @@ def _seed() -> None:
 def _load(request: TraceRequest) -> Callable[..., Any]:
     path = Path(request.file)
     if not path.is_file():
-        raise Refused(f"there is no file {path}", "give the path of a Python file")
+        raise Refused(f"no such file: {path}", "check the path of the Python file")
     name = f"fairmile_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise Refused(f"{path} is no Python file", "give a file that ends in .py")
+        raise Refused(f"{path} is not a Python file", "name a file that ends in .py")
     if str(path.resolve().parent) not in sys.path:
         sys.path.insert(0, str(path.resolve().parent))
     if os.getcwd() not in sys.path:
@@ -123,7 +127,7 @@ def _load(request: TraceRequest) -> Callable[..., Any]:
         signature.bind(**request.arguments)
     except TypeError as error:
         raise Refused(
-            f"{path}:{request.function} cannot be called so: {error}", f"its parameters: {signature}"
+            f"cannot call {path}:{request.function} with these arguments: {error}", f"its parameters: {signature}"
         ) from error
     return function  # type: ignore[no-any-return]
 
@@ -136,7 +140,7 @@ def _explain_errors(request: TraceRequest, what: str) -> Iterator[None]:
     except Refused:
         raise
     except Unpredictable as error:
-        hint = "give the model a form in which shapes and control flow depend on the shapes of its inputs alone"
+        hint = "make shapes and control flow of the model depend only on the shapes of its inputs"
         raise Unfollowed(f"{_where(request, error)} {what}: {error}", hint) from error
     except UsageError as error:
         raise Refused(error.message, error.hint or _hint(error)) from error
@@ -151,7 +155,7 @@ def _explain_errors(request: TraceRequest, what: str) -> Iterator[None]:
 def _hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name or 'the missing package'} in the environment that runs the prediction"
-    return "run the function alone to see where it fails"
+    return "call the function on its own to see where it fails"
 
 
 def _where(request: TraceRequest, error: BaseException) -> str:
@@ -186,7 +190,7 @@ def _channels_last(model: torch.nn.Module) -> None:
 
 def run(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder) -> int:
     """Run the steps and return how many; what fails after a forward that worked leaves a note and a lower bound."""
-    with _explain_errors(request, "cannot make its optimizer"):
+    with _explain_errors(request, "cannot create the optimizer"):
         optimizer = _optimizer(program, request)
     taken = 0
     scaler = torch.amp.GradScaler("cuda") if program.training and program.precision == "fp16" else None
@@ -205,7 +209,7 @@ def run(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorde
                 recorder.stopped = error.sentence
                 recorder.backward_begins()  # while the error still holds what the forward made
             except Mixed as error:
-                mixed = f"a tensor of {tuple(error.tensor.shape)} on the host is used with the model's on the device"
+                mixed = f"a host tensor of shape {tuple(error.tensor.shape)} is used with device tensors"
             if not mixed:
                 steps += 1
                 if recorder.stopped:
@@ -213,7 +217,7 @@ def run(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorde
                 continue
             taken += 1
             if taken > _MOST_TAKEN or not _take_over(program, recorder):
-                raise Refused(mixed, "make it in the loss without naming a device, or on the device of the model")
+                raise Refused(mixed, "create it in `loss` without a device argument, or on the device of the model")
             recorder.forget(before)
     recorder.phase = "end"  # before the optimizer and its state go
     return steps
@@ -245,7 +249,7 @@ def _take_over(program: TracedProgram, recorder: OperatorRecorder) -> bool:
         swap(tensor, there)
         recorder.claim(tensor, "input")
     if held:
-        recorder.note("tensors of the host were used on the device: they were taken there as inputs")
+        recorder.note("host tensors were used on the device: they count as inputs")
     return bool(held)
 
 
@@ -310,11 +314,11 @@ def _cast(precision: str) -> contextlib.AbstractContextManager[Any]:
 
 def _loss(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder) -> Any:
     recorder.forward_begins()
-    with _explain_errors(request, "cannot run the forward"):
+    with _explain_errors(request, "cannot run the forward pass"):
         loss = program.loss(program.model)
     where = f"`loss` of {request.file}:{request.function}"
     if (shape := recorder.empty_input()) is not None:
-        raise Refused(f"{where} makes an input of shape {shape}: the batch is empty", "give it one sample or more")
+        raise Refused(f"{where} creates an input of shape {shape}: the batch is empty", "use at least one sample")
     if not program.training:
         return loss
     if not isinstance(loss, torch.Tensor):
@@ -322,7 +326,9 @@ def _loss(program: TracedProgram, request: TraceRequest, recorder: OperatorRecor
     if loss.numel() != 1:
         raise Refused(f"{where} returns a tensor of shape {tuple(loss.shape)}", "return a tensor with one element")
     if not loss.requires_grad:
-        raise Refused(f"{where} depends on no parameter", "compute it from what the model returns, without no_grad")
+        raise Refused(
+            f"{where} does not depend on any parameter", "compute it from the output of the model, without no_grad"
+        )
     return loss
 
 
@@ -338,13 +344,13 @@ def _train(
         with _cast(program.precision):
             loss = _loss(program, request, recorder)
         try:
-            with _explain_errors(request, "cannot run the backward"):
+            with _explain_errors(request, "cannot run the backward pass"):
                 if request.accumulate > 1:
                     loss = loss / request.accumulate
                 recorder.backward_begins()
                 (scaler.scale(loss) if scaler is not None else loss).backward()
         except Refused as refused:
-            recorder.note(f"the backward is not in this trace, since {refused.sentence}")
+            recorder.note(f"the trace lacks the backward pass: {refused.sentence}")
             recorder.stopped = refused.sentence
             return True
         recorder.backward_ended(program.model)
@@ -355,10 +361,10 @@ def _update(request: TraceRequest, recorder: OperatorRecorder, optimizer: Any, s
     """Run the optimizer's step; where that cannot be followed, say so and that the trace is not whole."""
     recorder.phase = "optimizer"
     try:
-        with _explain_errors(request, "cannot run the optimizer's step"):
+        with _explain_errors(request, "cannot run the optimizer step"):
             _step_optimizer(recorder, optimizer, scaler)
     except Refused as refused:
-        recorder.note(f"the optimizer's step is not in this trace, since {refused.sentence}")
+        recorder.note(f"the trace lacks the optimizer step: {refused.sentence}")
         recorder.stopped = recorder.stopped or refused.sentence
         return False
     return True

@@ -50,14 +50,17 @@ class TraceRequest:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise UsageError(f"{self.steps} steps cannot be traced", hint="trace one step or more")
+            raise UsageError(f"steps is {self.steps}, expected at least 1", hint="trace at least one step")
         if self.accumulate < 1:
-            raise UsageError(f"gradients cannot be accumulated over {self.accumulate} batches", hint="give 1 or more")
+            raise UsageError(
+                f"accumulate is {self.accumulate}, expected at least 1", hint="use 1 or more batches per step"
+            )
         if self.precision is not None and self.precision not in PRECISIONS:
-            raise UsageError(f"{self.precision!r} is no precision", hint=f"take one of {', '.join(PRECISIONS)}")
+            raise UsageError(f"{self.precision!r} is not a precision", hint=f"use one of {', '.join(PRECISIONS)}")
         if self.optimizer_form is not None and self.optimizer_form not in FORMS:
             raise UsageError(
-                f"{self.optimizer_form!r} is no form of an optimizer", hint=f"take one of {', '.join(FORMS)}"
+                f"{self.optimizer_form!r} is not an implementation of the optimizer step",
+                hint=f"use one of {', '.join(FORMS)}",
             )
 
 
@@ -86,10 +89,10 @@ def trace_targets(
     if ended.exit_code == REFUSED and not paths[0].exists():
         raise _refusal(ended.stdout)
     if ended.exit_code not in (0, REFUSED) or not all(path.exists() for path in paths):
-        last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         raise SystemFailure(
-            f"the tracer of {requests[0].file} ended with code {ended.exit_code}: {last}",
-            hint="run the function alone to see where it fails",
+            f"tracing {requests[0].file} failed with exit code {ended.exit_code}: {last}",
+            hint="call the function on its own to see where it fails",
         )
     return [_answer(path) for path in paths]
 
@@ -99,8 +102,8 @@ def _document(requests: Sequence[TraceRequest]) -> bytes:
         return json.dumps([asdict(each) for each in requests]).encode()
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"the arguments of {requests[0].file}:{requests[0].function} cannot be handed on: {error}",
-            hint="give numbers, text, true, false, null, and lists or maps of them",
+            f"cannot pass the arguments of {requests[0].file}:{requests[0].function}: {error}",
+            hint="use numbers, text, true, false, null, and lists or maps of them",
         ) from error
 
 
@@ -120,6 +123,4 @@ def _refusal(printed: str) -> UsageError:
         if line.startswith('{"error"'):
             document = json.loads(line)
             return UsageError(document["error"], hint=document["hint"])
-    return UsageError(
-        "the tracer refused and did not say why", hint="run it by hand: python -m fairmile.predict.fake_device"
-    )
+    return UsageError("tracing failed without a message", hint="run it by hand: python -m fairmile.predict.fake_device")

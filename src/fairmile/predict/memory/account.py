@@ -141,12 +141,12 @@ class MemoryAccount:
         """How it fits although it wants more than there is; nothing where it has room, or does not fit."""
         if not self.fits or not self.retries:
             return ""
-        often = f"{self.retries_per_step} times a step" if self.retries_per_step > 1 else "once a step"
+        often = f"{self.retries_per_step} times per step" if self.retries_per_step > 1 else "once per step"
         if not self.retries_per_step:
             often = f"{self.retries} times" if self.retries > 1 else "once"
         return (
-            f"only because unused segments are given back to the device, {often}, which takes time: "
-            f"with more room it would use {format_size(self.wanted_bytes)}"
+            f"only by returning unused segments to the device {often}, which takes time; "
+            f"with more memory it would use {format_size(self.wanted_bytes)}"
         )
 
 
@@ -184,7 +184,7 @@ def account(
     if not verified:
         notes.append(unmeasured_note(device))
     if not plan.repeatable and trace.steps > 1:
-        notes.append("the last two steps do not leave the same blocks behind: the last was not repeated")
+        notes.append("memory differs after the last two steps, so the last step was not repeated")
     used = reserved + context
     errors = _errors(plan, verified)
     return MemoryAccount(

@@ -24,9 +24,9 @@ class DeviceFull(RunFailed):
 
     def __init__(self, request_bytes: int, reserved_bytes: int, allocated_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"out of memory: {format_size(request_bytes)} asked for, {format_size(allocated_bytes)} in use, "
+            f"out of memory: {format_size(request_bytes)} requested, {format_size(allocated_bytes)} in use, "
             f"{format_size(reserved_bytes)} reserved of {format_size(limit_bytes)}",
-            hint="take a smaller batch, checkpointing or another precision",
+            hint="use a smaller batch, checkpointing or another precision",
         )
         self.request_bytes = request_bytes
         self.reserved_bytes = reserved_bytes

@@ -443,7 +443,7 @@ def _account(description: Transformer | Cnn | Rnn | Gnn, chain: list[_Op], overh
         extra = {"none": 0.0, "selective": sum(op.core_flops for op in chain), "full": flops}[description.recompute]
         flops = description.accumulate * (3 * flops + extra)
     span = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
-    slack_note = f"slack is an estimate: measured steps of this kind had {span} beyond what was allocated"
+    slack_note = f"slack is an estimate: similar measured steps reserved {span} more than they allocated"
     return ClosedForm(footprint, parameters, flops, peak, moment, breakdown, (slack_note, *overhead.notes))
 
 

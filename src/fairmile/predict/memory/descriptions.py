@@ -95,9 +95,9 @@ class Transformer(Described):
     @model_validator(mode="after")
     def _fits(self) -> Transformer:
         if self.hidden % self.heads:
-            raise ValueError(f"hidden, {self.hidden}, is no multiple of heads, {self.heads}")
+            raise ValueError(f"hidden ({self.hidden}) is not a multiple of heads ({self.heads})")
         if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ValueError(f"heads, {self.heads}, is no multiple of kv_heads, {self.kv_heads}")
+            raise ValueError(f"heads ({self.heads}) is not a multiple of kv_heads ({self.kv_heads})")
         return self
 
     @property
@@ -228,12 +228,12 @@ def _hint(data: Any, wrong: Mapping[str, Any]) -> str:
     """Return what mends a problem of a description."""
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if kind not in _KINDS:
-        return f"kind is one of {', '.join(_KINDS)}"
+        return f"set kind to one of {', '.join(_KINDS)}"
     name = ".".join(str(step) for step in wrong["loc"] if step not in _KINDS)
     if wrong["type"] == "extra_forbidden":
         known = list(_TYPES[kind].model_fields)
         near = difflib.get_close_matches(name, known, n=1)
-        return f"did you mean {near[0]}?" if near else f"a {kind} is described by {', '.join(known)}"
+        return f"did you mean {near[0]}?" if near else f"fields of a {kind}: {', '.join(known)}"
     if wrong["type"] == "missing":
-        return f"say it in the file, or with -a {name}=VALUE"
+        return f"set it in the file, or with -a {name}=VALUE"
     return f"change it in the file, or with -a {name or 'NAME'}=VALUE"

@@ -114,7 +114,8 @@ def _search(
     multiple = seen.multiple
     if multiple < 1 or most < multiple:
         raise UsageError(
-            f"no batch lies between {multiple} and {most}", hint="give a multiple of 1 or more below the most"
+            f"no batch size is a multiple of {multiple} and at most {most}",
+            hint="use a multiple between 1 and the maximum",
         )
     end = most // multiple
     first = min(end, max(2, start // multiple))  # a batch of one lies in memory as no other does

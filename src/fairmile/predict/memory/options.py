@@ -42,8 +42,8 @@ def parse_allocator_options(text: str) -> AllocatorOptions:
     backend = pairs.pop("backend", "native")
     if backend != "native":
         raise Unsupported(
-            f"{_VARIABLE}: the allocator of backend {backend!r} cannot be replayed",
-            hint="leave out backend, or say native",
+            f"{_VARIABLE}: the allocator backend {backend!r} is not supported",
+            hint="remove backend, or use native",
         )
     for name in _WITHOUT_EFFECT:
         pairs.pop(name, None)
@@ -54,20 +54,20 @@ def parse_allocator_options(text: str) -> AllocatorOptions:
         garbage_collection_threshold=_share(text, pairs.pop("garbage_collection_threshold", None)),
     )
     if pairs:
-        raise _wrong(text, f"{min(pairs)!r} is no setting that is known here")
+        raise _wrong(text, f"unknown setting {min(pairs)!r}")
     return options
 
 
 def _wrong(text: str, why: str) -> UsageError:
     return UsageError(
         f"{_VARIABLE}={text}: {why}",
-        hint="write settings as in expandable_segments:True,max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]",
+        hint="write settings like expandable_segments:True,max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]",
     )
 
 
 def _truth(text: str, value: str) -> bool:
     if value not in ("True", "False"):
-        raise _wrong(text, f"expandable_segments is True or False, not {value!r}")
+        raise _wrong(text, f"expandable_segments must be True or False, not {value!r}")
     return value == "True"
 
 
@@ -75,7 +75,7 @@ def _split(text: str, value: str | None) -> int | None:
     if value is None:
         return None
     if not value.isdecimal() or int(value) <= 20:
-        raise _wrong(text, f"max_split_size_mb is a whole number above 20, not {value!r}")
+        raise _wrong(text, f"max_split_size_mb must be a whole number above 20, not {value!r}")
     return int(value) * MIB
 
 
@@ -87,7 +87,7 @@ def _share(text: str, value: str | None) -> float:
     except ValueError:
         share = -1.0
     if not 0 < share < 1:
-        raise _wrong(text, f"garbage_collection_threshold lies between 0 and 1, not at {value!r}")
+        raise _wrong(text, f"garbage_collection_threshold must be between 0 and 1, not {value!r}")
     return share
 
 
@@ -115,5 +115,5 @@ def _divisions(text: str, value: str | None) -> tuple[int, ...]:
 def _power(text: str, value: str) -> int:
     number = value.strip()
     if not number.isdecimal() or int(number) < 1 or int(number) & (int(number) - 1):
-        raise _wrong(text, f"{number!r} in roundup_power2_divisions is no power of two")
+        raise _wrong(text, f"{number!r} in roundup_power2_divisions is not a power of two")
     return int(number)

@@ -71,7 +71,7 @@ class _Scheduler:
             elif kind == StepEvent.FREE:
                 if number not in live:
                     raise Integrity(
-                        f"the trace gives back block {number}, which is not there", hint="trace the step again"
+                        f"the trace frees block {number}, which is not allocated", hint="trace the step again"
                     )
                 live.remove(number)
                 self._give(number)

@@ -75,7 +75,7 @@ class ModelFootprint:
             if each.name == "tied":
                 numbers = [tied.size_bytes for tied in self.tied]
             if any(not math.isfinite(number) or number < 0 for number in numbers):
-                raise UsageError(f"{each.name} of a footprint holds a number that is negative or no number")
+                raise UsageError(f"{each.name} of a footprint contains a negative or invalid number")
 
     @property
     def total_parameters_bytes(self) -> float:
@@ -124,11 +124,11 @@ class Layout:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} of a layout is {getattr(self, name)}, expected at least 1")
         if self.zero not in (0, 1, 2, 3):
-            raise UsageError(f"there is no ZeRO stage {self.zero}, expected 0, 1, 2 or 3")
+            raise UsageError(f"the ZeRO stage is {self.zero}, expected 0, 1, 2 or 3")
         if self.parameters_on != "device" and self.zero != 3:
             raise UsageError(
-                "only sharded parameters can be kept outside the device",
-                hint="ask for ZeRO stage 3, or leave them there",
+                "only sharded parameters can be offloaded",
+                hint="use ZeRO stage 3, or keep the parameters on the device",
             )
         if self.interleave > 1 and self.pipeline == 1:
             raise UsageError(f"{self.interleave} virtual stages need a pipeline of more than one stage")
@@ -223,8 +223,8 @@ def split_stages(footprint: ModelFootprint, pipeline: int) -> list[list[str]]:
     names = list(footprint.parameters_bytes)
     if pipeline > len(names):
         raise UsageError(
-            f"a pipeline of {pipeline} stages needs as many units, the model has {len(names)}",
-            hint=f"ask for at most {len(names)} stages",
+            f"a pipeline of {pipeline} stages needs {pipeline} layers or more, but the model has {len(names)}",
+            hint=f"use at most {len(names)} stages",
         )
     weights = [footprint.parameters_bytes[name] + footprint.activations_bytes[name] for name in names]
     total, stages, start, done = sum(weights), [], 0, 0.0

@@ -211,12 +211,12 @@ class Goal:
     def __post_init__(self) -> None:
         for name, value in (("samples", self.samples), ("power of a GPU", self.power_w)):
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise UsageError(f"{value:g} cannot be the {name}, expected a number above 0")
+                raise UsageError(f"{name} is {value:g}, expected a number above 0")
         price = self.price_per_gpu_hour
         if price is not None and not (math.isfinite(price) and price >= 0):
-            raise UsageError(f"{price:g} cannot be the price of a GPU-hour, expected a number that is not negative")
+            raise UsageError(f"the price of a GPU-hour is {price:g}, expected 0 or more")
         if price is not None and self.samples is None:
-            raise UsageError("a price tells nothing without the samples to train on", hint="name them: --samples 1e6")
+            raise UsageError("a price needs the number of samples to train on", hint="add it, such as --samples 1e6")
 
 
 def parse_gpus(text: str) -> list[int]:
@@ -225,10 +225,10 @@ def parse_gpus(text: str) -> list[int]:
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         if not (first.isascii() and first.isdigit() and (not dots or (last.isascii() and last.isdigit()))):
-            raise UsageError(f"{part.strip()!r} names no number of GPUs", hint="write 8, 1,4,16 or 1..4096")
+            raise UsageError(f"{part.strip()!r} is not a number of GPUs", hint="write 8, 1,4,16 or 1..4096")
         low, high = int(first), int(last or first)
         if not 1 <= low <= high <= MOST_GPUS:
-            raise UsageError(f"{part.strip()!r} names no number of GPUs from 1 to {MOST_GPUS}, smaller ones first")
+            raise UsageError(f"{part.strip()!r} is not a range of GPUs from 1 to {MOST_GPUS}, the smaller number first")
         while low < high:
             counts.add(low)
             low *= 2
@@ -251,9 +251,9 @@ def scaling_curve(
     """Return the best plan for each number of GPUs; `batch` is of the whole step (strong) or of one GPU (weak)."""
     counts = sorted(set(gpus))
     if not counts or counts[0] < 1:
-        raise UsageError(f"the numbers of GPUs {list(gpus)} cannot be used, expected whole numbers from 1 on")
+        raise UsageError(f"the numbers of GPUs are {list(gpus)}, expected whole numbers of at least 1")
     if batch < 1:
-        raise UsageError(f"a batch of {batch} samples cannot be trained on, expected at least 1")
+        raise UsageError(f"the batch size is {batch}, expected at least 1")
     goal = goal or Goal()
     if goal.power_w is None:
         goal = replace(goal, power_w=machine.power_w)
@@ -274,9 +274,9 @@ def _row(planner: Planner, machine: NodeModel, count: int, global_batch: int) ->
     search = planner.search(count, global_batch)
     reason = ""
     if search.best is None:
-        reason = f"{global_batch} samples of a step cannot be shared evenly by {count} GPUs in any plan"
+        reason = f"no layout divides a batch of {global_batch} evenly among {count} GPUs"
         if search.tried:
-            reason = f"no plan fits: the smallest of {search.tried} needs {format_size(round(search.least_bytes))}"
+            reason = f"no layout fits: the smallest of {search.tried} needs {format_size(round(search.least_bytes))}"
             if machine.memory_bytes is not None:
                 reason += f", a GPU has {format_size(round(machine.memory_bytes))}"
     return ScalingRow(count, machine.nodes(count), global_batch, search.best, reason)
@@ -301,7 +301,7 @@ def _explained(rows: Sequence[ScalingRow]) -> list[str]:
     if not any(row.efficiency is not None and row.efficiency > _CLEARLY_ABOVE for row in known):
         return []
     fewest = f"{known[0].gpus:,} GPU{'s' if known[0].gpus > 1 else ''}"
-    return [f"efficiency above 100 % is counted against {fewest}, where memory leaves only slower plans"]
+    return [f"efficiency exceeds 100 % because the baseline, {fewest}, has memory only for slower layouts"]
 
 
 def _worth(rows: Sequence[ScalingRow], threshold: float) -> int | None:
@@ -369,14 +369,14 @@ def predict_transformer_scaling(
     A description that asks for full recomputation gets it in every plan.
     """
     if not described.training:
-        raise UsageError("only training is spread over GPUs by a description", hint="leave out inference")
+        raise UsageError("scaling of a description is predicted for training only", hint="remove --inference")
     machine, collectives, notes = _place(where, collectives, device, gpus)
     if device is None and not isinstance(where, (NodeModel, Topology)):
         device = device_of_partition(where)
     if constants is None and device is not None:
         constants = Constants.of_device(device.bandwidth_bytes_per_s)
     if device is not None and "bf16" in described.precision and "bfloat16" not in device.peak_flops_per_s:
-        notes = (*notes, f"{device.name} has no units for bf16: taken to be as fast as with fp16")
+        notes = (*notes, f"{device.name} has no bf16 units: fp16 speed is assumed")
     if described.compute_bytes == 4 and not isinstance(where, NodeModel):
         peak = (device or known_device("a100")).peak("float32", tf32=described.precision == "tf32")
         machine = replace(machine, peak_flops=peak)
@@ -399,7 +399,7 @@ def _place(
 ) -> tuple[NodeModel, Collectives, Sequence[str]]:
     if isinstance(where, NodeModel):
         if collectives is None:
-            raise UsageError("a machine without a partition needs a model of its collectives")
+            raise UsageError("a machine without a partition needs a cost model of its collectives")
         return where if device is None else where.with_device(device), collectives, ()
     if isinstance(where, Topology):
         machine = NodeModel(gpus_per_node=where.ranks_per_node, rails=where.rails)
@@ -407,7 +407,7 @@ def _place(
         return machine, collectives or CollectiveModel.from_fit({}, where), ()
     device = device or device_of_partition(where)
     machine = machine_of(where, device)
-    notes = [f"device: {device.name}" if device else "the device is not in the table: taken to be as fast as an A100"]
+    notes = [f"device: {device.name}" if device else "the GPU is not in the table: A100 speed is assumed"]
     notes += _too_many(where, machine, max(gpus, default=1))
     if collectives is None:
         model = CollectiveModel.from_partition(where)
@@ -420,8 +420,8 @@ def _too_many(partition: Partition, machine: NodeModel, gpus: int) -> list[str]:
     nodes = machine.nodes(gpus)
     if partition.nodes is not None and nodes > partition.nodes:
         there = partition.nodes * machine.gpus_per_node
-        return [f"{gpus:,} GPUs are more than the {there:,} of the partition: what lies beyond is only arithmetic"]
+        return [f"the partition has {there:,} GPUs: predictions beyond that, up to {gpus:,}, are hypothetical"]
     if partition.max_nodes is not None and nodes > partition.max_nodes:
         given = partition.max_nodes * machine.gpus_per_node
-        return [f"{gpus:,} GPUs are more than the {given:,} that one job gets in the partition"]
+        return [f"{gpus:,} GPUs exceed the limit of {given:,} per job in the partition"]
     return []

@@ -41,10 +41,10 @@ class OneGpuStep:
     def __post_init__(self) -> None:
         if not (self.step_time_s > 0 and math.isfinite(self.step_time_s)) or self.batch < 1:
             raise UsageError(
-                f"a step of {self.step_time_s} s at a batch of {self.batch} cannot be scaled; both must be positive"
+                f"the step time is {self.step_time_s} s and the batch {self.batch}, expected positive numbers"
             )
         if not 0 <= self.backward_share + self.optimizer_share <= 1:
-            raise UsageError("backward and update together cannot take more than the whole step")
+            raise UsageError("backward pass and update take more than the whole step")
 
     @classmethod
     def of_phases(cls, step_time_s: float, batch: int, by_phase: Mapping[str, float]) -> OneGpuStep:
@@ -90,7 +90,7 @@ class DataParallelModel:
     def __post_init__(self) -> None:
         steps = list(self.one_gpu) if isinstance(self.one_gpu, Sequence) else [self.one_gpu]
         if not steps:
-            raise UsageError("no step on one GPU is given, so there is nothing to scale")
+            raise UsageError("scaling needs at least one step on one GPU")
         self._steps = sorted(steps, key=lambda step: step.batch)
         self._largest = self._steps[-1]
         self._remembered = Remembered(self.collectives)
@@ -127,7 +127,7 @@ class DataParallelModel:
         """Return where the time of one step of a layout goes; tensor parallelism needs the model of transformers."""
         if layout.tensor > 1:
             raise UsageError(
-                "how a traced model splits its tensors is not known", hint="describe it as a transformer instead"
+                "tensor parallelism of a traced model cannot be predicted", hint="describe it as a transformer"
             )
         update_s, work_s = self._update_s, self.work_s(layout.micro_batch)
         backward = self._largest.backward_share

@@ -124,7 +124,7 @@ def enumerate_layouts(
 ) -> Iterator[Layout]:
     """Yield every layout whose degrees multiply to the GPUs and whose micro-batches share the samples evenly."""
     if gpus < 1 or global_batch < 1:
-        raise UsageError(f"{gpus} GPUs and {global_batch} samples per step cannot be planned, expected at least one")
+        raise UsageError(f"got {gpus} GPUs and {global_batch} samples per step, expected at least one of each")
     for tensor in tensors:
         for pipeline in pipelines:
             data, rest = divmod(gpus, tensor * pipeline)

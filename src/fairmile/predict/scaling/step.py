@@ -102,7 +102,7 @@ class TwoLevelLinks:
             rate = self.inside_bytes_per_s if nodes == 1 else self.node_bytes_per_s
             return self.call_s + math.ceil(math.log2(ranks)) * self.latency_s + size_bytes / rate
         if collective not in ("all_reduce", "reduce_scatter", "all_gather"):
-            raise UsageError(f"there is no time for the collective {collective!r} here")
+            raise UsageError(f"no cost model for the collective {collective!r}")
         ways = 2 if collective == "all_reduce" else 1
         here = max(1, ranks // nodes)
         inside_s = (here - 1) * self.latency_s + (here - 1) / here * size_bytes / self.inside_bytes_per_s
@@ -173,9 +173,7 @@ def device_of_partition(partition: Partition) -> Device | None:
 def machine_of(partition: Partition, known: Device | None = None) -> NodeModel:
     """Return the machine that a partition describes, with what is known of its device; UsageError without GPUs."""
     if partition.gpu is None:
-        raise UsageError(
-            "the partition has no GPUs, so no scaling over GPUs can be predicted", hint="name another partition"
-        )
+        raise UsageError("the partition has no GPUs", hint="name a partition with GPUs: SYSTEM:PARTITION")
     topology = CollectiveModel.from_partition(partition).topology
     memory_gib = partition.gpu.memory_gib
     machine = NodeModel(gpus_per_node=partition.gpu.count, rails=topology.rails)

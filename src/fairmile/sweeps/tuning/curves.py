@@ -102,7 +102,7 @@ class Extrapolation:
             return ""
         return (
             f"{self.method} expects {expected.value:.4g} ({expected.low:.4g} to {expected.high:.4g}) "
-            f"at step {steps:g}, and {best:.4g} is reached already"
+            f"at step {steps:g}, but {best:.4g} is already reached"
         )
 
 

@@ -186,7 +186,7 @@ class MakeEngine(Protocol):
 ENGINES: Registry[MakeEngine] = Registry(
     "tuning engine",
     {
-        "optuna": Plugin("fairmile.sweeps.tuning.optuna_engine:OptunaEngine", summary="many workers, one journal"),
+        "optuna": Plugin("fairmile.sweeps.tuning.optuna_engine:OptunaEngine", summary="Optuna; any number of workers"),
         "ray": Plugin("fairmile.sweeps.tuning.ray_engine:RayEngine", summary="Ray Tune, also populations (pbt)"),
         "deephyper": Plugin("fairmile.sweeps.tuning.deephyper_engine:DeepHyperEngine", summary="DeepHyper's search"),
     },

@@ -123,7 +123,9 @@ class OptunaEngine:
             for each in _frozen(study):
                 if each.state.name == "RUNNING" and (not _worker(each) or _worker(each) in dead):
                     name = _worker(each)
-                    reason = f"its worker {worker_words(name)} is gone" if name else "its worker died while choosing"
+                    reason = (
+                        f"its worker {worker_words(name)} died" if name else "its worker died before the trial started"
+                    )
                     self._lose(study, each, reason)
                     reaped += 1
         return reaped
@@ -270,7 +272,7 @@ class OptunaEngine:
             try:
                 return ask()
             except self._optuna.exceptions.UpdateFinishedTrialError:
-                return "this trial was taken for lost and given to another worker"
+                return "this trial was given to another worker because its worker seemed lost"
 
         def keep(step: float, value: float) -> str:
             return unless_lost(lambda: asked.report(value, int(step)) or "")
@@ -405,8 +407,8 @@ class _Journal:
             return dict(json.loads(line))
         except (ValueError, TypeError) as error:
             raise Integrity(
-                f"{self._path}:{number}: this line of the study is damaged",
-                hint="restore the file from a copy, or begin the study anew under another name",
+                f"{self._path}:{number}: this line is damaged",
+                hint="restore the file from a backup, or start a new study under another name",
             ) from error
 
 

@@ -96,16 +96,16 @@ class RayEngine(RecordedEngine):
 
 def _check(settings: Settings) -> None:
     if settings.steps is None and (name := settings.pruner or (settings.sampler == "pbt" and "pbt")):
-        raise UsageError(f"{name} of Ray must know the last step of a trial", hint="write steps: N among `tuning`")
+        raise UsageError(f"{name} of Ray needs the last step of a trial", hint="add steps: N to `tuning`")
     if settings.sampler != "pbt":
         return
     if settings.trials not in (None, settings.population):
         raise UsageError(
             f"pbt has {settings.population} members, not {settings.trials} trials",
-            hint="write population: N among `tuning` and leave out `trials`",
+            hint="set population: N in `tuning` and remove `trials`",
         )
     if settings.population < 2:
-        raise UsageError("a population needs two members or more", hint="write population: 4 among `tuning`")
+        raise UsageError("a population needs at least two members", hint="set population: 4 in `tuning`")
 
 
 def _tune(desk: _Desk, plan: _Search | _Population, at_once: int) -> None:
@@ -289,7 +289,7 @@ class _Desk:
         self._listener.close()
         with self._lock:
             for trial in self._proposed.values():
-                self.records.lose(trial.number, "interrupted before it was executed")
+                self.records.lose(trial.number, "interrupted before it ran")
             self._proposed.clear()
 
     def is_closed(self) -> bool:
@@ -338,7 +338,7 @@ class _Desk:
                 answer = self._generation(asked) if asked["population"] else self._next(asked)
                 connection.send_bytes(json.dumps(answer).encode())
         if last:
-            self.ended(last, "its place in Ray is gone")
+            self.ended(last, "its Ray process ended")
 
     def _next(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the next value of a trial, which begins with the first question for it."""
@@ -399,7 +399,7 @@ class _Desk:
     def _carried_out(self, trial: Trial, decide: Decide) -> Outcome:
         try:
             if self.records.interrupted:
-                self.records.lose(trial.number, "interrupted before it was executed")
+                self.records.lose(trial.number, "interrupted before it ran")
                 return Outcome("running")
             return self.records.carry_out(trial, self._execute, decide)
         except BaseException as error:  # noqa: BLE001  raised again by `work`, in the thread that called it
@@ -461,7 +461,7 @@ def _callback(desk: _Desk) -> Any:
             desk.ended(trial.trial_id, desk.records.rules.weak(step, value))
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            desk.ended(trial.trial_id, "its place in Ray failed")
+            desk.ended(trial.trial_id, "its Ray process failed")
 
     return Told()
 

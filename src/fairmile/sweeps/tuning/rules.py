@@ -45,7 +45,7 @@ class Rules:
         """Raise UsageError for a budget of which nobody tells what was spent."""
         for name in ("node_hours", "energy_j"):
             if getattr(self.settings, name) is not None and self._spent is None:
-                raise UsageError(f"a budget of {name} needs someone who tells what was spent")
+                raise UsageError(f"a budget of {name} needs a function that reports what was spent")
 
     def made_of(self) -> dict[str, Any]:
         """Return, as JSON, what cannot change while a study lasts."""
@@ -57,8 +57,8 @@ class Rules:
         for key, words in (("objectives", "objectives"), ("space", "distributions")):
             if before.get(key) != self.made_of()[key]:
                 raise Conflict(
-                    f"the study in {self.folder} was begun with other {words}",
-                    hint="give the changed study another name, or restore what the file said",
+                    f"the study in {self.folder} was started with other {words}",
+                    hint="give the changed study another name, or undo the change",
                 )
 
     def is_spent(self, taken: int, spans: Iterable[tuple[float, float | None]]) -> bool:
@@ -82,10 +82,10 @@ class Rules:
     def why_unusable(self, values: Sequence[float]) -> str:
         """Return why the values of a finished trial cannot be compared, or ""."""
         if len(values) != len(self.objectives):
-            return f"it gave {len(values)} values for {len(self.objectives)} objectives"
+            return f"it returned {len(values)} values for {len(self.objectives)} objectives"
         for objective, value in zip(self.objectives, values, strict=True):
             if not math.isfinite(value):
-                return f"{objective.metric} is {value}, which is no finite number"
+                return f"{objective.metric} is {value}, expected a finite number"
         return ""
 
     def weak(self, step: float, value: float) -> str:
@@ -156,7 +156,7 @@ def together(step: Callable[[], bool], at_once: int) -> None:
     Returns when none is under way any more; what was raised first is raised here.
     """
     if at_once < 1:
-        raise UsageError(f"at least one trial runs at once, not {at_once}")
+        raise UsageError(f"the number of concurrent trials is {at_once}, expected at least 1")
     if at_once == 1:  # by this thread, the only one that signals reach
         while step():
             pass

@@ -51,8 +51,8 @@ class Dimension:
             yield from self.choices
         elif self.step is None:
             raise UsageError(
-                f"{self.name} is continuous, so a grid has no end",
-                hint=f"give {self.name} a step, or list its values with `choice`",
+                f"{self.name} is continuous, so a grid is infinite",
+                hint=f"add a step to {self.name}, or list its values with `choice`",
             )
         else:
             for place in range(_steps(self.low, self.high, self.step) + 1):
@@ -92,8 +92,8 @@ class Space:
         self._names = tuple(distributions)
         if not distributions:
             raise UsageError(
-                f"{self._where()}: nothing is to be tuned",
-                hint="give an axis a distribution, such as lr: {log: [1e-5, 0.1]}",
+                f"{self._where()}: nothing to tune",
+                hint="add a distribution to an axis, such as lr: {log: [1e-5, 0.1]}",
             )
         read = {name: _Reading(name, said, self._where(name)).dimension() for name, said in distributions.items()}
         self.dimensions = self._ordered(read)
@@ -147,9 +147,9 @@ class Space:
             needs[name] = sorted(each.when.names) if each.when else []
             for other in needs[name]:
                 if other not in read:
-                    hint = did_you_mean(other, read) or f"the distributions are {', '.join(read)}"
+                    hint = did_you_mean(other, read) or f"distributions: {', '.join(read)}"
                     raise UsageError(
-                        f"{self._where(name)}: the condition {each.condition!r} asks for {other!r}, which is not tuned",
+                        f"{self._where(name)}: the condition {each.condition!r} uses {other!r}, which is not tuned",
                         hint=hint,
                     )
         placed: dict[str, Dimension] = {}
@@ -166,8 +166,8 @@ class Space:
             path.append(next(other for other in needs[path[-1]] if other not in placed))
         circle = path[path.index(path[-1]) :]
         raise UsageError(
-            f"{self._where(circle[0])}: conditions go round in a circle: {' → '.join(circle)}",
-            hint="take the `when` from one of them",
+            f"{self._where(circle[0])}: conditions form a cycle: {' → '.join(circle)}",
+            hint="remove `when` from one of them",
         )
 
 
@@ -183,13 +183,15 @@ class _Reading:
         kind = self.said.get("kind")
         known = next((each for each in _KINDS if each == kind), None)
         if known is None:
-            self._refuse(f"{kind!r} is no kind of distribution", did_you_mean(str(kind), _KINDS) or ", ".join(_KINDS))
+            self._refuse(
+                f"{kind!r} is not a kind of distribution", did_you_mean(str(kind), _KINDS) or ", ".join(_KINDS)
+            )
         for key, value in self.said.items():
             if key not in _FIELDS[known] and value not in (None, (), [], False, ""):
                 self._refuse(f"a distribution of kind {known} has no {key!r}", did_you_mean(key, _FIELDS[known]))
         condition = self.said.get("when") or ""
         if not isinstance(condition, str):
-            self._refuse("`when` must be a condition as text", "such as when: optimizer == 'sgd'")
+            self._refuse("`when` must be a condition as a string", "such as when: optimizer == 'sgd'")
         when = Filter(condition, self.where) if condition else None
         if known == "choice":
             return Dimension(self.name, known, choices=self._choices(), condition=condition, when=when)
@@ -201,15 +203,19 @@ class _Reading:
         if not isinstance(log, bool):
             self._refuse("`log` must be true or false")
         if low >= high:
-            self._refuse(f"the range [{low:g}, {high:g}] is empty", "the lower end comes first; a constant is no axis")
+            self._refuse(
+                f"the range [{low:g}, {high:g}] is empty", "put the lower end first; move a constant to `settings`"
+            )
         if log and low <= 0:
-            self._refuse(f"a logarithmic range cannot start at {low:g}", "it starts above 0")
+            self._refuse(f"a logarithmic range cannot start at {low:g}", "start above 0")
         step = self._number("step", whole) if self.said.get("step") is not None else None
         if step is not None and log:
             if not (whole and step == 1):
-                self._refuse("a logarithmic range has no step", "leave out `step` or `log`, or list values: choice")
+                self._refuse(
+                    "a logarithmic range cannot have a step", "remove `step` or `log`, or list values with `choice`"
+                )
         elif step is not None and not 0 < step <= high - low:
-            self._refuse(f"a step of {step:g} does not fit into the range [{low:g}, {high:g}]")
+            self._refuse(f"the step {step:g} does not fit in the range [{low:g}, {high:g}]")
         if whole and step is None:
             step = 1
         if step is not None:
@@ -223,7 +229,7 @@ class _Reading:
         if not whole:
             return float(value)
         if value != int(value):
-            self._refuse(f"{key!r} of an integer must be whole, not {value!r}", "use `uniform` for fractions")
+            self._refuse(f"{key!r} must be an integer, not {value!r}", "use `uniform` for fractions")
         return int(value)
 
     def _choices(self) -> tuple[Value, ...]:
@@ -232,9 +238,9 @@ class _Reading:
             self._refuse("`choice` must be a list of values", "such as choice: [adam, sgd]")
         for place, value in enumerate(said):
             if value is not None and not isinstance(value, (str, int, float)):
-                self._refuse(f"the choice {value!r} is no single value", "name it, and let settings say what it means")
+                self._refuse(f"the choice {value!r} is not a single value", "use a name, and define it in `settings`")
             if value in said[:place]:
-                self._refuse(f"the choice {value!r} stands there twice", "true equals 1 and false equals 0 here")
+                self._refuse(f"the choice {value!r} appears twice", "true equals 1 and false equals 0 here")
         return tuple(said)
 
     def _refuse(self, why: str, hint: str = "") -> NoReturn:

@@ -47,15 +47,15 @@ def parse_settings(
     said = _Said(tuning, origin)
     if not objectives:
         raise UsageError(
-            f"{origin('tuning')}: a tuning needs an objective",
-            hint="say what is to become better: objective: {loss: lower}",
+            f"{origin('tuning')}: a study needs an objective",
+            hint="add one, such as objective: {loss: lower}, or use --objective",
         )
     sampler = said.word("sampler", SAMPLERS)
     engine = said.word("engine", ENGINES.names()) or ("ray" if sampler == "pbt" else "optuna")
     pruner = said.word("pruner", PRUNERS)
     if sampler == "bohb":
         if pruner not in ("", "hyperband"):
-            said.refuse("pruner", f"bohb stops trials by hyperband, not by {pruner}", "leave out the pruner")
+            said.refuse("pruner", f"bohb uses hyperband, not {pruner}", "remove the pruner")
         sampler, pruner = "tpe", "hyperband"
     sampler = sampler or ("nsga-ii" if len(objectives) > 1 and engine == "optuna" else "tpe")
     extrapolate = said.word("extrapolate", (*METHODS.names(), "none"))
@@ -97,24 +97,26 @@ def check_fits(
 
     several = len(objectives) > 1
     if several and settings.pruner:
-        refuse("pruner", f"{settings.pruner} compares one metric, but {len(objectives)} are objectives", _LEAVE_PRUNER)
+        refuse("pruner", f"{settings.pruner} works with one objective, but there are {len(objectives)}", _LEAVE_PRUNER)
     if several and settings.extrapolate:
-        refuse("extrapolate", "a curve can be extrapolated towards one objective only", "leave out `extrapolate`")
+        refuse("extrapolate", "extrapolation works with one objective only", "remove `extrapolate`")
     if several and settings.sampler in ("cma-es", "pbt"):
-        refuse("sampler", f"{settings.sampler} knows one objective only", "use nsga-ii, tpe or gp, or one objective")
+        refuse(
+            "sampler", f"{settings.sampler} works with one objective only", "use nsga-ii, tpe or gp, or one objective"
+        )
     if settings.sampler == "pbt" and settings.engine != "ray":
-        refuse("sampler", f"the engine {settings.engine} has no pbt", "write engine: ray, or leave out the engine")
+        refuse("sampler", f"the engine {settings.engine} has no pbt", "set engine: ray, or remove the engine")
     if settings.sampler == "pbt" and settings.pruner:
-        refuse("pruner", "pbt replaces weak members itself, nothing is stopped", "leave out the pruner")
+        refuse("pruner", "pbt replaces poor members itself", "remove the pruner")
     if settings.pruner == "hyperband" and settings.steps is None:
-        refuse("pruner", "hyperband must know the last step of a trial", "write steps: N, such as the number of epochs")
+        refuse("pruner", "hyperband needs the last step of a trial", "set steps: N, such as the number of epochs")
     if settings.steps is not None and (settings.min_steps or 0) > settings.steps:
-        refuse("min_steps", f"min_steps {settings.min_steps} lies beyond steps {settings.steps}", "make it smaller")
+        refuse("min_steps", f"min_steps {settings.min_steps} is larger than steps {settings.steps}", "make it smaller")
     if space is not None:
         _check_space(settings, space, refuse)
 
 
-_LEAVE_PRUNER = "leave out the pruner, or keep one objective"
+_LEAVE_PRUNER = "remove the pruner, or keep one objective"
 
 
 def _check_space(settings: Settings, space: Space, refuse: Any) -> None:
@@ -124,7 +126,7 @@ def _check_space(settings: Settings, space: Space, refuse: Any) -> None:
             found = f"only {numbers[0]} is" if numbers else "none is"
             refuse(
                 "sampler",
-                f"cma-es needs two or more numbers without a condition, and {found} one here",
+                f"cma-es needs at least two numbers without a condition, but {found} one",
                 "use tpe, which handles choices, conditions and single numbers",
             )
     if settings.sampler == "grid":
@@ -132,8 +134,8 @@ def _check_space(settings: Settings, space: Space, refuse: Any) -> None:
         if endless:
             refuse(
                 "sampler",
-                f"a grid has no end where {', '.join(endless)} is continuous",
-                f"give {endless[0]} a step, list its values with `choice`, or use the sampler random",
+                f"a grid is infinite because {', '.join(endless)} is continuous",
+                f"add a step to {endless[0]}, list its values with `choice`, or use the sampler random",
             )
 
 
@@ -145,7 +147,7 @@ class _Said:
         self.origin = origin
         for key in tuning:
             if key not in KEYS:
-                hint = did_you_mean(str(key), KEYS) or f"the keys are {', '.join(KEYS)}"
+                hint = did_you_mean(str(key), KEYS) or f"keys: {', '.join(KEYS)}"
                 self.refuse(str(key), f"tuning has no key {key!r}", hint)
 
     def refuse(self, key: str, why: str, hint: str) -> NoReturn:
@@ -160,7 +162,7 @@ class _Said:
         if isinstance(value, str) and _letters(value) in plain:
             return plain[_letters(value)]
         return self.refuse(
-            key, f"{value!r} is no {key}", did_you_mean(str(value), words) or f"choose one of {', '.join(words)}"
+            key, f"unknown {key} {value!r}", did_you_mean(str(value), words) or f"choose one of {', '.join(words)}"
         )
 
     def whole(self, key: str, least: int) -> int | None:
@@ -190,7 +192,7 @@ class _Said:
         except UsageError as error:
             self.refuse(key, error.message, error.hint or "")
         if seconds <= 0:
-            self.refuse(key, f"{key!r} must be longer than nothing", "")
+            self.refuse(key, f"{key!r} must be longer than 0 s", "")
         return seconds
 
     def energy(self, key: str) -> float | None:
@@ -200,7 +202,7 @@ class _Said:
         match = _ENERGY.fullmatch(value.strip())
         joules = float(match[1]) * _SCALES[match[2]] * (3600 if match[3] == "Wh" else 1) if match else 0.0
         if not 0 < joules < math.inf:
-            self.refuse(key, f"{value!r} is no energy", "write joules as a number, '500 kJ' or '1.5 kWh'")
+            self.refuse(key, f"{value!r} is not an energy", "write joules as a number, '500 kJ' or '1.5 kWh'")
         return joules
 
     def options(self, sampler: str) -> dict[str, Value]:
@@ -208,7 +210,7 @@ class _Said:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            self.refuse("options", f"'options' must be names with values, not {value!r}", "")
+            self.refuse("options", f"'options' must be a mapping, not {value!r}", "")
         known = OPTIONS.get(sampler)
         for name, each in value.items():
             if each is not None and not isinstance(each, (str, int, float)):
@@ -219,7 +221,7 @@ class _Said:
 
     def _check_option(self, sampler: str, name: str, value: Value, known: Mapping[str, type]) -> None:
         if name not in known:
-            hint = did_you_mean(name, known) or (f"it has {', '.join(known)}" if known else "leave out `options`")
+            hint = did_you_mean(name, known) or (f"it has {', '.join(known)}" if known else "remove `options`")
             self.refuse("options", f"the sampler {sampler} has no option {name!r}", hint)
         kind = known[name]
         fits = (

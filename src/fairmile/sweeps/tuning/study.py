@@ -146,13 +146,13 @@ class Studies(Noun, internal=_INTERNAL):
         """Raise where an engine, or any, cannot work on a system."""
         if system and not engine.shares:
             raise UsageError(
-                f"{definition.origin('tuning')}: the engine {settings.engine} works in one process only",
-                hint="take `engine: optuna` for workers on a system",
+                f"{definition.origin('tuning')}: the engine {settings.engine} runs in one process only",
+                hint="use `engine: optuna` for workers on a system",
             )
         if system and self._runs().arrays.is_remote(system):
             raise Unsupported(
-                f"{system} is reached over ssh, where a study cannot be shared",
-                hint="start it there, in a workspace of that machine",
+                f"a study cannot be shared with {system} over ssh",
+                hint=f"start the study on {system} itself",
             )
 
     def _checked(
@@ -163,8 +163,8 @@ class Studies(Noun, internal=_INTERNAL):
         own = {names[name]: changes.pop(name) for name in list(changes) if name in names}
         if len(definition.points) != math.prod(map(len, definition.points.axes.values())):
             raise UsageError(
-                f"{definition.name}: linked, exclude, include, repeats and select are of sweeps",
-                hint="a tuning says with `when` where a parameter applies",
+                f"{definition.name}: linked, exclude, include, repeats and select apply only to sweeps",
+                hint="use `when` to say where a parameter applies",
             )
         space: dict[str, Mapping[str, Any]] = {}
         for name, values in definition.points.axes.items():  # a list of values is a choice among them
@@ -308,8 +308,8 @@ class Studies(Noun, internal=_INTERNAL):
                 raise
         if all(status.state is RunState.FAILED for status in ends):
             raise RunFailed(
-                f"no worker of study {study.id} came to its end: {_last_line(study.folder / _LOG)}",
-                hint=f"{study.folder / _LOG} has all that they said",
+                f"all workers of study {study.id} failed: {_last_line(study.folder / _LOG)}",
+                hint=f"{study.folder / _LOG} has their output",
             )
 
     def submit(self, study: Sweep, *, workers: int = 1) -> str:
@@ -317,11 +317,11 @@ class Studies(Noun, internal=_INTERNAL):
         engine = self.engine(study)
         if not engine.shares:
             raise UsageError(
-                f"the engine {study.study.settings.engine} works in one process only",
-                hint="take engine: optuna for many workers on a system",
+                f"the engine {study.study.settings.engine} runs in one process only",
+                hint="use engine: optuna for workers on a system",
             )
         if self.is_live(study):
-            raise Conflict(f"study {study.id} has workers", hint=f"`fairmile tune show {study.id}` tells how far it is")
+            raise Conflict(f"study {study.id} has workers", hint=f"`fairmile tune show {study.id}` shows its progress")
         (study.folder / _STOP).unlink(missing_ok=True)
         self._reap(study, engine)
         executor = self._runs().executors.on(study.system)
@@ -454,8 +454,8 @@ def _budgeted(study: Sweep, ledger: Ledger) -> dict[str, float]:
     over = [row.id for row in ledger.rows(group=study.id, states=[RunState.DONE, RunState.FAILED], limit=1)]
     if study.study.settings.energy_j is not None and over and spent["energy_j"] is None:
         raise SystemFailure(
-            f"a budget of energy cannot be kept here: nothing measured that of run {over[0]}",
-            hint="`fairmile watch --list` tells why; give trials, time or node_hours instead",
+            f"cannot enforce the energy budget: the energy of run {over[0]} was not measured",
+            hint="`fairmile watch --list` shows why; use trials, time or node_hours instead",
         )
     return {
         "nodes": float(_nodes(study)),

@@ -101,7 +101,7 @@ class Records:
             try:
                 stack.enter_context(Lock(self.path.with_suffix(".lock"), timeout_s=0))
             except SystemFailure as error:
-                raise Conflict(f"another process works on this study: {error}", hint=error.hint) from error
+                raise Conflict(f"another process is running this study: {error}", hint=error.hint) from error
             self.entries()
             if self._made_of is None:
                 self._append({"event": "study", **self.rules.made_of()})
@@ -145,7 +145,7 @@ class Records:
         with self._lock:
             for entry in self.entries():
                 if entry.state == "running" and entry.worker in dead:
-                    self.lose(entry.number, f"its worker {worker_words(entry.worker)} is gone", dead=True)
+                    self.lose(entry.number, f"its worker {worker_words(entry.worker)} died", dead=True)
                     reaped += 1
         return reaped
 

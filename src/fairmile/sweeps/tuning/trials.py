@@ -77,7 +77,7 @@ class TrialRunner:
         executor = InPlace(MembersOnly(Ledger(self._batch.root)), batch=lambda _: self._batch)
         handles = executor.submit([work])
         if not any(status.is_over for status in executor.poll(handles)):
-            return Outcome("failed", reason=f"run {id} is executed by another process", run=id)
+            return Outcome("failed", reason=f"run {id} is being executed by another process", run=id)
         return self._outcome(executor.collect(handles[0]))
 
     def _member(self, id: str, trial: Trial) -> dict[str, Any]:

@@ -233,7 +233,7 @@ class _Recorder:
         if self._profile is not None:
             return
         if torch.autograd._profiler_enabled():
-            self._is_over, self._reason = True, "the program runs a profiler of its own"
+            self._is_over, self._reason = True, "the program runs its own profiler"
             return
         activities = [torch.profiler.ProfilerActivity.CPU]
         for device, activity in (("cuda", "CUDA"), ("xpu", "XPU")):
@@ -359,11 +359,11 @@ class _Recorder:
     def _give_way(self) -> None:
         self._is_over = True
         if self._is_recording:
-            self._stop("it ended when the program started a profiler of its own")
+            self._stop("recording ended when the program started its own profiler")
         else:
             self._unpatch()
             self._profile = None
-            self._reason = "the program runs a profiler of its own"
+            self._reason = "the program runs its own profiler"
 
     # What became of it
 
@@ -389,12 +389,14 @@ class _Recorder:
         self._due_s = 0.0
         self._stop_timer()
         if self._is_recording:
-            self._guarded(lambda: self._stop("the program ended within it"))
+            self._guarded(lambda: self._stop("the program ended while recording"))
         if not self._is_over and not self._windows:
             if self._step:
-                self._reason = f"it ended after {self._step} steps; the first {self._skip} are not recorded"
+                self._reason = f"the program ended after {self._step} steps, and the first {self._skip} are skipped"
             else:
-                self._reason = f"it made no step and ended within {self._after_s:g} s of importing torch"
+                self._reason = (
+                    f"the program ended within {self._after_s:g} s of importing torch, without an optimizer step"
+                )
         self._is_over = True
         data = sys.modules.get("torch.utils.data")
         with suppress(*_FAULTS):

@@ -132,15 +132,15 @@ class _Reading:
             for row, _ in stack:
                 self._rows.end(row, last)
         if still_open:
-            notes.append(
-                f"{self._file.name}: {still_open} events begin and never end; they are taken to last to the end"
-            )
+            notes.append(f"{self._file.name}: {still_open} events never end; they are extended to the end of the trace")
         if self._timeless:
-            notes.append(f"{self._file.name}: {self._timeless} events have a time that is none; they are left out")
+            notes.append(f"{self._file.name}: skipped {self._timeless} events with an invalid time")
         if self._unopened:
-            notes.append(f"{self._file.name}: {self._unopened} events end that never began; they are left out")
+            notes.append(f"{self._file.name}: skipped {self._unopened} events that end without a start")
         if self._negative:
-            notes.append(f"{self._file.name}: {self._negative} events end before they start; they are taken as moments")
+            notes.append(
+                f"{self._file.name}: {self._negative} events end before they start; their duration is set to 0"
+            )
         ranks = sorted(set(self._ranks.values())) or [self._own_rank]
         processes = [
             Process(rank, file=str(self._file), format="chrome", boot=str(self._file), since_epoch=False)

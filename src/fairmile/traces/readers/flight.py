@@ -38,10 +38,10 @@ class _Plain(pickle._Unpickler):
     """Builds containers, texts and numbers alone; the one in Python, since that in C takes memory as it is told to."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it wants {module}.{name}, and a dump of the flight recorder has no objects")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, but flight recorder dumps have no objects")
 
     def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("it refers to objects outside")
+        raise pickle.UnpicklingError("it refers to external objects")
 
 
 def read(file: Path) -> EventTable:
@@ -54,32 +54,34 @@ def read(file: Path) -> EventTable:
         named = number_at_end(file.name) if named is None else named
         rank = -1 if named is None else named
     if not entries and (rank < 0 or not isinstance(dump.get("pg_config"), dict)):
-        raise Integrity(f"{file} holds no entry of a flight recorder")
+        raise Integrity(f"{file} has no flight recorder entries")
     rank = max(rank, 0)
     groups = _groups(dump)
     rows = Rows()
     untimed = 0
     for entry in entries:
         untimed += _add(rows, entry, rank, groups)
-    notes = [] if entries else [f"{file.name}: the flight recorder of rank {rank} holds no collective"]
+    notes = [] if entries else [f"{file.name}: the flight recorder of rank {rank} has no collectives"]
     if untimed:
-        notes.append(f"{file.name}: {untimed} of {len(entries)} collectives have no time of their end: a moment each")
+        notes.append(
+            f"{file.name}: {untimed} of {len(entries)} collectives have no end time; their duration is set to 0"
+        )
     world = max((each.ranks_count for each in groups.values()), default=-1)
     return rows.table([Process(rank, file=str(file), format="flight", world=world)], notes).sorted()
 
 
 def _load(file: Path) -> dict[str, Any]:
     if file.stat().st_size > _LARGEST:
-        raise Integrity(f"{file} is larger than any flight recorder's dump ({format_size(_LARGEST)})")
+        raise Integrity(f"{file} is larger than the limit for flight recorder dumps ({format_size(_LARGEST)})")
     data = file.read_bytes()
     try:
         document = _Plain(io.BytesIO(data)).load() if data.startswith(b"\x80") else json.loads(data)
     except _BROKEN as error:
-        raise Integrity(f"{file} cannot be read as a dump of the flight recorder: {error}") from error
+        raise Integrity(f"{file} is not a flight recorder dump: {error}") from error
     if isinstance(document, list):
         document = {"entries": document}
     if not isinstance(document, dict):
-        raise Integrity(f"{file} holds no dump of the flight recorder")
+        raise Integrity(f"{file} is not a flight recorder dump")
     return document
 
 

@@ -111,7 +111,7 @@ class _Reading:
 
     def table(self, notes: list[str]) -> EventTable:
         if not len(self._rows):
-            raise Integrity(f"{self._file} holds no phase of a Horovod timeline", hint="; ".join(notes) or None)
+            raise Integrity(f"{self._file} has no phases of a Horovod timeline", hint="; ".join(notes) or None)
         ranks = sorted({rank for call in self._calls for rank in call.ready_ns} | {self._rank})
         world = ranks[-1] + 1
         group = RankGroup("horovod", tuple(range(world)), "horovod", world)
@@ -123,12 +123,13 @@ class _Reading:
                     group=group, sequence=sequence, bytes=call.bytes, with_=about,
                 )  # fmt: skip
         if self._unopened:
-            notes.append(f"{self._file.name}: {self._unopened} phases end that never began; they are left out")
+            notes.append(f"{self._file.name}: skipped {self._unopened} phases that end without a start")
         if left := sum(len(tensor.open) for tensor in self._tensors.values()):
-            notes.append(f"{self._file.name}: {left} phases begin and never end; they are left out")
+            notes.append(f"{self._file.name}: skipped {left} phases that never end")
         if world > 1:
             notes.append(
-                f"{self._file.name} is what rank {self._rank} saw: of other ranks it tells only when they were ready"
+                f"{self._file.name} was recorded by rank {self._rank}: "
+                "for other ranks it has only the time they were ready"
             )
         processes = [
             Process(rank, file=str(self._file), format="horovod", boot=str(self._file), world=world, since_epoch=False)

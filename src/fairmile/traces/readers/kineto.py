@@ -252,7 +252,7 @@ class _Trace:
     def table(self, head: dict[str, Any], notes: list[str]) -> EventTable:
         """Return the table of what was collected."""
         if not self._rows:
-            raise Integrity(f"{self._file} holds no event of a PyTorch profile", hint="; ".join(notes) or None)
+            raise Integrity(f"{self._file} has no events of a PyTorch profile", hint="; ".join(notes) or None)
         about = _Head(head, self._file)
         names = list(self._names)
         name, cat = self._column("name"), self._column("cat")
@@ -301,18 +301,18 @@ class _Trace:
         start += moved
         if abs(moved) >= _TELL_NS:
             far = f"{format_duration(abs(moved) / 1e9)} {'behind' if moved > 0 else 'ahead of'}"
-            notes.append(f"{self._file.name}: the profiler's clock was {far} the clock on the wall: mended")
+            notes.append(f"{self._file.name}: the profiler's clock was {far} wall-clock time: corrected")
         if negative := int(np.count_nonzero(length < 0)):
-            notes.append(f"{self._file.name}: {negative} events end before they start; they are taken as moments")
+            notes.append(f"{self._file.name}: {negative} events end before they start; their duration is set to 0")
             np.maximum(length, 0, out=length)
         left = np.array([each in _LEFT_OUT for each in self._cats], bool)[cat]
         left |= np.array([each.startswith(_CLOCK_MARK) for each in self._names], bool)[name]
         if timeless.any():
-            notes.append(f"{self._file.name}: {timeless.sum()} events have a time that is none; they are left out")
+            notes.append(f"{self._file.name}: skipped {timeless.sum()} events with an invalid time")
             left |= timeless
         kept = np.flatnonzero(~left)
         if self._is_shuffled(start[kept], kept):
-            notes.append(f"{self._file.name}: its events are out of order; they are put in the order of time")
+            notes.append(f"{self._file.name}: sorted its events, which were out of order")
         order = kept[np.lexsort((-length[kept], start[kept]))]
         start = start[order]
         return {"start_ns": start, "end_ns": start + length[order]}, order
@@ -387,8 +387,8 @@ class _Trace:
             return
         if len(about.groups) > 1:
             table.notes.append(
-                f"{self._file.name}: the program has {len(about.groups)} groups and its back end does not tell "
-                "which one a collective belongs to; all are taken as those of the first"
+                f"{self._file.name}: the program has {len(about.groups)} groups, but its back end does not record "
+                "the group of a collective; all are assigned to the first"
             )
         for row, dtype, size in self._hosted:
             call = table.name_of(row).partition(":")[2].strip("_")

@@ -27,14 +27,14 @@ def read(files: Path | Sequence[Path], known: Mapping[tuple[str, int], int] | No
     log = read_log(files)
     names = ", ".join(str(file) for file in files)
     if not log.writers:
-        raise Integrity(f"{names} holds no line of a meter")
+        raise Integrity(f"{names} has no lines of a meter")
     lanes = _Lanes(log, known or {})
     parts = [_spans(spans, lanes) for spans in log.spans]
     parts += [table for table in (_marks(log, lanes), _counters(log, lanes)) if len(table)]
     table = concat(parts)
     table.processes = lanes.processes(files)
     if log.damaged:
-        table.notes.append(f"{names}: {log.damaged} lines could not be read; a crash may have cut them")
+        table.notes.append(f"{names}: skipped {log.damaged} unreadable lines, perhaps truncated by a crash")
     _demote_epochs(table)
     return table.sorted().with_steps()
 

@@ -17,7 +17,7 @@ def open_trace(file: Path) -> IO[bytes]:
     try:
         stream = file.open("rb")
     except FileNotFoundError as error:
-        raise NotFound(f"there is no trace {file}") from error
+        raise NotFound(f"no such file: {file}") from error
     except OSError as error:
         raise SystemFailure(f"cannot read {file}: {error.strerror or error}") from error
     if stream.read(2) == b"\x1f\x8b":

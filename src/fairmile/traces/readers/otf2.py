@@ -32,7 +32,7 @@ def read(file: Path) -> EventTable:
                 reading.take(location, event)
             return reading.table()
     except (Error, _otf2.ErrorCodes.Error, RuntimeError, LookupError) as error:
-        raise Integrity(f"{anchor} cannot be read as an OTF2 archive: {error}") from error
+        raise Integrity(f"{anchor} is not an OTF2 archive: {error}") from error
 
 
 def anchor_of(file: Path) -> Path:
@@ -41,7 +41,7 @@ def anchor_of(file: Path) -> Path:
         return file
     anchors = sorted(file.glob("*.otf2"))
     if not anchors:
-        raise Integrity(f"{file} holds no anchor (*.otf2) of an OTF2 archive")
+        raise Integrity(f"{file} has no anchor file (*.otf2) of an OTF2 archive")
     return anchors[0]
 
 
@@ -155,10 +155,10 @@ class _Reading:
             self._rows.end(row, self._last)
         if still_open:
             notes.append(
-                f"{self._file.name}: {len(still_open)} regions are never left; they are taken to last to the end"
+                f"{self._file.name}: {len(still_open)} regions never end; they are extended to the end of the trace"
             )
         if self._unopened:
-            notes.append(f"{self._file.name}: {self._unopened} regions are left that were never entered")
+            notes.append(f"{self._file.name}: skipped {self._unopened} regions that end without a start")
         for row, kind in self._kinds.items():
             self._rows.change(
                 row,

@@ -87,12 +87,12 @@ class Events(Generic[E]):
                 text, at = text[used:], at + used
                 yield events
             elif len(text) > _LONGEST_EVENT:
-                raise Integrity(f"{self.file} holds no end of an event within {format_size(_LONGEST_EVENT)}")
+                raise Integrity(f"{self.file}: an event is longer than {format_size(_LONGEST_EVENT)}")
         if not begun and (start := self._begin(text, force=True)) >= 0:
             begun, at, text = True, start, text[start:]
         if not begun:
             raise Integrity(
-                f"{self.file} holds no list of events",
+                f"{self.file} has no list of events",
                 hint='expected [ … ] or {"traceEvents": [ … ]} with JSON objects',
             )
         yield self._last(text, at)
@@ -104,7 +104,7 @@ class Events(Generic[E]):
                 while block := stream.read(_BLOCK):
                     yield block
             except BROKEN as error:
-                self.notes.append(f"{self.file.name}: the compressed file is cut off or damaged ({error})")
+                self.notes.append(f"{self.file.name}: the compressed file is truncated or damaged ({error})")
 
     def _begin(self, text: bytes, *, force: bool = False) -> int:
         """Return where the first event begins once the head of the file is there, -1 before."""
@@ -119,10 +119,10 @@ class Events(Generic[E]):
             self._is_object = True
             return opening.end()
         if (force or len(text) > _LONGEST_BAD_HEAD) and (match := _EVENTS.search(text)):
-            self.notes.append(f"{self.file.name}: its head is damaged, so that rank and clock may be wrong")
+            self.notes.append(f"{self.file.name}: the header is damaged, so rank and clock may be wrong")
             return match.end()
         if len(text) > _LONGEST_HEAD:
-            raise Integrity(f"{self.file} holds no list of events within {format_size(_LONGEST_HEAD)}")
+            raise Integrity(f"{self.file} has no list of events within its first {format_size(_LONGEST_HEAD)}")
         return -1
 
     def _piece(self, text: bytes, cut: int, at: int) -> tuple[list[E], int]:
@@ -218,7 +218,7 @@ class Events(Generic[E]):
             try:
                 self.head.update(json.loads(b"{" + foot[1:]))
             except ValueError:
-                self.notes.append(f"{self.file.name}: what stands behind the events is not whole")
+                self.notes.append(f"{self.file.name}: the data after the events is incomplete")
         return events
 
     def _cut_off(self, text: bytes, at: int) -> list[E]:
@@ -232,7 +232,7 @@ class Events(Generic[E]):
             else:
                 if self._is_object:  # an array may lack its bracket: a program that was killed never wrote it
                     place = at + len(text)
-                    self.notes.append(f"{self.file.name} is cut off behind its last whole event, at byte {place}")
+                    self.notes.append(f"{self.file.name} is truncated after its last complete event, at byte {place}")
                 return events
             for cut in _cuts_before(text, len(text), 8):
                 try:
@@ -251,7 +251,7 @@ class Events(Generic[E]):
 
     def _tell_cut_off(self, at: int, lost_bytes: int) -> None:
         lost = f"the last {lost_bytes} bytes are lost"
-        self.notes.append(f"{self.file.name} is cut off: behind byte {at} there is no whole event, {lost}")
+        self.notes.append(f"{self.file.name} is truncated: no complete event after byte {at}, {lost}")
 
     def _records(self, text: bytes | memoryview, *, closed: bool = False) -> list[E]:
         whole = b"".join((b"[", text, b"" if closed else b"]"))
@@ -288,11 +288,10 @@ class Events(Generic[E]):
     def _tell(self) -> None:
         if self._lost_at >= 0:
             self.notes.append(
-                f"{self.file.name} holds bytes that are no JSON, first at byte {self._lost_at}: "
-                f"{self._passed_bytes} bytes were passed over"
+                f"{self.file.name}: skipped {self._passed_bytes} bytes that are not JSON, first at byte {self._lost_at}"
             )
         if self._odd:
-            self.notes.append(f"{self.file.name}: {self._odd} events are not as the format has them and were left out")
+            self.notes.append(f"{self.file.name}: skipped {self._odd} events that do not follow the format")
 
 
 def typed_decoder(kind: type[E]) -> Callable[[bytes], list[E]]:

@@ -157,7 +157,7 @@ class Fetchers:
             known = [*SCHEMES, *own, *(f"{each}+https" for each in names)]
             near = did_you_mean(scheme, known)
             raise UsageError(
-                f"no fetcher knows addresses that begin with {scheme}:" + (f"; {near}" if near else ""),
+                f"no fetcher for addresses that begin with {scheme}:" + (f"; {near}" if near else ""),
                 hint=f"known: {', '.join([*SCHEMES, *own])}; TOOL+https:// with a program of `transfer.fetchers`",
             )
         made: Fetcher = _PROGRAMS["all"].CommandFetcher(self._context, self._command(name))

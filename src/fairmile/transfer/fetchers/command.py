@@ -142,7 +142,7 @@ def parse_command(name: str, settings: Any) -> Command:
         near = did_you_mean(name, KNOWN)
         raise NotFound(
             f"no fetching program named {name!r}" + (f"; {near}" if near else ""),
-            hint=f"declare it in the settings as transfer.fetchers.{name}, or take one of: {', '.join(KNOWN)}",
+            hint=f"declare it in the settings as transfer.fetchers.{name}, or use one of: {', '.join(KNOWN)}",
         )
     field = f"transfer.fetchers.{name}"
     if not _NAME.fullmatch(name):
@@ -210,7 +210,7 @@ def _template_problems(words: Any, field: str, allowed: Sequence[str], also: str
     if not words[0] or words[0].startswith("-") or "{" in words[0]:
         problems.append(Problem(f"{words[0]!r} is not a program", field=f"{field}[0]"))
     if not problems and not _fields([*words, also]) & set(_SOURCE):
-        problems.append(Problem("no word holds {url}, so the address would not be passed on", field=field))
+        problems.append(Problem("no word contains {url}, so the address would not be passed on", field=field))
     return problems
 
 
@@ -294,14 +294,17 @@ class CommandFetcher:
                 hint=f"it takes {', '.join(f'{each}://…' for each in schemes or ('scheme',))}",
             )
         if not all(letter.isprintable() and not letter.isspace() for letter in address):
-            raise UsageError(f"{shown!r} holds a space or another character that no address has", hint="a space is %20")
+            raise UsageError(
+                f"{shown!r} contains a space or another character that is not allowed in an address",
+                hint="a space is %20",
+            )
         host, _, path = rest.removeprefix("//").partition("/")
         path = re.split("[?#]", path, maxsplit=1)[0]
         used = _fields([*self._command.argv, *self._command.find, self._command.input])
         if "host" in used and not _HOST.fullmatch(host):
-            raise UsageError(f"{shown!r} names no host that {self._command.name} can be given")
+            raise UsageError(f"{shown!r} does not name a host for {self._command.name}")
         if "path" in used and not unquote(path).isprintable():
-            raise UsageError(f"{shown!r} holds a character that no path should have")
+            raise UsageError(f"{shown!r} contains a character that is not allowed in a path")
         name = PurePosixPath(unquote(path)).name
         if not name.isprintable() or "\\" in name or name in ("", ".", "..") or len(name.encode()) > 255:
             name = "download"
@@ -310,7 +313,7 @@ class CommandFetcher:
     def _filled(self, template: Sequence[str], values: Mapping[str, str]) -> list[str]:
         if _fields(template) & set(_SOURCE) and holds_secret(values["url"]):
             raise UsageError(
-                f"{shown_address(values['url'])} holds a password or a key, which every user of this machine could "
+                f"{shown_address(values['url'])} contains a password or a key, which every user of this machine could "
                 f"read in the arguments of {self._command.name}",
                 hint=f"store it where {self._command.name} looks for logins; one of `transfer.fetchers` may read the "
                 "address from its standard input: input: '{url}'",
@@ -352,7 +355,7 @@ def _unquotable(address: str) -> str:
 def _listed(entry: Mapping[str, Any], address: str) -> Remote:
     path, size, modified = entry.get("path"), entry.get("size"), entry.get("modtime")
     if not isinstance(path, str) or not path:
-        raise SystemFailure(f"the listing of {shown_address(address)} holds an entry without a path")
+        raise SystemFailure(f"the listing of {shown_address(address)} has an entry without a path")
     size_bytes = size if isinstance(size, int) and size >= 0 else None
     hashes = entry.get("hashes")
     stated = hashes.items() if isinstance(hashes, Mapping) else ()

@@ -29,7 +29,7 @@ class File:
         if stat.S_ISDIR(status.st_mode):
             found = sorted(_below(path), key=lambda remote: os.fsencode(remote.path))
             if not found:
-                raise NotFound(f"the folder {path} holds no file")
+                raise NotFound(f"the folder {path} has no files")
             return found
         return [_remote(path, path.name, _regular(path, status))]
 
@@ -117,7 +117,7 @@ def _local_path(address: str) -> Path:
         # Another address may hold "?" and "#" for other uses; here both can only be part of a name.
         address = os.fsdecode(unquote_to_bytes(slash + path))
         if not address.startswith("/"):
-            raise UsageError(f"file:{rest} holds no absolute path", hint="write file:///folder/name")
+            raise UsageError(f"file:{rest} is not an absolute path", hint="write file:///folder/name")
     if not address or "\0" in address:
         raise UsageError(f"{address!r} is not a path of a file")
     return Path(address).absolute()
@@ -129,7 +129,7 @@ def _status(path: Path) -> os.stat_result:
     except OSError as error:
         raise _failure(path, error) from error
     except UnicodeEncodeError as error:
-        raise UsageError(f"the path {str(path)!r} holds characters that no file name can have") from error
+        raise UsageError(f"the path {str(path)!r} contains characters that are not allowed in a file name") from error
 
 
 def _below(folder: Path) -> Iterator[Remote]:

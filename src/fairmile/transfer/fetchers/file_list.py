@@ -91,7 +91,7 @@ def read_list(text: str, base: str, limit: int | None = None) -> list[Remote]:
             if limit is None or number <= limit:
                 problems.append(Problem(str(error), file=shown_address(base), line=number))
     if problems:
-        raise InvalidDocument(problems, hint="a list holds one address per line; a comment begins with #")
+        raise InvalidDocument(problems, hint="write one address per line; a comment begins with #")
     paths = _paths(list(addresses))
     wanted = [address for address, number in addresses.items() if limit is None or number <= limit]
     if not wanted:
@@ -103,7 +103,7 @@ def _address(line: str, base: str) -> str:
     """Return the address a line means; ValueError says why it means none."""
     shown = shown_address(line if len(line) <= 80 else line[:77] + "...")
     if _NOT_IN_AN_ADDRESS.search(line):
-        raise ValueError(f"{shown!r} is not an address: it holds a space, a quote or an angle bracket")
+        raise ValueError(f"{shown!r} is not an address: it contains a space, a quote or an angle bracket")
     try:
         address = line if scheme_of(line) else urljoin(base, line)
         parts = urlsplit(address)
@@ -117,7 +117,7 @@ def _address(line: str, base: str) -> str:
     if scheme != "file" and not parts.netloc:
         raise ValueError(f"{shown!r} names no host")
     if _name(parts.path.rpartition("/")[2]) in ("", ".", ".."):
-        raise ValueError(f"{shown!r} names no file: it ends in a folder")
+        raise ValueError(f"{shown!r} names a folder, not a file")
     return address
 
 

@@ -62,7 +62,7 @@ class Ftp:
 
         found = self._use(server, address, look)
         if not found:
-            raise NotFound(f"the folder {shown_address(address)} holds no file")
+            raise NotFound(f"the folder {shown_address(address)} has no files")
         return found
 
     def open(self, remote: Remote, start: int, stop: int | None) -> FtpBody:
@@ -95,7 +95,7 @@ class Ftp:
                 f"{shown_address(address)!r} is not an FTP address", hint="it looks like ftp://host/folder/file"
             )
         if any(byte in b"\0\r\n" for byte in raw + user.encode(errors="replace") + unquote_to_bytes(password or "")):
-            raise UsageError(f"{shown_address(address)!r} holds a line break or NUL, which FTP cannot express")
+            raise UsageError(f"{shown_address(address)!r} contains a line break or NUL, which FTP does not support")
         server = _Server(scheme.lower(), user, host, port)
         if password is not None:
             self._passwords[server] = unquote(password)

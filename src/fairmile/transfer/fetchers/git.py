@@ -65,7 +65,7 @@ class GitAddress:
         refuse_commands(text, shown_address)
         if any(sign.isspace() or not sign.isprintable() for sign in text):
             raise UsageError(
-                f"the address {shown!r} holds a space or a control character", hint="write %20 for a space"
+                f"the address {shown!r} contains a space or a control character", hint="write %20 for a space"
             )
         parts = urlsplit(text)
         if parts.scheme not in _SCHEMES or not parts.path.strip("/") or (parts.scheme == "file") == bool(parts.netloc):
@@ -76,7 +76,7 @@ class GitAddress:
         if (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-"):
             raise UsageError(f"{shown!r}: a host or user cannot start with a dash")
         if parts.scheme == "ssh" and parts.password is not None:
-            raise UsageError(f"{shown!r} holds a password, which ssh does not take", hint="set up an ssh key")
+            raise UsageError(f"{shown!r} contains a password, which ssh does not accept", hint="set up an ssh key")
         # A path may hold an @ as %40; a revision comes after the last plain one.
         folder, at, revision = parts.path.rpartition("@")
         if at:
@@ -305,7 +305,7 @@ class _Checkout:
         if not isinstance(answer, dict) or not isinstance(answer.get("href"), str):
             said = (done.stderr or done.stdout).strip().splitlines()
             reason = f": {shown_address(said[-1])}" if said else ""
-            raise SystemFailure(f"{place.shown} does not tell where its LFS server is{reason}", hint=_LFS_STEPS)
+            raise SystemFailure(f"{place.shown} has no known LFS server{reason}", hint=_LFS_STEPS)
         return answer
 
 

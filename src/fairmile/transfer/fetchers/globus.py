@@ -66,7 +66,7 @@ class GlobusAddress:
             ) from None
         path = unquote(address.partition("://")[2].partition("/")[2])
         if any(not sign.isprintable() for sign in path) or {"..", "."} & set(path.split("/")):
-            raise UsageError(f"{address!r} holds no plain path")
+            raise UsageError(f"{address!r} is not a plain path")
         return cls(collection, "/" + path)
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class Globus:
         if task.get("files") and not any(path.is_file() for path in folder.rglob("*")):
             raise SystemFailure(
                 f"Globus task {task_id} put its files elsewhere than into {folder}",
-                hint=f"say which folder is / of the collection {there.collection}: transfer.globus_root",
+                hint=f"set transfer.globus_root to the folder that is / of the collection {there.collection}",
             )
 
     def _destination(self, place: GlobusAddress) -> Destination:
@@ -158,7 +158,7 @@ class Globus:
             collection = LocalGlobusConnectPersonal(config_dir=str(home)).endpoint_id or ""
         if not collection:
             raise Unsupported(
-                f"{place} needs a transfer to a Globus collection on this machine, and none is known",
+                f"{place} needs a Globus collection on this machine, but none is known",
                 hint="set transfer.globus_collection (and transfer.globus_root), or set up Globus Connect Personal",
             )
         return Destination(str(collection), root)

@@ -159,9 +159,9 @@ class HuggingFace:
 
     def _locked(self, place: HubLocation, *, is_gated: bool) -> FairmileError:
         page = f"{self.hub}/{place.page}"
-        log_in = f"make a token at {self.hub}/settings/tokens and give it with `hf auth login` or HF_TOKEN"
+        log_in = f"create a token at {self.hub}/settings/tokens and pass it with `hf auth login` or HF_TOKEN"
         if not is_gated:
-            why = "the token in use does not open it" if self._headers else "it is private"
+            why = "your token does not grant access" if self._headers else "it is private"
             return NotFound(
                 f"{place} does not exist, or {why}",
                 hint=f"check the name at {page}; for a private repository {log_in}",
@@ -169,7 +169,7 @@ class HuggingFace:
         if self._headers:
             return SystemFailure(
                 f"{place} is gated, and the account of the token in use has no access yet",
-                hint=f"accept its conditions at {page} and wait for its authors where they decide themselves",
+                hint=f"accept its conditions at {page}; the authors may have to approve the request",
             )
         return SystemFailure(
             f"{place} is gated: only registered users get its files",
@@ -186,12 +186,12 @@ def parse_address(address: str) -> HubLocation:
     match = _REPOSITORY.fullmatch(inner.rstrip("/"))
     if not colon or scheme.lower() != "hf" or match is None:
         raise UsageError(
-            f"{shown_address(address)!r} names no repository of the hub",
+            f"{shown_address(address)!r} does not name a repository on the hub",
             hint="expected hf://ORG/NAME or hf://datasets/ORG/NAME[@REVISION][/PATH]",
         )
     path = match[3] or ""
     if path and any(part in ("", ".", "..") for part in path.split("/")):
-        raise UsageError(f"{address!r} holds a path that no repository can have: {path!r}")
+        raise UsageError(f"{address!r} contains a path that is not valid in a repository: {path!r}")
     return HubLocation(kind, match[1], unquote(match[2] or "main"), path)
 
 

@@ -78,8 +78,8 @@ def parse_address(address: str) -> Wanted:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise UsageError(
-            f"{shown_address(address)!r} names no npm package",
-            hint="expected npm:NAME@VERSION or npm:@SCOPE/NAME@VERSION; a version, or a tag, and no range of them",
+            f"{shown_address(address)!r} does not name an npm package",
+            hint="expected npm:NAME@VERSION or npm:@SCOPE/NAME@VERSION; use a version or a tag, not a range",
         )
     return Wanted(match[1], match[2] or "", match[3] or "latest")
 

@@ -63,5 +63,5 @@ def data_set_number(address: str) -> str:
     """Return the number of the data set that an address means."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
-        raise UsageError(f"{shown_address(address)!r} names no OpenML data set", hint="expected openml:NUMBER")
+        raise UsageError(f"{shown_address(address)!r} does not name an OpenML data set", hint="expected openml:NUMBER")
     return match[1]

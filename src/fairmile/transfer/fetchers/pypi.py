@@ -113,7 +113,7 @@ def parse_address(address: str) -> Wanted:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise UsageError(
-            f"{shown_address(address)!r} names no Python package", hint="expected pypi:NAME==VERSION[/FILENAME]"
+            f"{shown_address(address)!r} does not name a Python package", hint="expected pypi:NAME==VERSION[/FILENAME]"
         )
     return Wanted(match[1], match[2] or "", match[3] or "")
 

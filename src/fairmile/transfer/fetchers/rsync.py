@@ -66,7 +66,7 @@ class Rsync:
                 Remote(address, _text(name), entry.size, validator=f"{entry.size}-{entry.modified}", mode=mode)
             )
         if not found:
-            raise NotFound(f"the folder {shown_address(address)} holds no file")
+            raise NotFound(f"the folder {shown_address(address)} has no files")
         return sorted(found, key=lambda remote: os.fsencode(remote.path))
 
     def bring(self, address: str, folder: Path, on_bytes: Callable[[int], None]) -> None:
@@ -132,16 +132,16 @@ class Rsync:
 def _parse(address: str) -> SftpLocation:
     place = SftpLocation.parse(address, ("rsync", "rsync+ssh"))
     if any(byte < 32 for byte in place.path):
-        raise UsageError(f"{shown_address(address)!r} holds a control character, which rsync cannot be given")
+        raise UsageError(f"{shown_address(address)!r} contains a control character, which rsync does not support")
     if b"\\" in place.path and _WILDCARD.search(os.fsdecode(place.path)):
         raise UsageError(
-            f"{shown_address(address)!r} holds a backslash and a wildcard, of which rsync accepts only one"
+            f"{shown_address(address)!r} contains a backslash and a wildcard; rsync accepts only one of them"
         )
     if place.scheme == "rsync":
         module, _, path = place.path[1:].partition(b"/")
         if not place.path.startswith(b"/") or not _MODULE.fullmatch(module):
             raise UsageError(
-                f"{shown_address(address)!r} names no module of an rsync server",
+                f"{shown_address(address)!r} does not name a module of an rsync server",
                 hint=f"`rsync rsync://{place.host}/` lists them; then give rsync://host/module/path",
             )
         if path.startswith(b"-"):  # the server parts the path from its module before it looks for options

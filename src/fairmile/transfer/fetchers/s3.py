@@ -169,7 +169,7 @@ def parse_address(address: str) -> tuple[str, str]:
     scheme, _, rest = address.partition("://")
     bucket, _, key = rest.partition("/")
     if scheme.lower() != "s3" or not _BUCKET.fullmatch(bucket):
-        raise UsageError(f"{shown_address(address)!r} names no S3 object", hint="expected s3://BUCKET/KEY")
+        raise UsageError(f"{shown_address(address)!r} does not name an S3 object", hint="expected s3://BUCKET/KEY")
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:

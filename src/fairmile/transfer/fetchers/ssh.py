@@ -113,7 +113,7 @@ def _list_remotes(session: Session, place: SftpLocation) -> list[Remote]:
         address = place.address(posixpath.join(place.path, path))
         found.append(Remote(address, _text(path), len(text), mode=_LINK_MODE))
     if not found:
-        raise NotFound(f"the folder {where} holds no file")
+        raise NotFound(f"the folder {where} has no files")
     return sorted(found, key=lambda remote: os.fsencode(remote.path))
 
 

@@ -119,7 +119,7 @@ class Zenodo:
             )
         return SystemFailure(
             f"the files of {wanted} are restricted",
-            hint=f"1. log in and request access at {page}; 2. make a token at "
+            hint=f"1. log in and request access at {page}; 2. create a token at "
             f"{self._home}/account/settings/applications/tokens/new/ and set ZENODO_TOKEN",
         )
 
@@ -133,7 +133,7 @@ def parse_address(address: str) -> Record:
     if match is None:
         other = address.lower().startswith("doi:")
         raise UsageError(
-            f"{shown_address(address)!r} names no Zenodo record",
+            f"{shown_address(address)!r} does not name a Zenodo record",
             hint="only DOIs of Zenodo (10.5281/zenodo.…) lead to files; give the files' own addresses"
             if other
             else "expected zenodo:RECORD, zenodo:RECORD/FILE or doi:10.5281/zenodo.RECORD",

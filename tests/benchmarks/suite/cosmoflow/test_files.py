@@ -47,7 +47,7 @@ def test_a_universe_without_parameters_is_refused_with_file_and_field(tmp_path):
     write_universe(file, Universe(COUNTS[0], UNIT[0], 1))
     with h5py.File(file, "a") as content:
         del content["unitPar"]
-    with pytest.raises(UsageError, match=r"u\.hdf5: there is no dataset or attribute 'unitPar'"):
+    with pytest.raises(UsageError, match=r"u\.hdf5: no dataset or attribute 'unitPar'"):
         read_cubes(file)
 
 
@@ -110,7 +110,7 @@ def test_a_field_whose_bytes_are_damaged_is_told(tmp_path):
 
 def test_a_file_that_is_no_hdf5_is_told(tmp_path):
     (tmp_path / "c.hdf5").write_bytes(b"something else")
-    with pytest.raises(Integrity, match=r"c\.hdf5 is no HDF5 file"):
+    with pytest.raises(Integrity, match=r"c\.hdf5 is not an HDF5 file"):
         read_cubes(tmp_path / "c.hdf5")
     with pytest.raises(NotFound):
         read_cubes(tmp_path / "d.hdf5")
@@ -132,8 +132,8 @@ def test_a_cube_comes_back_from_either_layout(tmp_path, suffix):
     [
         ({"y": UNIT[0]}, "feature 'x' is missing; found y"),
         ({"x": bytes(8 * 27)}, "feature 'y' is missing"),
-        ({"x": bytes(8 * 28), "y": UNIT[0]}, "feature 'x': 224 bytes are no cube"),
-        ({"x": b"", "y": UNIT[0]}, "feature 'x': 0 bytes are no cube"),
+        ({"x": bytes(8 * 28), "y": UNIT[0]}, "feature 'x': 224 bytes are not a cube"),
+        ({"x": b"", "y": UNIT[0]}, "feature 'x': 0 bytes are not a cube"),
         ({"x": bytes(8 * 27), "y": UNIT[0][:2]}, "feature 'y': expected 4 parameters, found 2"),
         ({"x": UNIT[0], "y": UNIT[0]}, "feature 'x': expected bytes"),
         ({"x": bytes(8 * 27), "y": b"1234"}, "feature 'y': expected floats"),
@@ -210,7 +210,7 @@ def test_a_folder_that_is_none_is_told(tmp_path):
     with pytest.raises(NotFound, match="has no folder train/"):
         list_part(tmp_path, "train")
     (tmp_path / "train").mkdir()
-    with pytest.raises(NotFound, match=r"holds no file that ends in \.tfrecord"):
+    with pytest.raises(NotFound, match=r"has no file that ends in \.tfrecord"):
         list_part(tmp_path, "train")
 
 

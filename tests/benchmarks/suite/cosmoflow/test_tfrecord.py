@@ -116,7 +116,7 @@ def test_a_damaged_gzip_stream_an_empty_and_a_missing_file_are_told_apart(tmp_pa
 
 @pytest.mark.parametrize("data", [b"\x0a\xff", b"\x0a\x03\x0a\x01\x0f", b"\x0a\x05ab"])
 def test_a_record_that_is_no_example_is_told(tmp_path, data):
-    with pytest.raises(Integrity, match="is no Example message"):
+    with pytest.raises(Integrity, match="is not an Example message"):
         parse_example(data, tmp_path / "a.tfrecord")
 
 

@@ -139,7 +139,7 @@ def test_inference_with_the_weights_gives_the_same_scores(trained: Path, cache: 
 def test_preparing_only_makes_the_data(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(session(tmp_path, cache, work="prepare"))
     said = capsys.readouterr().out
-    assert "a made-up catalog" in said
+    assert "a synthetic catalog" in said
     assert not (tmp_path / "results.json").exists()
     assert (Path(said.split("prepared in ")[1].strip()) / "target.npy").is_file()
 

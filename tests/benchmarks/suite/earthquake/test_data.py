@@ -77,11 +77,9 @@ def test_a_missing_year_is_told_and_masked(catalog, tmp_path):
 
 
 def test_a_period_that_is_not_there_is_refused_with_the_one_that_is(catalog, tmp_path):
-    with pytest.raises(
-        UsageError, match="no event lies in the region and the period 1960-01-01 to 1970-01-01"
-    ) as caught:
+    with pytest.raises(UsageError, match="no event in the region and the period 1960-01-01 to 1970-01-01") as caught:
         prepare(catalog, tmp_path, Settings(start="1960-01-01", end="1970-01-01"))
-    assert "the catalog holds 2000-01-02 to 2007-12-31" in str(caught.value)
+    assert "the catalog covers 2000-01-02 to 2007-12-31" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +103,11 @@ def test_what_was_skipped_stays_in_the_notes(catalog, tmp_path):
     with pytest.raises(UsageError, match="has no lat"):
         prepare(path, tmp_path / "a", Settings(**PERIOD))
     prepare(path, tmp_path / "b", Settings(**PERIOD, broken="skip"))
-    assert "1 broken rows were left out" in load(tmp_path / "b").notes[0]
+    assert "1 broken rows were skipped" in load(tmp_path / "b").notes[0]
 
 
 def test_a_folder_that_was_not_prepared_or_is_damaged_is_told(catalog, tmp_path):
-    with pytest.raises(NotFound, match="holds no prepared earthquake data"):
+    with pytest.raises(NotFound, match="has no prepared earthquake data"):
         load(tmp_path)
     prepare(catalog, tmp_path, Settings(**PERIOD))
     (tmp_path / "target.npy").write_bytes(b"short")

@@ -97,7 +97,7 @@ def test_comcat_is_put_in_order_and_what_is_missing_is_not_zero(tmp_path):
     assert np.isnan(found.depth_km[1])
     assert found.depth_km[0] == 10.5
     assert "1 events have no usable magnitude or depth" in found.notes[0]
-    assert "1 events are no earthquakes" in found.notes[1]
+    assert "1 events are not earthquakes" in found.notes[1]
 
 
 def test_an_impossible_magnitude_is_missing(tmp_path):
@@ -122,7 +122,7 @@ def test_a_folder_of_yearly_scsn_files_is_one_catalog(tmp_path):
         ("2019-07-06T03", "2019-02-30T03", "catalog.csv:4: the row has no time"),
         ("2019-07-06T03:19", "2019-07-06T25:19", "catalog.csv:4: the row has no time"),
         ("35.7695", "135.7695", "catalog.csv:4: the row has no lat between -90 and 90"),
-        (",7.1,", ",seven,", "catalog.csv:4: the row has a mag that is no number"),
+        (",7.1,", ",seven,", "catalog.csv:4: the row has a mag that is not a number"),
         (",-117.59933,8.0,7.1,A,3", ",-117.59933", "catalog.csv:4: the row has fewer than 5 fields"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_broken_row_is_refused_with_its_line(tmp_path, old, new, sentence):
     assert "broken=skip" in caught.value.hint
     found = read_events(path, broken="skip")
     assert found.mag.tolist() == [7.5, -0.3]
-    assert found.notes[0].startswith("1 broken rows were left out; the first: ")
+    assert found.notes[0].startswith("1 broken rows were skipped; the first: ")
 
 
 def test_the_number_of_broken_rows_is_told(tmp_path):
@@ -151,11 +151,11 @@ def test_wrong_columns_are_named_with_what_was_expected(tmp_path):
 def test_what_is_no_catalog_is_told(tmp_path):
     with pytest.raises(UsageError, match="neither CSV with a header nor SCSN text"):
         read_events(written(tmp_path, "hello world\n"))
-    with pytest.raises(NotFound, match="no catalog is in that folder"):
+    with pytest.raises(NotFound, match="no catalog in that folder"):
         read_events((tmp_path / "empty").mkdir() or tmp_path / "empty")
-    with pytest.raises(NotFound, match="there is no catalog at"):
+    with pytest.raises(NotFound, match="no catalog at"):
         read_events(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="there is no event in it"):
+    with pytest.raises(UsageError, match="it has no events"):
         read_events(written(tmp_path, PLAIN.splitlines()[0] + "\n"))
     damaged = tmp_path / "damaged.csv.gz"
     damaged.write_bytes(gzip.compress(PLAIN.encode())[:-20])

@@ -83,7 +83,7 @@ def test_a_step_alone_takes_files_of_those_before_it_as_inputs(
 
     assert scores_in(tmp_path) == scores_in(done)
     found = json.loads((tmp_path / "results.json").read_text())
-    assert found["figures"] == [] and "There is no matplotlib: no figure was drawn." in found["notes"]
+    assert found["figures"] == [] and "No figures, because matplotlib is not installed." in found["notes"]
 
 
 def test_a_step_without_its_files_says_which_step_makes_them(tmp_path: Path) -> None:

@@ -117,6 +117,6 @@ def test_microphysics_that_gives_no_numbers_ends_in_a_sentence() -> None:
         def __call__(self, cells: Cells, dt_s: float) -> Cells:
             return cells._replace(cloud=cells.cloud * np.nan)
 
-    with pytest.raises(RunFailed, match=r"broke down by [\d.]+ s: cloud is no finite number") as caught:
+    with pytest.raises(RunFailed, match=r"broke down by [\d.]+ s: cloud is not finite") as caught:
         list(storm(Broken()).run(40, 4, 1.0))
     assert "broken" in str(caught.value.hint)

@@ -112,7 +112,7 @@ def test_a_library_that_a_variable_names_must_be_there_and_be_one(tmp_path: Path
         native.installed({native.VARIABLE: str(tmp_path / "nothing.so")})
     broken = tmp_path / "broken.so"
     broken.write_text("no library")
-    with pytest.raises(Integrity, match=r"broken\.so is no library of this kernel"):
+    with pytest.raises(Integrity, match=r"broken\.so is not a library of this kernel"):
         native.NativeKernel(native.installed({native.VARIABLE: str(broken)}) or Path())
 
 

@@ -134,7 +134,7 @@ def test_outputs_come_at_the_start_and_after_each_interval() -> None:
 
 
 def test_a_case_that_is_not_there_is_named_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="there is no case 'termal'") as caught:
+    with pytest.raises(UsageError, match="no case named 'termal'") as caught:
         solver.find_case("termal")
     assert "thermal" in str(caught.value.hint)
 

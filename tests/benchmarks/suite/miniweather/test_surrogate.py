@@ -107,7 +107,7 @@ def test_a_file_of_another_schema_is_named_with_what_was_expected(tmp_path: Path
         CellSamples.read(_write(tmp_path / "b.h5", inputs=inputs[:, :, 0], outputs=outputs))
     with pytest.raises(UsageError, match=r"c\.h5: 20 inputs do not fit 19 outputs"):
         CellSamples.read(_write(tmp_path / "c.h5", inputs=inputs, outputs=outputs[1:]))
-    with pytest.raises(UsageError, match=r"d\.h5: outputs holds values that are no finite numbers"):
+    with pytest.raises(UsageError, match=r"d\.h5: outputs holds values that are not finite numbers"):
         CellSamples.read(_write(tmp_path / "d.h5", inputs=inputs, outputs=outputs * np.nan))
     (tmp_path / "e.h5").write_text("no HDF5")
     with pytest.raises(Integrity, match=r"e\.h5 cannot be read as HDF5"):

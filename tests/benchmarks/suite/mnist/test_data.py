@@ -97,7 +97,7 @@ class TestBrokenData:
 
     def test_labels_that_are_no_digits_are_refused(self, folder: Path) -> None:
         next(folder.rglob("t10k-labels*")).write_bytes(idx(np.array([1, 2, 77], np.uint8)))
-        with pytest.raises(UsageError, match="are no digits from 0 to 9"):
+        with pytest.raises(UsageError, match="are not digits from 0 to 9"):
             read_digits(folder)
 
     def test_an_archive_without_an_array_is_refused(self, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ class TestBrokenData:
 
     def test_any_other_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "digits.txt").write_text("one two three")
-        with pytest.raises(UsageError, match="is no archive with MNIST's files"):
+        with pytest.raises(UsageError, match="is not an archive with MNIST's files"):
             read_digits(tmp_path / "digits.txt")
 
     def test_a_compressed_file_that_is_damaged_inside_is_named(self, folder: Path) -> None:
@@ -134,7 +134,7 @@ class TestBrokenData:
         [
             ("x_test", np.zeros((3, 28, 28), np.float32), r"test part are \(3, 28, 28\) of float32, expected squares"),
             ("x_test", np.zeros((3, 8, 8), np.uint8), r"test part are \(3, 8, 8\) of uint8"),
-            ("y_test", np.array([1, 2, -3]), "labels of the test part are no digits"),
+            ("y_test", np.array([1, 2, -3]), "labels of the test part are not digits"),
         ],
     )
     def test_arrays_of_another_form_are_refused(

@@ -148,7 +148,7 @@ def _made(session: Session, settings: Settings) -> Data:
 def _write_published(session: Session, settings: Settings, data: Data) -> None:
     """Write universes that were made in a published layout: a folder that can be given as real data."""
     if data.is_real:
-        raise UsageError("parameter write_as: only universes that are made can be written", hint="leave out the data")
+        raise UsageError("parameter write_as: only universes that are made can be written", hint="remove the data set")
     place, seed = session.folder / "cosmoUniverse", 0
     for name, part in zip(PARTS, (data.training, data.validation), strict=True):
         for number in range(len(part)):
@@ -306,5 +306,5 @@ def notes(settings: Settings, data: Data, drawn: list[str]) -> list[str]:
             f"the published target, MAE {TARGET}, holds for the real cubes of {CUBE}^3 only: there is none here"
         )
     if not drawn:
-        found.append("no figures: matplotlib is missing")
+        found.append("no figures, because matplotlib is not installed")
     return found

@@ -128,7 +128,7 @@ def _cube_of_example(features: dict[str, Any], file: Path) -> tuple[Counts, Unit
     x = np.frombuffer(features["x"], "<i2") if len(features["x"]) % 8 == 0 else np.empty(0, np.int16)
     edge = round((x.size / 4) ** (1 / 3))
     if not edge or edge**3 * 4 != x.size:
-        raise UsageError(f"{file}: feature 'x': {len(features['x'])} bytes are no cube of int16 at 4 redshifts")
+        raise UsageError(f"{file}: feature 'x': {len(features['x'])} bytes are not a cube of int16 at 4 redshifts")
     return x.reshape(edge, edge, edge, 4).astype(np.int16, copy=False), y
 
 
@@ -161,12 +161,10 @@ def list_part(data: Path, part: str, most: int = 0) -> Listing:
     """Return the files of train/ or validation/ in a folder of real data; of many only as hold so many cubes."""
     folder = data / part
     if not folder.is_dir():
-        raise NotFound(
-            f"{data} has no folder {part}/", hint="give the folder that holds train/ and validation/ of CosmoFlow"
-        )
+        raise NotFound(f"{data} has no folder {part}/", hint="name the folder with train/ and validation/ of CosmoFlow")
     files = sorted(each for each in folder.rglob("*") if each.suffix in TFRECORD + HDF5 and each.is_file())
     if not files:
-        raise NotFound(f"{folder} holds no file that ends in {', '.join(TFRECORD + HDF5)}")
+        raise NotFound(f"{folder} has no file that ends in {', '.join(TFRECORD + HDF5)}")
     first, _ = read_cubes(files[0])
     if most:
         files = [files[at] for at in spread(-(-most // len(first)), len(files))]
@@ -290,11 +288,11 @@ def _open(file: Path) -> Any:
     try:
         return _h5py().File(file, "r")
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {file}") from error
+        raise NotFound(f"no such file: {file}") from error
     except PermissionError as error:
         raise SystemFailure(f"cannot read {file}: permission denied") from error
     except OSError as error:
-        raise Integrity(f"{file} is no HDF5 file, or a damaged one", hint="fetch the file again") from error
+        raise Integrity(f"{file} is not an HDF5 file, or is damaged", hint="fetch the file again") from error
 
 
 def _get(found: Any, name: str, file: Path) -> Any:
@@ -310,7 +308,7 @@ def _get(found: Any, name: str, file: Path) -> Any:
         return found.attrs[name]
     there = sorted([*found.keys(), *found.attrs.keys()])
     raise UsageError(
-        f"{file}: there is no dataset or attribute {name!r}; found {', '.join(there) or 'none'}",
+        f"{file}: no dataset or attribute {name!r}; found {', '.join(there) or 'none'}",
         hint="is it a file of CosmoUniverse? README.md of the benchmark lists the fields",
     )
 
@@ -337,7 +335,7 @@ def _check_unit(values: NDArray[Any], where: str) -> None:
         told = ", ".join(f"{value:g}" for value in values)
         raise UsageError(
             f"{where}: expected 4 normalised parameters between -1 and 1, found {told}",
-            hint="are they the physical ones? they stand in 'physPar'",
+            hint="physical parameters belong in 'physPar'",
         )
 
 

@@ -17,33 +17,31 @@ Layout = Literal["none", "hdf5", "tfrecord", "universe"]
 class Settings(TrainSettings):
     """The defaults are the small benchmark: minutes on two CPU cores, with universes made on the spot."""
 
-    preset: Preset = option("auto", "small, mlperf (the published settings), or auto: mlperf where real data is given")
+    preset: Preset = option("auto", "preset: small, mlperf (the published settings), or auto (mlperf for real data)")
     model: Model = option("cosmoflow", "cosmoflow: the network of MLPerf HPC, scaled by width and depth")
-    train_samples: int = option(4096, "cubes to train with; of real data 0 or more than there are: all")
-    validation_samples: int = option(512, "cubes to validate with; of real data 0 or more than there are: all")
-    size: int = option(16, "cells along the edge of a cube that is made; real data say it themselves")
-    cell: float = option(8.0, "Mpc/h along the edge of a cell that is made, at H_0 = 70")
-    data_seed: int = option(2019, "seed of the universes, which stay the same when the seed of a run changes")
+    train_samples: int = option(4096, "number of training cubes; real data: 0 for all")
+    validation_samples: int = option(512, "number of validation cubes; real data: 0 for all")
+    size: int = option(16, "cells along the edge of a synthetic cube")
+    cell: float = option(8.0, "edge of a synthetic cell in Mpc/h, at H_0 = 70")
+    data_seed: int = option(2019, "seed of the universes, independent of the seed of the run")
     write_as: Layout = option(
-        "none", "write what is made as it is published, too: hdf5, tfrecord, or universe (raw HDF5)"
+        "none", "also write synthetic data in a published format: hdf5, tfrecord or universe (raw HDF5)"
     )
-    width: int = option(8, "channels of the first convolution, doubled by each further one")
-    depth: int = option(3, "convolutions, each of which halves the cube")
-    dropout: float = option(0.0, "share of the dense layers left out while training", least=0, most=1)
-    apply_log: bool = option(True, "the network sees ln(counts + 1); false: counts over their mean")
-    augment: bool = option(True, "turn and mirror the cubes while training, in a new way for each batch")
-    scale_learning_rate: bool = option(
-        False, "learning_rate is for 64 samples per step and grows with the global batch"
-    )
-    memory_map: bool = option(True, "prepare real data as one memory map per part where there is room for it")
-    baseline_samples: int = option(4096, "cubes per part that the ridge regression looks at; 0: all")
-    epochs: int = option(30, "passes over the training data")
-    batch_size: int = option(32, "samples per step and rank")
-    eval_batch_size: int = option(64, "samples per step of evaluation and rank; 0: as batch_size")
-    optimizer: Optimizer = option("adam", "sgd, adam, adamw or nadam")
+    width: int = option(8, "channels of the first convolution, doubled by each later one")
+    depth: int = option(3, "number of number of number of convolutions, each of which halves the cube")
+    dropout: float = option(0.0, "dropout rate of the dense layers", least=0, most=1)
+    apply_log: bool = option(True, "use ln(counts + 1) as input; false: counts divided by their mean")
+    augment: bool = option(True, "rotate and mirror the cubes at random in training")
+    scale_learning_rate: bool = option(False, "scale learning_rate, given for a batch of 64, with the global batch")
+    memory_map: bool = option(True, "prepare real data as one memory map per part if there is enough space")
+    baseline_samples: int = option(4096, "cubes per part for the ridge regression; 0: all")
+    epochs: int = option(30, "number of epochs")
+    batch_size: int = option(32, "batch size per rank")
+    eval_batch_size: int = option(64, "batch size per rank in evaluation; 0: same as batch_size")
+    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
     learning_rate: float = option(3e-3, "peak learning rate")
-    schedule: Schedule = option("onecycle", "constant, steps, cosine, onecycle or plateau")
-    channels_last: bool = option(True, "memory layout of images and volumes; the data come in it already")
+    schedule: Schedule = option("onecycle", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
+    channels_last: bool = option(True, "use channels-last memory format, which the data already have")
 
 
 # MLPerf HPC v3.0, closed division. The warm-up begins at the rate of 64 samples per step, whatever the global batch.

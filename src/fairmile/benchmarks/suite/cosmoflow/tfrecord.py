@@ -40,17 +40,17 @@ def records(file: Path) -> Iterator[bytes]:
         number += 1
         head = content[place : place + 12]
         if len(head) < 12:
-            raise Integrity(f"{file}: record {number} is cut off in its head", hint="fetch the file again")
+            raise Integrity(f"{file}: record {number} is truncated in its header", hint="fetch the file again")
         length, check = struct.unpack("<QI", head)
         if masked(crc32c(head[:8])) != check:
             raise Integrity(
                 f"{file}: the checksum of the length of record {number} is wrong",
-                hint="the file is damaged or no TFRecord file: fetch it again",
+                hint="the file is damaged or not a TFRecord file; fetch it again",
             )
         data, tail = content[place + 12 : place + 12 + length], content[place + 12 + length : place + 16 + length]
         if len(tail) < 4:
             raise Integrity(
-                f"{file}: record {number} is cut off: expected {length} bytes, found {len(data)}",
+                f"{file}: record {number} is truncated: expected {length} bytes, found {len(data)}",
                 hint="fetch the file again",
             )
         if masked(crc32c(data)) != struct.unpack("<I", tail)[0]:
@@ -75,7 +75,7 @@ def parse_example(data: bytes, file: Path) -> dict[str, Value]:
                 found[bytes(parts[1]).decode()] = _feature(parts[2])
     except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
         raise Integrity(
-            f"{file}: a record is no Example message: {error}", hint="is it a file of CosmoFlow?"
+            f"{file}: a record is not an Example message: {error}", hint="is it a file of CosmoFlow?"
         ) from error
     return found
 

@@ -206,7 +206,7 @@ def _report(
     _write_locations(session, settings, validation, by_lead)
     notes = [*data.notes, *_notes(settings, scores, validation)]
     if not can_draw():
-        notes.append("no figures: matplotlib is missing; pip install 'fairmile[plots]'")
+        notes.append("no figures, because matplotlib is not installed; pip install 'fairmile[plots]'")
     session.report(
         Results(
             benchmark="earthquake",

@@ -115,7 +115,7 @@ def prepare(source: Path | None, folder: Path, settings: Settings) -> None:
 def load(folder: Path) -> Prepared:
     """Return what `prepare` wrote, as memory maps."""
     if not (folder / _META).is_file():
-        raise NotFound(f"{folder} holds no prepared earthquake data: it has no {_META}")
+        raise NotFound(f"{folder} has no prepared earthquake data: it lacks {_META}")
     meta = json.loads((folder / _META).read_text())
     if meta.get("format") != FORMAT:
         raise Integrity(f"{folder / _META}: format {meta.get('format')} is not {FORMAT}", hint="prepare the data again")
@@ -135,7 +135,7 @@ def _made(settings: Settings) -> dict[str, Any]:
 
 def _days_of(years: int) -> int:
     if years < 4:
-        raise UsageError(f"{years} years are too short: history, horizon and a year to look back need 4")
+        raise UsageError(f"{years} years are too few: history, horizon and a year of look-back need 4")
     return int(years * 365.25)
 
 
@@ -164,7 +164,7 @@ def _checked(events: Events, bins: DailyBins, source: Path | None) -> list[tuple
     if not bins.events:
         held = f"{_day(int(events.days[0]))} to {_day(int(events.days[-1]))}"
         raise UsageError(
-            f"{source}: no event lies in the region and the period {asked}; the catalog holds {held}",
+            f"{source}: no event in the region and the period {asked}; the catalog covers {held}",
             hint="set start and end, or the edges of the region",
         )
     return gaps
@@ -173,15 +173,15 @@ def _checked(events: Events, bins: DailyBins, source: Path | None) -> list[tuple
 def _gap_notes(bins: DailyBins, gaps: list[tuple[int, int]]) -> list[str]:
     notes = []
     if bins.unmeasured:
-        notes.append(f"{bins.unmeasured} events of the region and period have no magnitude and were left out")
+        notes.append(f"{bins.unmeasured} events of the region and period have no magnitude and were skipped")
     for first, last in gaps:
         begin, end = _day(bins.first_day + first), _day(bins.first_day + last)
-        notes.append(f"the catalog holds no event from {begin} to {end}: these fortnights are missing, not quiet")
+        notes.append(f"the catalog has no event from {begin} to {end}: these fortnights are missing, not quiet")
     return notes
 
 
 def _words(bins: DailyBins, cut: Cut, source: Path | None) -> str:
-    kind = "a made-up catalog" if source is None else f"{source.name}"
+    kind = "a synthetic catalog" if source is None else f"{source.name}"
     begin, end = _day(bins.first_day), _day(bins.first_day + bins.days - 1)
     return f"{kind}: {bins.events:,} events {begin} to {end}, {len(cut.pixels)} locations"
 
@@ -191,7 +191,7 @@ def _arrays(bins: DailyBins, cut: Cut, gaps: list[tuple[int, int]], settings: Se
     observed = observed_features(series, settings.scale)[:, _SKIPPED:]
     target = target_series(series, settings.scale)[:, _SKIPPED:]
     if np.isnan(target).all():
-        raise UsageError("the catalog has gaps in every year of the period: nothing can be looked back on")
+        raise UsageError("the catalog has gaps in every year of the period, so there is no year to look back on")
     observed = to_unit(observed, (0, 1))[0]
     target, low, high = to_unit(target, (0, 1))
     faults = read_faults(Path(settings.faults), bins.grid) if settings.faults else None

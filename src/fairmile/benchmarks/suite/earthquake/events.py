@@ -108,9 +108,9 @@ def read_events(path: Path, *, broken: Broken = "refuse") -> Events:
         _read_file(file, tally)
         if tally.broken and broken == "refuse":
             more = f" ({tally.broken} such rows in this file)" if tally.broken > 1 else ""
-            raise UsageError(f"{tally.first}{more}", hint="correct the catalog, or set broken=skip to leave them out")
+            raise UsageError(f"{tally.first}{more}", hint="correct the catalog, or set broken=skip to skip them")
     if not tally.parts:
-        raise UsageError(f"{path}: there is no event in it")
+        raise UsageError(f"{path}: it has no events")
     columns = [np.concatenate(each) for each in zip(*tally.parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     time_s, lat, lon, depth, mag = (each[order] for each in columns)
@@ -130,14 +130,14 @@ def write_events(path: Path, events: Events) -> None:
 def _notes(tally: _Tally) -> tuple[str, ...]:
     notes = []
     if tally.broken:
-        notes.append(f"{tally.broken} broken rows were left out; the first: {tally.first}")
+        notes.append(f"{tally.broken} broken rows were skipped; the first: {tally.first}")
     if tally.unmeasured:
         notes.append(
             f"{tally.unmeasured} events have no usable magnitude or depth: without magnitude one is left out, "
             "without depth it has no part in the depth of its day"
         )
     if tally.other_kinds:
-        notes.append(f"{tally.other_kinds} events are no earthquakes (blasts and the like) and were left out")
+        notes.append(f"{tally.other_kinds} events are not earthquakes (blasts, for example) and were skipped")
     return tuple(notes)
 
 
@@ -145,10 +145,10 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise NotFound(f"there is no catalog at {path}", hint="give a CSV, a SCSN text file, or a folder of them")
+        raise NotFound(f"no catalog at {path}", hint="name a CSV file, a SCSN text file, or a folder of them")
     found = sorted(each for each in path.rglob("*") if each.is_file() and each.name.lower().endswith(_SUFFIXES))
     if not found:
-        raise NotFound(f"{path}: no catalog is in that folder", hint=f"files end with {', '.join(_SUFFIXES)}")
+        raise NotFound(f"{path}: no catalog in that folder", hint=f"files end with {', '.join(_SUFFIXES)}")
     return found
 
 
@@ -208,7 +208,7 @@ def _layout(file: Path, block: bytes) -> _Layout:
     parts = first.split()
     if first and (len(parts) < 9 or parts[0][4:5] not in ("/", "-") or ":" not in parts[1]):
         raise UsageError(
-            f"{file}: this is neither CSV with a header nor SCSN text; its first line is {first[:60]!r}",
+            f"{file}: it is neither CSV with a header nor SCSN text; its first line is {first[:60]!r}",
             hint=f"SCSN text has the columns {' '.join(_SCSN[:9])}",
         )
     scsn = _SCSN if len(parts) >= len(_SCSN) or not first else _SCSN_OLD
@@ -241,7 +241,7 @@ def _read_block(
     unmeasured = np.zeros(len(starts), bool)
     for what, low, high in (("depth", -10.0, 1000.0), ("mag", -4.0, 10.0)):
         found, is_number = _decimals(text, *fields.at(layout.columns[what]))
-        check(is_number, f"has a {what} that is no number")
+        check(is_number, f"has a {what} that is not a number")
         possible = (found >= low) & (found <= high)
         values[what] = np.where(possible, found, np.nan)
         unmeasured |= ~possible

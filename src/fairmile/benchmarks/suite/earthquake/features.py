@@ -139,7 +139,7 @@ def _signs(vector: tuple[int, int]) -> tuple[int, int]:
 def read_faults(path: Path, grid: Grid) -> Array:
     """Return the labels of faults, [rows, columns], of a CSV with one row of whole numbers per row of pixels."""
     if not path.is_file():
-        raise NotFound(f"there is no file of fault labels at {path}")
+        raise NotFound(f"no such file: {path}")
     rows = []
     for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
         if not line.strip():

@@ -96,7 +96,7 @@ def draw_map(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str
 
 
 def draw_outline(axis: Any, longitude: Array, latitude: Array, *, with_faults: bool) -> None:
-    """Draw coast and faults under a map that shows these places; of a made-up catalog the faults are not these."""
+    """Draw coast and faults under a map that shows these places; of a synthetic catalog the faults are not these."""
     outline = json.loads(resources.files(__package__).joinpath("outline.json").read_text("utf-8"))
     west, south = np.min(longitude) - 0.3, np.min(latitude) - 0.3
     east, north = np.max(longitude) + 0.3, np.max(latitude) + 0.3

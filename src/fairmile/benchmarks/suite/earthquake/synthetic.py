@@ -46,11 +46,11 @@ class Etas:
 
     def __post_init__(self) -> None:
         if not 0 <= self.branching < 1:
-            raise UsageError(f"a branching ratio of {self.branching:g} never ends: it must be below 1")
+            raise UsageError(f"a branching ratio of {self.branching:g} is too large: it must be below 1")
         if self.p <= 1 or self.q <= 1 or self.b <= 0:
             raise UsageError("p and q must be above 1, b above 0")
         if self.max_magnitude <= self.min_magnitude:
-            raise UsageError(f"no magnitude lies between {self.min_magnitude:g} and {self.max_magnitude:g}")
+            raise UsageError(f"no magnitude between {self.min_magnitude:g} and {self.max_magnitude:g}")
 
     @property
     def productivity(self) -> float:
@@ -82,7 +82,7 @@ class Simulated:
 
 
 def make_events(years: int, seed: int, *, grid: Grid | None = None, **changes: Any) -> Events:
-    """Return a made-up catalog of so many years from 2000 on; `changes` are fields of `Etas`."""
+    """Return a synthetic catalog of so many years from 2000 on; `changes` are fields of `Etas`."""
     grid, etas, rng = grid or Grid(), Etas(**changes), np.random.default_rng(seed)
     days = int(years * _YEAR_DAYS)
     made = simulate(etas, grid, days, rng)
@@ -113,7 +113,7 @@ def simulate(etas: Etas, grid: Grid, days: int, rng: np.random.Generator) -> Sim
         total += len(generation.day)
         if total > _MOST:
             raise UsageError(
-                f"the made-up catalog has more than {_MOST:,} events", hint="raise synthetic_min_magnitude"
+                f"the synthetic catalog has more than {_MOST:,} events", hint="raise synthetic_min_magnitude"
             )
     names = ("day", "lat", "lon", "mag", "parent")
     return Simulated(*(np.concatenate([getattr(each, name) for each in generations]) for name in names))

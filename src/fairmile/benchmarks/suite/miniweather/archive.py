@@ -97,7 +97,7 @@ def written(file: Path) -> Iterator[h5py.File]:
 def opened(file: Path) -> Iterator[h5py.File]:
     """Open an HDF5 file to read."""
     if not file.is_file():
-        raise NotFound(f"there is no file {file}")
+        raise NotFound(f"no such file: {file}")
     try:
         with _h5py().File(file, "r") as handle:
             yield handle

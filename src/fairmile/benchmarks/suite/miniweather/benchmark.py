@@ -284,7 +284,7 @@ class _Work:
         if self.session.ranks.is_first:
             with span("plots"):
                 drawn = figures.draw(self.session.folder, dry_film, truth, films, errors)
-        notes = [*compare.notes(films), *(() if drawn else ("There is no matplotlib: no figure was drawn.",))]
+        notes = [*compare.notes(films), *(() if drawn else ("No figures, because matplotlib is not installed.",))]
         notes.append(
             f"Dry {dry_film.attributes.get('case', 'case')}: mass {dry_film.attributes['mass_change']:+.1e}, "
             f"energy {dry_film.attributes['energy_change']:+.3e}."

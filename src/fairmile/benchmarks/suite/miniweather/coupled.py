@@ -152,8 +152,8 @@ class MoistSimulation:
         for name, values in zip(Cells._fields, cells, strict=True):
             if not np.isfinite(values).all():
                 raise RunFailed(
-                    f"the moist simulation broke down by {self.integration.time_s:.4g} s: {name} is no finite number",
-                    hint=f"its microphysics is {self.microphysics.name}: train it longer, or take a smaller `courant`",
+                    f"the moist simulation broke down by {self.integration.time_s:.4g} s: {name} is not finite",
+                    hint=f"its microphysics is {self.microphysics.name}: train it longer, or use a smaller `courant`",
                 )
 
 

@@ -102,7 +102,7 @@ class NativeKernel:
             self._advance = library.fairmile_miniweather_advance
         except (OSError, AttributeError) as error:
             raise Integrity(
-                f"{file} is no library of this kernel: {error}", hint="remove it, or build it again"
+                f"{file} is not a library of this kernel: {error}", hint="remove it, or build it again"
             ) from error
         if version != _VERSION:
             raise Integrity(

@@ -16,39 +16,35 @@ class Settings(TrainSettings):
     """A storm on 100 x 50 cells, and the reference network: 5-10-4, Nadam, batches of 1024."""
 
     step: Literal["all", "simulate", "sample", "train", "hybrid", "compare"] = option(
-        "all", "all of it, or one step, which takes the files of those before it as inputs"
+        "all", "all, or one step that reads the files of earlier steps as inputs"
     )
-    case: CaseName = option("thermal", "dry case that is simulated beside the storm")
-    duration_s: float = option(400.0, "simulated time of the dry case; 0: as long as the case usually runs", least=0)
+    case: CaseName = option("thermal", "dry case to simulate besides the storm")
+    duration_s: float = option(400.0, "simulated time of the dry case; 0: its usual length", least=0)
     nx: int = option(100, "cells along x", least=4)
     nz: int = option(50, "cells along z", least=4)
-    courant: float = option(1.5, "size of a time step; 1.5 is usual, what is much larger breaks down")
-    kernel: Literal["auto", "c", "numpy"] = option("auto", "auto: the kernel in C where it can be had, else NumPy's")
+    courant: float = option(1.5, "size of a time step; 1.5 is usual, much larger values are unstable")
+    kernel: Literal["auto", "c", "numpy"] = option("auto", "kernel: auto uses C if it can be compiled, otherwise NumPy")
     storm_s: float = option(900.0, "simulated time of a storm")
-    physics_steps: int = option(6, "steps of the solver between two of microphysics", least=1)
-    members: int = option(3, "storms to learn from; the one that is compared is another", least=1)
+    physics_steps: int = option(6, "solver steps between two steps of microphysics", least=1)
+    members: int = option(3, "number of training storms; the compared storm is another one", least=1)
     output_s: float = option(50.0, "simulated time between two outputs")
-    samples: int = option(
-        60_000, "cells to learn from and to test with, half of them active, as far as there are so many", least=20
-    )
-    test_share: float = option(0.2, "share of the samples that is only tested with")
+    samples: int = option(60_000, "maximum number of training and test cells, half of them active", least=20)
+    test_share: float = option(0.2, "fraction of the samples used for testing")
     target: Literal["increments", "outputs"] = option(
-        "increments", "what the network predicts: the change, or what is after it"
+        "increments", "what the network predicts: the change, or the state after it"
     )
-    features: Literal["excess", "raw"] = option(
-        "excess", "excess: vapour is given as that above saturation; raw: as it is"
-    )
+    features: Literal["excess", "raw"] = option("excess", "input vapour: excess (above saturation) or raw")
     rules: bool = option(
-        True, "in the storm, water and energy are kept, and dry cells left alone; false: as the network says"
+        True, "conserve water and energy in the storm and skip dry cells; false: use the network's output unchanged"
     )
     model: Literal["mlp"] = option("mlp", "mlp: one hidden layer, LeakyReLU 0.1")
-    hidden: int = option(10, "units of the hidden layer; 10 make 104 parameters", least=1)
-    epochs: int = option(40, "passes over the training data")
-    batch_size: int = option(1024, "samples per step and rank")
-    eval_batch_size: int = option(65_536, "samples per step of evaluation and rank")
-    optimizer: Optimizer = option("nadam", "sgd, adam, adamw or nadam")
+    hidden: int = option(10, "units of the hidden layer; 10 units give 104 parameters", least=1)
+    epochs: int = option(40, "number of epochs")
+    batch_size: int = option(1024, "batch size per rank")
+    eval_batch_size: int = option(65_536, "batch size per rank in evaluation")
+    optimizer: Optimizer = option("nadam", "optimizer: sgd, adam, adamw or nadam")
     learning_rate: float = option(0.03, "peak learning rate")
-    schedule: Schedule = option("cosine", "constant, steps, cosine, onecycle or plateau")
+    schedule: Schedule = option("cosine", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
 
 
 class Step(NamedTuple):

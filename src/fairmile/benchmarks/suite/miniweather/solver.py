@@ -247,9 +247,7 @@ CASES: Mapping[str, Case] = {
 def find_case(name: str) -> Case:
     """Return the case of a name."""
     if name not in CASES:
-        raise UsageError(
-            f"there is no case {name!r}", hint=did_you_mean(name, CASES) or f"there are {', '.join(CASES)}"
-        )
+        raise UsageError(f"no case named {name!r}", hint=did_you_mean(name, CASES) or f"known: {', '.join(CASES)}")
     return CASES[name]
 
 

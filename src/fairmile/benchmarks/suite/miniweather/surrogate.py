@@ -71,7 +71,7 @@ class CellSamples:
             found_samples = cls(inputs[:].astype(np.float32), outputs[:].astype(np.float32))
         for name, values in (("inputs", found_samples.inputs), ("outputs", found_samples.outputs)):
             if not np.isfinite(values).all():
-                raise UsageError(f"{file}: {name} holds values that are no finite numbers")
+                raise UsageError(f"{file}: {name} holds values that are not finite numbers")
         return found_samples
 
     def split(self, share: float, seed: int) -> tuple[CellSamples, CellSamples]:

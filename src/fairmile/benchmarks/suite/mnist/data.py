@@ -55,7 +55,7 @@ def read_digits(path: Path) -> Digits:
                 "all of one size"
             )
         if len(labels) == 0 or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 9:
-            raise UsageError(f"{path}: the labels of the {part} part are no digits from 0 to 9")
+            raise UsageError(f"{path}: the labels of the {part} part are not digits from 0 to 9")
         found[f"{part}_labels"] = labels.astype(np.uint8)
     return Digits(**found, about=f"MNIST from {path.name}")
 
@@ -113,7 +113,7 @@ def _files(path: Path) -> dict[str, bytes]:
             return {each.name: stream.read() for each in members if (stream := archive.extractfile(each)) is not None}
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise UsageError(
-            f"{path} is no archive with MNIST's files: {error}", hint="expected mnist.npz, a folder or a .tgz"
+            f"{path} is not an archive with MNIST's files: {error}", hint="expected mnist.npz, a folder or a .tgz"
         ) from error
 
 

@@ -46,7 +46,7 @@ def orcid_is_sound(iri: str) -> bool:
 def warn_of_unsound_orcid(draft: Draft, field: str, iri: str) -> None:
     """Record that the check digit of the ORCID does not fit, where it does not."""
     if not orcid_is_sound(iri):
-        draft.warn(field, f"{iri} is not an ORCID: its check digit does not fit")
+        draft.warn(field, f"{iri} is not an ORCID: its check digit is wrong")
 
 
 def ror_iri(text: Any) -> str | None:

@@ -46,7 +46,7 @@ def settle_typed(draft: Draft) -> Draft:
     """Set aside the dates and addresses that are none of a draft whose values have the right type; return the draft."""
     for key in DATE_TERMS:
         if key in draft.body and not (isinstance(draft.body[key], str) and is_date(draft.body[key])):
-            _set_aside(draft, key, [draft.body.pop(key)], "is no date")
+            _set_aside(draft, key, [draft.body.pop(key)], "is not a date")
     for key in _WORDS:
         values = as_list(draft.body.get(key))
         blank = [each for each in values if isinstance(each, str) and not each.strip()]
@@ -60,7 +60,7 @@ def settle_typed(draft: Draft) -> Draft:
         draft.body.pop("url")
         left = [each for each in addresses if is_iri(each)]
         draft.put("url", left[0] if len(left) == 1 else left)
-        _set_aside(draft, "url", wrong, "is no absolute address")
+        _set_aside(draft, "url", wrong, "is not an absolute address")
     return draft
 
 
