@@ -3,9 +3,9 @@
 `import fairmile as fm` gives the verbs of the command line (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`,
 `fm.rerun`, `fm.sweep`, `fm.tune`, `fm.status`, `fm.compare`, `fm.report`, `fm.watch`, `fm.trust`, `fm.doctor`) and
 nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`,
-`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.benchmarks`, `fm.reports`, `fm.predict`, `fm.traces`), all of the
-workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a program,
-`fm.log`, `fm.span` and `fm.event` write to the record of the run that it is part of.
+`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.flows`, `fm.benchmarks`, `fm.reports`, `fm.predict`, `fm.traces`),
+all of the workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside
+a program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is part of.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "envs",
     "event",
     "fetch",
+    "flows",
     "jobs",
     "log",
     "match",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from fairmile.catalog.verbs import Datasets, Workflows
     from fairmile.doctor import Diagnosis
     from fairmile.envs.envs import Envs
+    from fairmile.flows.flows import Flows
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.spec import JobSpec
@@ -112,6 +114,7 @@ if TYPE_CHECKING:
     runs: Runs
     sweeps: Sweeps
     studies: Studies
+    flows: Flows
     benchmarks: MeasuredBenchmarks
     reports: Reports
     predict: Predict
@@ -119,7 +122,7 @@ if TYPE_CHECKING:
 
 _NOUNS = (
     *("catalog", "models", "datasets", "workflows", "assets", "store"),
-    *("systems", "envs", "jobs", "runs", "sweeps", "studies", "benchmarks"),
+    *("systems", "envs", "jobs", "runs", "sweeps", "studies", "flows", "benchmarks"),
     *("reports", "predict", "traces"),
 )
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fairmile.catalog.verbs import Datasets, Workflows
     from fairmile.doctor import Diagnosis
     from fairmile.envs.envs import Envs
+    from fairmile.flows.flows import Flows
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.meter.footprint import Supply
@@ -595,6 +596,21 @@ class Workspace:
         from fairmile.sweeps.tuning.study import Studies
 
         return Studies(self.sweeps, lambda: self.runs)
+
+    @cached_property
+    def flows(self) -> Flows:
+        from fairmile.flows.flows import Flows
+
+        return Flows(
+            self.home / "flows",
+            lambda: self.runs,
+            sweeps=lambda: self.sweeps,
+            catalog=lambda: self.catalog,
+            envs=lambda: self.envs,
+            store=lambda: self.store,
+            machines=lambda: self.systems,
+            environ=self.environ,
+        )
 
     @property
     def reports(self) -> Reports:

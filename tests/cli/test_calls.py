@@ -53,7 +53,7 @@ tuning: {trials: 1, sampler: random, seed: 1}
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory, filled_home: Path) -> Iterator[Path]:
-    """A folder whose home has cards, a source, data, a pool, an environment, a job, runs, a sweep and a study."""
+    """A folder whose home has cards, a source, data, a pool, an environment, a job, runs, a sweep, a study, a flow."""
     top = tmp_path_factory.mktemp("calls")
     work = top / "work"
     shutil.copytree(ROOT / "docs" / "examples", work)
@@ -86,6 +86,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, filled_home: Path) -> Iterato
             changes: dict[str, Any] = {"name": name, "params": {"x": x, "epochs": epochs}, "watch_s": 0}
             _take(fm.run(["python", "program.py", "{x}", "{epochs}"], **changes).folder, 10.0 * epochs)
         fm.sweep("rates.yaml")
+        fm.flows.run("tide-flow.yaml")
         fm.tune("quad.yaml")
         yield work
 

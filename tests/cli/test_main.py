@@ -33,6 +33,7 @@ RECORDED = [
 ]
 TRACED = ["trace record --skip 2 --steps 5 -o first -- python train.py"]
 SWEPT = ["sweep --name rates -p n=1,2 --every 0 -- echo {n}"]
+FLOWN = ["flow run tide-flow.yaml"]
 STUDIED = ["tune tide-study.yaml --trials 1"]
 # A plain script, which the examples of `run`, `sweep` and `tune` start.
 SCRIPT = """\
@@ -59,6 +60,7 @@ BEFORE = {
     **dict.fromkeys(("rerun", "compare", "report"), RECORDED),
     **{f"trace {name}": TRACED for name in ("analyze", "replay", "export")},
     **{f"sweep {name}": SWEPT for name in ("show", "cancel", "rm")},
+    **{f"flow {name}": FLOWN for name in ("status", "log", "watch")},
     **{f"tune {name}": STUDIED for name in ("show", "stop")},
     "runs import": [*RECORDED, "runs export last -o tides.crate.zip"],
     "runs project": [f"run --name tides -p epochs={n} -- sleep 0.{{epochs}}" for n in (1, 2, 3)],

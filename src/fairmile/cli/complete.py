@@ -194,6 +194,7 @@ def _assets() -> Iterable[str]:
 _NAMES = {
     "run": _runs,
     "sweep": lambda: ["last", *_listed(_home() / "sweeps")],
+    "flow": lambda: ["last", *_listed(_home() / "flows")],
     "job": lambda: _listed(_home() / "jobs"),
     "env": lambda: sorted({name.partition("-")[2] for name in _listed(_home() / "envs")}),
     "pool": lambda: sorted(_workspace().config["pools"]),

@@ -36,6 +36,7 @@ COMMANDS = {
     "rerun": Entry("fairmile.cli.run", "rerun", "Repeat a run from its record, and show what differs."),
     "sweep": Entry("fairmile.cli.sweep", "sweep", "Run a program over all combinations of parameter values."),
     "tune": Entry("fairmile.cli.tune", "tune", "Search a parameter space for the best values."),
+    "flow": Entry("fairmile.cli.flow", "flow", "Run a graph of steps, here and on systems."),
     "status": Entry("fairmile.cli.status", "status", "Show active work, its progress and expected end."),
     "compare": Entry("fairmile.cli.compare", "compare", "Compare runs, and tell differences from noise."),
     "report": Entry("fairmile.cli.report", "report", "Write a report of runs as one HTML file."),

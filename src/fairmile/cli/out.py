@@ -101,6 +101,7 @@ class Out:
         self._styled = self._seen and not plain
         self._talks = sys.stderr.isatty()
         self._progress_shown = False
+        self._redrawn = 0  # lines on the screen that the next ones replace
         self._progress_time = 0.0
 
     @property
@@ -194,6 +195,15 @@ class Out:
     def symbol(self, text: str, plain: str) -> str:
         """Return the symbol, or the plain text where the output cannot hold it."""
         return _encodable(sys.stdout, text, plain)
+
+    def redraw(self, text: str) -> None:
+        """Print lines that take the place of those before them on a terminal, and follow them elsewhere."""
+        if self._seen:
+            text = "\n".join(line[: self.width] for line in printable(text).splitlines())
+            sys.stdout.write(f"\033[{self._redrawn}F\033[J" if self._redrawn else "")
+            self._redrawn = text.count("\n") + 1
+        sys.stdout.write(f"{_on_screen(text)}\n")
+        sys.stdout.flush()
 
     # Talk
 

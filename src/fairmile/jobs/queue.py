@@ -88,7 +88,7 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
 _FIRST_REMOTE_LOOK_S, _LAST_REMOTE_LOOK_S = 0.25, 5.0
 
 
-_INTERNAL = "equipped find left_behind refresh"  # for other parts of Fairmile
+_INTERNAL = "bring_one equipped find left_behind refresh"  # for other parts of Fairmile
 
 
 class Jobs(Noun, internal=_INTERNAL):
@@ -634,6 +634,11 @@ class Jobs(Noun, internal=_INTERNAL):
                 place.bring(record.id, _inside(record.spec) + name, target)
             copied.append(target)
         return copied
+
+    def bring_one(self, reference: str, name: str, target: Path) -> None:
+        """Copy a file that a job left in its folder, declared or not, to a place here."""
+        record = self._records.get(reference)
+        self.machines[record.system].place.bring(record.id, _inside(record.spec) + name, target)
 
     def rm(self, references: Sequence[str], *, dry_run: bool = False) -> RemovedJobs:
         """Remove jobs that have ended, with their folders here and on their systems; return their ids."""

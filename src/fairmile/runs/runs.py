@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairmile.base.errors import Conflict, FairmileError, UsageError
+from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
+from fairmile.base.files import write_failure
 from fairmile.base.nouns import Noun
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import TaskStatus
@@ -19,7 +22,7 @@ from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
-from fairmile.runs.execute import capture
+from fairmile.runs.execute import capture, carrier
 from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.execute.executor import After, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
@@ -69,8 +72,8 @@ class Recording:
 
 
 _INTERNAL = (  # for other parts of Fairmile
-    "alike arrays at_once check_needs collect counts create executors find freeze is_orphaned "
-    "mean_elapsed prepare resolve_spec resumable rows state_of with_jobs write"
+    "adopt alike arrays at_once bring_output capture check_needs collect counts create executors find freeze "
+    "is_orphaned mean_elapsed prepare prepare_captured resolve_spec resumable rows state_of with_jobs write"
 )
 
 
@@ -147,6 +150,26 @@ class Runs(Planner, Noun, internal=_INTERNAL):
             return [self.get(handle.run) for handle in graph.handles.values()]
         graph.follow()
         return [graph.collect(task.name) for task in tasks if graph.has_begun(task.name)]
+
+    def capture(self, plan: RunPlan) -> Captured:
+        """Fetch what a run needs and return what goes in, for runs that share it; see `prepare_captured`."""
+        plan.refuse()
+        spec = self._spec_of(plan)
+        checked = self.check_needs(spec)
+        captured = self._preparation.fetch_inputs(
+            spec, sources=plan.sources, materials=plan.materials, original=plan.original, covers=False
+        )
+        captured.needs = needs_record(checked, captured)
+        return captured
+
+    def prepare_captured(self, plan: RunPlan, captured: Captured, folder: Path | None = None) -> PreparedRun:
+        """Make the folder of a run of which is known what goes in, or take one in which nothing was begun."""
+        record = _new_record(plan, plan.spec, captured)
+        if folder is None:
+            folder = self.create(plan.spec, record)
+        else:
+            self.adopt(folder, plan.spec, record)
+        return PreparedRun(folder, record, plan.spec)
 
     def prepare(
         self, plan: RunPlan, *, again: bool = True, on_step: Callable[[Step], None] = lambda _: None
@@ -317,6 +340,25 @@ class Runs(Planner, Noun, internal=_INTERNAL):
             return RunOutput((run.folder / OUTPUT).read_bytes())
         except FileNotFoundError:
             return RunOutput()
+
+    def bring_output(self, reference: str | Run, name: str, target: Path) -> None:
+        """Put a file that a run left in a folder of its own at a place here, from wherever it lies."""
+        run = reference if isinstance(reference, Run) else self.get(reference)
+        source = run.work / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_file():
+                aside = target.with_name(f".{target.name}.{os.getpid()}")
+                shutil.copy2(source, aside)
+                os.replace(aside, target)
+                return
+        except OSError as error:
+            raise write_failure(str(target), error) from error
+        job = self._services.jobs().find(run.job.key) if run.job is not None else None
+        if job is None:
+            raise NotFound(f"the output {name} of run {run.id} is gone")
+        place = "/".join(filter(None, (carrier.WORK_THERE, run.record.spec.subfolder, name)))
+        self._services.jobs().bring_one(job.id, place, target)
 
     # Go on
 

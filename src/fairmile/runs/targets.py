@@ -224,7 +224,7 @@ def start_command(spec: RunSpec, values: Mapping[str, str]) -> tuple[str, ...]:
 
 def value_texts(spec: RunSpec) -> dict[str, str]:
     """Return what the placeholders of a command stand for, as far as the specification tells."""
-    texts = {name: _text(value) for name, value in spec.params.items()}
+    texts = {name: value_text(value) for name, value in spec.params.items()}
     if spec.seed is not None:
         texts["seed"] = str(spec.seed)
     return texts
@@ -259,7 +259,8 @@ def parse_params(texts: Sequence[str]) -> dict[str, Value]:
     return params
 
 
-def _text(value: Value) -> str:
+def value_text(value: Value) -> str:
+    """Return a value as it stands in a command."""
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else "" if value is None else str(value)
 
 

@@ -96,7 +96,7 @@ def test_work_is_made_from_the_runs_before_it_or_a_known_run_stands_for_it() -> 
     made: list[str] = []
 
     def make(before: object) -> Work:
-        assert isinstance(before, dict)
+        assert isinstance(before, Mapping)
         made.extend(run.id for run in before.values())
         return member("late")
 

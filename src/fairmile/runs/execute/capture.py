@@ -329,7 +329,33 @@ def inputs(
     return found
 
 
+def digest(path: Path, digests: DigestCache) -> str:
+    """Return the sha256 of a file, or of the tree that a folder is; empty where there is neither."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    try:
+        return _tree(path, digests)[0] if stat.S_ISDIR(status.st_mode) else digests.of(str(path), status)
+    except OSError as error:
+        raise SystemFailure(f"cannot read {path}: {error.strerror}") from error
+
+
 # Code
+
+
+def program_files(argv: Sequence[str], folder: Path, extra: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the files that are a program, by name: sources and programs that its command names, and what they import.
+
+    Other files that a command names may be data; `extra` are part of the program in any case.
+    """
+    named = {
+        path: word
+        for word, path in _named_files(argv, folder)
+        if is_source(path.name) or os.access(path, os.X_OK) or word == argv[0]
+    }
+    files = {word: path for path, word in named.items()} | {each: Path(folder, each) for each in extra}
+    return files | dict(_imported(named, folder))
 
 
 def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) -> CapturedCode:

@@ -33,6 +33,7 @@ from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 
 _FOLDER = "run"  # of the run in the folder of its job
+WORK_THERE = f"{_FOLDER}/{WORK}"
 RECORDER = "fairmile-recorder.pyz"
 PYTHON = "python3"  # where no environment says which
 _BENCHMARKS = "fairmile.benchmarks"  # as a module that a command starts

@@ -66,6 +66,7 @@ class Order:
 class Crew:
     """Workers with their orders; where the block is left early, all of them end, with their programs.
 
+    A worker without an order stays, as it took longer to start than many a program, and takes the next one.
     A worker that dies takes only its run with it; one that cannot even begin is a SystemFailure. Where this process is
     killed, the workers end what they are at, and begin nothing more; where it is asked to end, they are, too.
     """
@@ -87,7 +88,7 @@ class Crew:
 
     @property
     def is_idle(self) -> bool:
-        return not self._workers and not self._waiting
+        return not self._waiting and all(worker.order is None for worker in self._workers)
 
     def give(self, orders: Iterable[Order]) -> None:
         """Add orders to those that wait."""
@@ -109,27 +110,37 @@ class Crew:
         """Return what has ended, after waiting for that at most so long; None waits until something has."""
         self._hire()
         ends: list[Ended] = []
-        for key, _ in self._selector.select(wait_s) if self._workers else ():
+        is_waiting = any(worker.order is not None or not worker.is_idle for worker in self._workers)
+        for key, _ in self._selector.select(wait_s) if is_waiting else ():
             worker: _Worker = key.data
             for ended in worker.take():
                 ends.append(ended)
-                # Who was told to stop takes nothing more: another one does.
-                if ended.state == CANCELLED or not self._go_on(worker):
+                if ended.state == CANCELLED:  # who was told to stop takes nothing more: another one does
                     worker.finish()
+                else:
+                    self._go_on(worker)
             if worker.is_over:
                 ends += self._dismiss(worker)
         self._hire()
         return ends
 
-    def _go_on(self, worker: _Worker) -> bool:
-        """Give a worker the next order that is of its kind; tell whether there was one."""
-        if not self._waiting or not worker.can_take(self._waiting[0]):
-            return False
-        worker.give(self._waiting.popleft())
-        return True
+    def _go_on(self, worker: _Worker) -> None:
+        """Give a worker the next order, where it is of its kind."""
+        if self._waiting and worker.can_take(self._waiting[0]):
+            worker.give(self._waiting.popleft())
 
     def _hire(self) -> None:
-        while self._waiting and len(self._workers) < self._at_once:
+        """Give orders to workers that have none, and to new ones as long as there may be more."""
+        while self._waiting:
+            idle = [worker for worker in self._workers if worker.is_idle]
+            able = next((worker for worker in idle if worker.can_take(self._waiting[0])), None)
+            if able is not None:
+                able.give(self._waiting.popleft())
+                continue
+            if len(self._workers) >= self._at_once:
+                if idle:  # of another kind: its place is needed
+                    idle[0].finish()
+                return
             order = self._waiting.popleft()
             worker = _Worker(order, self._launch)
             self._workers.append(worker)
@@ -219,6 +230,7 @@ class _Worker:
         self.order: Order | None = None  # what it is at
         self.has_answered = False
         self.is_over = False
+        self._is_finished = False
 
     def _start_loop(self, order: Order) -> None:
         """Start a program that takes no orders; that its answers end tells its end."""
@@ -229,6 +241,11 @@ class _Worker:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(theirs,)
             )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for an order."""
+        return self.order is None and not self._is_finished
 
     def can_take(self, order: Order) -> bool:
         return self._kind == order.worker
@@ -243,6 +260,7 @@ class _Worker:
 
     def finish(self) -> None:
         """Let it end after what it is at."""
+        self._is_finished = True
         with contextlib.suppress(BrokenPipeError):
             self._orders.close()
 

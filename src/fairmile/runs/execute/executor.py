@@ -7,8 +7,10 @@ that is how a run is retried and resumed.
 
 from __future__ import annotations
 
+import heapq
+import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -19,7 +21,7 @@ from fairmile.runs.record.record import JobReference, RunRecord, TrialReference
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 
-Condition = Literal["done", "failed", "ended"]
+Condition = Literal["done", "failed", "ended", "over"]
 
 _LOOK_S = 0.5  # between two looks at several executors
 _FAILED = frozenset({RunState.FAILED, RunState.TIMEOUT, RunState.INTERRUPTED})
@@ -108,30 +110,35 @@ class RunHost(Protocol):
 
 @dataclass(frozen=True)
 class After:
-    """Another task that must have ended: well, with a failure, or either way. One that was cancelled is neither."""
+    """Another task that must have ended: well, with a failure, or either way; a cancelled one is none of these.
+
+    `over` holds in any case, also where the other one never began.
+    """
 
     task: str
     condition: Condition = "done"
 
     def holds(self, state: RunState) -> bool:
         is_done, is_failed = state is RunState.DONE, state in _FAILED
-        return {"done": is_done, "failed": is_failed, "ended": is_done or is_failed}[self.condition]
+        return {"done": is_done, "failed": is_failed, "ended": is_done or is_failed, "over": True}[self.condition]
 
 
 @dataclass(frozen=True)
 class Task:
     """One run to execute, when the tasks `after` which it comes allow that, and again after a failure.
 
-    `work` may be made when it can begin, from the runs of those tasks; a Run that it returns stands for a new one. A
-    task that is submitted `ahead` waits on the system that executes it and those before it, so that nobody has to stay
-    for it: its work is made while those runs are still queued, and they are not tried again.
+    `work` may be made when it can begin, from the runs of those tasks; a Run that it returns stands for a new one, and
+    a status says that there is none. Before the first retry it pauses `backoff_s`, before each further one twice as
+    long as before. A task that is submitted `ahead` waits on the system that executes it and those before it, so that
+    nobody has to stay for it: its work is made while those runs are still queued, and they are not tried again.
     """
 
     name: str
-    work: Work | Callable[[Mapping[str, Run]], Work | Run]
+    work: Work | Callable[[Mapping[str, Run]], Work | Run | TaskStatus]
     after: tuple[After, ...] = ()
     retries: int = 0
     ahead: bool = False
+    backoff_s: float = 0.0
 
     @classmethod
     def of(cls, work: Work, *after: After, retries: int = 0, ahead: bool = False) -> Task:
@@ -207,14 +214,12 @@ class Graph:
         on_end: Callable[[str, TaskStatus], None] = lambda _, __: None,
     ) -> None:
         self._place, self._on_end = place, on_end
-        self._tasks = {task.name: task for task in tasks}
-        self._followers: dict[str, list[str]] = {}
-        self._needed = {task.name: len(task.after) for task in tasks}
-        for task in tasks:
-            for each in task.after:
-                self._check_edge(task, each)
-                self._followers.setdefault(each.task, []).append(task.name)
-        self._ready = deque(name for name, count in self._needed.items() if not count)
+        self._tasks: dict[str, Task] = {}
+        self._followers: dict[str, list[tuple[str, After]]] = {}
+        self._needed: dict[str, int] = {}
+        self._ready: deque[str] = deque()
+        self._later: list[tuple[float, str]] = []  # tasks that pause before they are tried again, and until when
+        self._is_cancelled = False
         self._live: dict[Executor, dict[Handle, str]] = {}
         self._tries: dict[str, int] = {}
         self.works: dict[str, Work] = {}  # what was handed over, by the names of tasks
@@ -222,6 +227,26 @@ class Graph:
         self._known: dict[str, Run] = {}  # what stands for a task that need not be executed
         self.over: dict[str, TaskStatus] = {}  # by the names of tasks
         self.handles: dict[str, Handle] = {}
+        self.add(tasks)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tasks
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Take more tasks; they may come after those that are over already."""
+        self._tasks |= {task.name: task for task in tasks}
+        for task in tasks:
+            self._needed[task.name] = len(task.after)
+            for each in task.after:
+                self._check_edge(task, each)
+                self._followers.setdefault(each.task, []).append((task.name, each))
+        for task in tasks:
+            if not task.after:
+                self._ready.append(task.name)
+            for each in task.after:
+                status = self.over.get(each.task)
+                if status is not None and (blocked := self._reach(task.name, each, status)) is not None:
+                    self._end(task.name, blocked)
 
     def _check_edge(self, task: Task, after: After) -> None:
         before = self._tasks.get(after.task)
@@ -235,13 +260,15 @@ class Graph:
 
     def submit(self) -> None:
         """Hand over what may begin now, and what is submitted ahead of that."""
+        while self._later and self._later[0][0] <= time.monotonic():
+            self._ready.append(heapq.heappop(self._later)[1])
         while self._ready:
             groups: dict[tuple[Executor, tuple[tuple[Handle, Condition], ...]], list[str]] = {}
             while self._ready:
                 name = self._ready.popleft()
                 made = self._made(name)
-                if isinstance(made, Run):
-                    self._end(name, TaskStatus(Handle(made.id), made.state))
+                if isinstance(made, Run | TaskStatus):
+                    self._end(name, made if isinstance(made, TaskStatus) else TaskStatus(Handle(made.id), made.state))
                     continue
                 executor = self._place(made)
                 pending = tuple(self._pending(name, executor).items())
@@ -277,28 +304,43 @@ class Graph:
         self.handles |= dict(zip(names, handles, strict=True))
         self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
         for name in is_first:
-            for follower in self._followers.get(name, ()):
+            for follower, _ in self._followers.get(name, ()):
                 if self._tasks[follower].ahead:
                     self._pass(follower)
 
     def follow(self) -> dict[str, TaskStatus]:
         """Carry all tasks to their ends and return how each ended; what comes after a bad end is not begun."""
-        self.submit()
-        while self._live:
-            wait_s = _LOOK_S if len(self._live) == 1 else _LOOK_S / len(self._live)
-            for executor, live in list(self._live.items()):
-                for status in executor.poll(live.keys(), wait_s=wait_s):
-                    if not status.is_over or status.handle not in live:
-                        continue
-                    name = live.pop(status.handle)
-                    if not self._tries_again(name, status):
-                        self._end(name, status)
-                if not live:
-                    del self._live[executor]
-            self.submit()
+        while self.advance():
+            pass
         if left := self._tasks.keys() - self.over.keys():
             raise UsageError(f"tasks depend on each other: {', '.join(sorted(left))}")
         return self.over
+
+    def advance(self) -> bool:
+        """Hand over what may begin, take what has ended since, and tell whether there is anything left to wait for."""
+        self.submit()
+        if not self._live and self._later:
+            time.sleep(min(max(self._later[0][0] - time.monotonic(), 0.0), _LOOK_S))
+        wait_s = _LOOK_S / max(len(self._live), 1)
+        for executor, live in list(self._live.items()):
+            for status in executor.poll(live.keys(), wait_s=wait_s):
+                if not status.is_over or status.handle not in live:
+                    continue
+                name = live.pop(status.handle)
+                if not self._tries_again(name, status):
+                    self._end(name, status)
+            if not live:
+                del self._live[executor]
+        return bool(self._live or self._ready or self._later)
+
+    def cancel(self) -> None:
+        """End what runs, and have nothing more begin; `advance` tells of the ends."""
+        self._is_cancelled = True
+        while self._ready or self._later:
+            name = self._ready.popleft() if self._ready else self._later.pop()[1]
+            self._end(name, TaskStatus(Handle(""), RunState.CANCELLED, "it was cancelled before it began"))
+        for executor, live in self._live.items():
+            executor.cancel(list(live))
 
     def has_begun(self, name: str) -> bool:
         """Tell whether there is a run of a task: one after a bad end, or that was cancelled, has none."""
@@ -309,13 +351,15 @@ class Graph:
         known = self._known.get(name)
         return known if known is not None else self._executors[name].collect(self.handles[name])
 
-    def _made(self, name: str) -> Work | Run:
+    def _made(self, name: str) -> Work | Run | TaskStatus:
         task = self._tasks[name]
         if name in self.works:
             return self.works[name]
         if not callable(task.work):
             return task.work
-        made = task.work({each.task: self.collect(each.task) for each in task.after})
+        if self._is_cancelled:
+            return TaskStatus(Handle(""), RunState.CANCELLED, "it was cancelled before it began")
+        made = task.work(_RunsBefore(self, task.after))
         if isinstance(made, Run):
             self._known[name] = made
         return made
@@ -323,29 +367,54 @@ class Graph:
     def _tries_again(self, name: str, status: TaskStatus) -> bool:
         """Have a task that failed executed once more, where it may be."""
         tried = self._tries.get(name, 0)
-        if status.state in (RunState.DONE, RunState.CANCELLED) or tried >= self._tasks[name].retries:
+        task = self._tasks[name]
+        if status.state in (RunState.DONE, RunState.CANCELLED) or tried >= task.retries or self._is_cancelled:
             return False
         self._tries[name] = tried + 1
-        self._ready.append(name)
+        heapq.heappush(self._later, (time.monotonic() + task.backoff_s * 2**tried, name))
         return True
 
     def _end(self, name: str, status: TaskStatus) -> None:
-        self.over[name] = status
-        self._on_end(name, status)
-        for follower in self._followers.get(name, ()):
-            if follower in self.over or follower in self.handles:  # its system decides about what was submitted ahead
+        """Note the end of a task, and of those that cannot begin because of it."""
+        waiting = [(name, status)]
+        while waiting:
+            name, status = waiting.pop()
+            if name in self.over:
                 continue
-            edge = next(each for each in self._tasks[follower].after if each.task == name)
-            if not edge.holds(status.state):
-                reason = f"its dependency {name} is {status.state}"
-                self._end(follower, TaskStatus(Handle(""), RunState.CANCELLED, reason))
-            elif not (
-                self._tasks[follower].ahead and name in self.handles
-            ):  # else it was passed when that was handed over
-                self._pass(follower)
+            self.over[name] = status
+            self._on_end(name, status)
+            for follower, edge in self._followers.get(name, ()):
+                if (blocked := self._reach(follower, edge, status)) is not None:
+                    waiting.append((follower, blocked))
+
+    def _reach(self, name: str, edge: After, status: TaskStatus) -> TaskStatus | None:
+        """Tell a task that one before it has ended; return its own end where it cannot begin any more."""
+        if name in self.over or name in self.handles:  # its system decides about what was submitted ahead
+            return None
+        if not edge.holds(status.state):
+            return TaskStatus(Handle(""), RunState.CANCELLED, f"its dependency {edge.task} is {status.state}")
+        if not (self._tasks[name].ahead and edge.task in self.handles):  # else it was passed when that was handed over
+            self._pass(name)
+        return None
 
     def _pass(self, name: str) -> None:
         """Note that one more task no longer keeps this one from being handed over."""
         self._needed[name] -= 1
         if not self._needed[name] and name not in self.over:
             self._ready.append(name)
+
+
+class _RunsBefore(Mapping[str, Run]):
+    """The runs of the tasks before another one, each collected when it is looked at."""
+
+    def __init__(self, graph: Graph, after: Sequence[After]) -> None:
+        self._graph, self._after = graph, after
+
+    def __getitem__(self, name: str) -> Run:
+        return self._graph.collect(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (each.task for each in self._after)
+
+    def __len__(self) -> int:
+        return len(self._after)

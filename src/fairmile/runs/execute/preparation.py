@@ -58,11 +58,12 @@ class Preparation:
         sources: Sequence[str],
         materials: Sequence[Material],
         original: Run | None,
+        covers: bool = True,
     ) -> Captured:
         """Fetch what a run needs and return what goes in, with digests.
 
         `sources` are the assets whose files it works on, `materials` go to places of its folder, `original` is the run
-        that it does again.
+        that it does again. With `covers` it is looked whether the digests cover all that the program could read.
         """
         inputs: dict[str, CapturedInput] = {}
         for name, each in spec.inputs.items():
@@ -106,6 +107,8 @@ class Preparation:
         environment_seen.name, environment_seen.digest = spec.environment, digest
         environment_seen.definition = dict(definition)
         captured = Captured(code=code, inputs=inputs, environment=environment_seen, agent=capture.agent())
+        if not covers:
+            return captured
         reads = self._reads_again(original, captured) if original is not None else None
         program = program_files(argv, work, spec.code, self._environ) if work is not None else ()
         captured.coverage = Coverage(

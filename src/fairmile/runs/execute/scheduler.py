@@ -36,7 +36,10 @@ from fairmile.runs.targets import start_command
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the runs
 _HISTORY = 50
 _WORKER = "fairmile.runs.execute.worker"
-_CONDITIONS: Mapping[Condition, Literal["ok", "failed", "any"]] = {"done": "ok", "failed": "failed", "ended": "any"}
+_CONDITIONS: Mapping[Condition, Literal["ok", "failed", "any"]] = {
+    **{"done": "ok", "failed": "failed"},
+    **{"ended": "any", "over": "any"},
+}
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,11 @@ class Ledger:
         record.id, record.created, record.spec = id, time.time(), recorded_spec(spec)
         return folder
 
+    def adopt(self, folder: Path, spec: RunSpec, record: RunRecord) -> None:
+        """Give a record the folder that `create` made for a run of which nothing more was written."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        record.id, record.created, record.spec = folder.name, time.time(), recorded_spec(spec)
+
     def write(self, folder: Path, record: RunRecord) -> None:
         """Keep the record of a run that does not run yet; of one that is new nothing stays where that fails."""
         try:

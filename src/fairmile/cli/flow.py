@@ -1,0 +1,263 @@
+"""`fairmile flow`: carry out a graph of steps, here and elsewhere, and look at it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairmile.base.files import write_atomic
+from fairmile.base.units import format_duration, parse_duration
+from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.out import Out, json_output
+from fairmile.flows.drawing import FORMATS, Drawing
+from fairmile.flows.plan import Action, FlowPlan
+from fairmile.flows.results import BAD, CancelledFlow, FlowList, FlowStatus, StepLog, StepStatus
+from fairmile.runs.targets import parse_params
+from fairmile.workspace import Workspace
+
+_SHOWN = 200
+_LIVE = 15  # steps of the live view
+_COLOURS = {
+    Action.RUN: "yellow",
+    Action.WAIT: "yellow",
+    Action.RESTORE: "green",
+    Action.SKIP: "dim",
+    Action.OMIT: "dim",
+}
+_FLOW = click.argument("reference", metavar="FLOW")
+_FILE = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+
+
+def _params(command: Any) -> Any:
+    for option in (
+        click.option("--again", multiple=True, metavar="STEP", help="Run this step even if it is up to date."),
+        click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(cls=LazyGroup)
+def flow() -> None:
+    """Run a graph of steps on this machine, ssh hosts and batch queues.
+
+    FILE is a YAML or JSON file with `steps:`. A step whose command, code, parameters,
+    environment and inputs are unchanged does not run again. FLOW is such a file, an id
+    that `fairmile flow ls` lists, or `last`.
+    """
+
+
+@flow.command()
+@_FILE
+@_params
+@json_output(FlowPlan)
+def plan(out: Out, file: Path, params: Sequence[str], again: Sequence[str]) -> None:
+    """Show what each step would do, and why. Runs nothing.
+
+    \b
+    Examples:
+      fairmile flow plan tide-flow.yaml
+      fairmile flow plan tide-flow.yaml -p epochs=20 --json
+    """
+    planned = Workspace.open().flows.plan(file, params=parse_params(params), again=again)
+    out.show(planned, lambda planned: _print_plan(out, planned))
+
+
+def _print_plan(out: Out, planned: FlowPlan) -> None:
+    steps = list(planned.steps.values())
+    rows = [
+        [out.colour(str(each.action), _COLOURS[each.action]), each.name, each.on, each.reason]
+        for each in steps[:_SHOWN]
+    ]
+    out.table(["action", "step", "on", "reason"], rows)
+    if len(steps) > _SHOWN:
+        out.hint(f"{len(steps) - _SHOWN:,} more: --json lists all of them")
+    out.line(", ".join(f"{number:,} {action}" for action, number in planned.counts().items()))
+
+
+@flow.command()
+@_FILE
+@_params
+@click.option("-j", "jobs", type=click.IntRange(min=1), help="Steps to run concurrently here.  [default: processors]")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@json_output(FlowStatus, FlowPlan)
+def run(out: Out, file: Path, params: Sequence[str], again: Sequence[str], jobs: int | None, dry_run: bool) -> int:
+    """Run a flow, or go on where it stopped.
+
+    Steps start as soon as what they need is there. What is up to date is skipped, and
+    deleted outputs come back from the store. The exit code is 1 if a step failed.
+
+    \b
+    Examples:
+      fairmile flow run tide-flow.yaml
+      fairmile flow run tide-flow.yaml -j 4 --again best
+    """
+    flows = Workspace.open().flows
+    given = parse_params(params)
+    if dry_run:
+        out.show(flows.plan(file, params=given, again=again), lambda planned: _print_plan(out, planned))
+        return 0
+    status = flows.run(file, params=given, again=again, at_once=jobs, on_event=lambda *event: _tell(out, *event))
+    out.show(status, lambda status: _print_end(out, status))
+    return 1 if status.has_failed else 0
+
+
+@flow.command(name="status")
+@_FLOW
+@json_output(FlowStatus)
+def status_(out: Out, reference: str) -> None:
+    """Show where each step of a flow stands.
+
+    \b
+    Examples:
+      fairmile flow status tide-flow.yaml
+      fairmile flow status last --json
+    """
+    out.show(Workspace.open().flows.status(reference), lambda status: _print_status(out, status))
+
+
+@flow.command()
+@_FLOW
+@click.option("--every", default="2s", show_default=True, metavar="TIME", help="Time between two looks.")
+@json_output(FlowStatus)
+def watch(out: Out, reference: str, every: str) -> int:
+    """Follow a flow until all its steps have ended.
+
+    \b
+    Example:
+      fairmile flow watch tide-flow.yaml
+    """
+    flows = Workspace.open().flows
+    pause_s = max(parse_duration(every), 0.1)
+    shown = ""
+    while True:
+        status = flows.status(reference)
+        if not out.as_json and (text := _live_text(status)) != shown:
+            out.redraw(text)
+            shown = text
+        if status.is_over or not (status.holder or status.has_live):
+            break
+        time.sleep(pause_s)
+    out.show(status, lambda status: out.line(status.summary()))
+    return 1 if status.has_failed else 0
+
+
+@flow.command()
+@_FLOW
+@click.option("--dry-run", is_flag=True, help="Show what would be ended, and do nothing.")
+@json_output(CancelledFlow)
+def cancel(out: Out, reference: str, dry_run: bool) -> None:
+    """End a flow: its running steps here, and its jobs on systems.
+
+    \b
+    Example:
+      fairmile flow cancel tide-flow.yaml
+    """
+    ended = Workspace.open().flows.cancel(reference, dry_run=dry_run)
+    out.show(ended, lambda ended: _print_cancelled(out, ended))
+
+
+@flow.command()
+@_FLOW
+@click.argument("step")
+@json_output(StepLog)
+def log(out: Out, reference: str, step: str) -> None:
+    """Print what the program of a step has printed.
+
+    \b
+    Example:
+      fairmile flow log tide-flow.yaml best
+    """
+    out.show(Workspace.open().flows.log(reference, step), lambda log: out.document(log.output))
+
+
+@flow.command()
+@_FLOW
+@click.option("--format", type=click.Choice(FORMATS), help="Format.  [default: by the name of the file, else mermaid]")
+@click.option("-o", "--out", "target", type=click.Path(path_type=Path), help="Write to this file.")
+@json_output(Drawing)
+def graph(out: Out, reference: str, format: str | None, target: Path | None) -> None:
+    """Draw the steps of a flow and their states.
+
+    \b
+    Examples:
+      fairmile flow graph tide-flow.yaml
+      fairmile flow graph tide-flow.yaml -o tide-flow.svg
+    """
+    format = format or ("svg" if target is not None and target.suffix == ".svg" else "mermaid")
+    drawing = Workspace.open().flows.graph(reference, format=format)
+    if target is not None:
+        write_atomic(target, drawing.text)
+        out.say(f"wrote {target}")
+    if target is None or out.as_json:
+        out.show(drawing, lambda drawing: out.document(drawing.text))
+
+
+@flow.command()
+@json_output(FlowList)
+def ls(out: Out) -> None:
+    """List the flows that were run, the newest first."""
+    out.show(Workspace.open().flows.ls(), lambda flows: _print_flows(out, flows))
+
+
+def _tell(out: Out, step: str, what: str, reason: str) -> None:
+    if what == "skipped":
+        return
+    why = f": {reason}" if reason else ""
+    out.say(f"{what}  {step}{why}")
+
+
+def _print_end(out: Out, status: FlowStatus) -> None:
+    for step in status.steps:
+        if step.state in BAD:
+            out.line(f"{step.name}: {step.state}{f': {step.reason}' if step.reason else ''}")
+            if step.run:
+                out.hint(f"`fairmile runs show {step.run}` tells more")
+    out.line(f"flow {status.summary()}")
+
+
+def _print_status(out: Out, status: FlowStatus) -> None:
+    rows = [_row(out, step) for step in status.steps[:_SHOWN]]
+    out.table(["state", "step", "on", "time", "progress", "run", "reason"], rows, shrink=["reason"])
+    if len(status.steps) > _SHOWN:
+        out.hint(f"{len(status.steps) - _SHOWN:,} more: --json lists all of them")
+    by = f", carried out by {status.holder}" if status.holder else ""
+    out.line(f"flow {status.summary()}{by}")
+
+
+def _row(out: Out, step: StepStatus) -> list[str]:
+    colour = "red" if step.state in BAD else {"done": "green", "running": "yellow", "queued": "yellow"}.get(step.state)
+    took = format_duration(step.elapsed_s) if step.elapsed_s is not None else ""
+    share = f"{step.progress:.0%}" if step.progress is not None else ""
+    state = out.colour(step.state, colour) if colour else step.state
+    return [state, step.name, step.on, took, share, step.run, step.reason]
+
+
+def _live_text(status: FlowStatus) -> str:
+    """Return the steps that run, failed or come next, and how many there are of each state."""
+    steps = [step for step in status.steps if step.state not in ("done", "left out")][:_LIVE]
+    lines = []
+    for step in steps:
+        took = format_duration(step.elapsed_s) if step.elapsed_s is not None else ""
+        share = f"{step.progress:.0%}" if step.progress is not None else ""
+        lines.append(f"{step.state:<12} {step.name:<30} {step.on:<12} {took:>9} {share:>5} {step.reason}".rstrip())
+    return "\n".join([*lines, f"flow {status.summary()}"])
+
+
+def _print_cancelled(out: Out, ended: CancelledFlow) -> None:
+    verb = "would be asked to stop" if ended.dry_run else "was asked to stop"
+    if ended.holder:
+        out.line(f"flow {ended.id}: {ended.holder} {verb}")
+    word = "would cancel" if ended.dry_run or ended.holder else "cancelled"
+    for run in ended.runs:
+        out.line(f"{word} run {run}")
+    if not ended.holder and not ended.runs:
+        out.line(f"flow {ended.id}: nothing runs")
+
+
+def _print_flows(out: Out, flows: FlowList) -> None:
+    out.table(["flow", "name", "file"], [[each.id, each.name, each.file or each.folder] for each in flows])

@@ -1,0 +1,236 @@
+"""Flow files: YAML or JSON read into a `Flow`, with the line of every part for messages.
+
+    name: tides
+    steps:
+      clean: {command: python clean.py, inputs: raw.csv, outputs: clean.csv}
+      fit: {command: python fit.py, inputs: clean.csv, outputs: fit.json}
+
+A file of thousands of written-out steps takes seconds to parse: what it holds is kept as JSON under the digest of the
+file, and read from there the next time. Only messages need lines, and they are looked up when there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from fairmile.base.digest import sha256_hex
+from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.files import write_atomic
+from fairmile.base.registry import Registry
+from fairmile.base.words import did_you_mean, slug
+from fairmile.base.yaml import Located, load, load_located
+from fairmile.flows.model import Flow, Step
+
+_WORTH_KEEPING_BYTES = 64 << 10  # smaller files are parsed as quickly as a copy is found
+_DEEPEST = 8  # flows in flows
+_MOST_COPIES = 50
+
+
+class Reader(Protocol):
+    """Reads the files of another tool as flows."""
+
+    def recognises(self, data: Any) -> bool:
+        """Tell whether a document is one of that tool."""
+        ...
+
+    def read(self, data: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+        """Return the document of the same flow as our own files have it."""
+        ...
+
+
+READERS: Registry[Reader] = Registry(
+    "format of flows",
+    {},
+    entry_points="fairmile.flow_formats",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A flow with where it was read from."""
+
+    flow: Flow
+    file: Path | None = None
+    format: str = ""  # of another tool
+
+    def line_of(self, place: Sequence[str]) -> int | None:
+        """Return the line of a part of a step, or of what holds it."""
+        if self._located is None:
+            return None
+        if self.format:
+            return self._located.line(["workflow", "nodes", *place]) or self._located.line([])
+        return self._located.line(["steps", *place])
+
+    @cached_property
+    def _located(self) -> Located | None:
+        if self.file is None:
+            return None
+        try:
+            return load_located(self.file.read_text(encoding="utf-8"), file=str(self.file))
+        except (OSError, UnicodeDecodeError, InvalidDocument):  # it changed since
+            return None
+
+    @property
+    def shown(self) -> str:
+        """The file as messages name it."""
+        return os.path.relpath(self.file) if self.file is not None else ""
+
+
+def read_flow(file: Path, *, copies: Path | None = None, changes: Mapping[str, Any] | None = None) -> Source:
+    """Return the flow that a file describes, or every reason why it describes none.
+
+    `copies` is a folder for parsed copies of long files; `changes` are values of parameters that go before those of
+    the file.
+    """
+    return _read(file, copies, changes or {}, ())
+
+
+def _read(file: Path, copies: Path | None, changes: Mapping[str, Any], outer: tuple[Path, ...]) -> Source:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    data = _parsed(text, file, copies)
+    if not isinstance(data, Mapping):
+        raise UsageError(f"{file}: expected a flow: `steps:` with a name for each", hint="see docs/flows.md")
+    format = ""
+    if "steps" not in data:
+        format = next((name for name in READERS.names() if READERS[name].recognises(data)), "")
+        if not format:
+            raise UsageError(
+                f"{file}: expected `steps:` with a name for each step; found {', '.join(map(str, data)) or 'nothing'}"
+            )
+        data = READERS[format].read(data, file)
+    file = file.absolute()
+    fields = {"name": slug(file.stem)[:48] or "flow", **data, "folder": _folder(data, file)}
+    source = Source(_checked(fields, text, file, format), file, format)
+    if unknown := [name for name in changes if name not in _all_params(source.flow)]:
+        near = did_you_mean(unknown[0], _all_params(source.flow))
+        raise UsageError(f"{source.shown}: no step has a parameter {unknown[0]!r}{f'; {near}' if near else ''}")
+    flow = source.flow.model_copy(update={"params": {**source.flow.params, **changes}})
+    flow = _without_own(flow, changes)
+    return replace(source, flow=_with_inner_flows(replace(source, flow=flow), copies, (*outer, file)))
+
+
+def _folder(data: Mapping[str, Any], file: Path) -> str:
+    return os.path.join(file.parent, str(data.get("folder") or "")).rstrip("/") or "/"
+
+
+def _all_params(flow: Flow) -> set[str]:
+    return {*flow.params, *(name for step in flow.steps.values() for name in step.params)}
+
+
+def _without_own(flow: Flow, changes: Mapping[str, Any]) -> Flow:
+    """Return the flow with the values of a person in place of those that steps have."""
+    steps = {
+        name: step.model_copy(
+            update={"params": {**step.params, **{k: v for k, v in changes.items() if k in step.params}}}
+        )
+        if step.params.keys() & changes.keys()
+        else step
+        for name, step in flow.steps.items()
+    }
+    return flow.model_copy(update={"steps": steps}) if changes else flow
+
+
+def _parsed(text: str, file: Path, copies: Path | None) -> Any:
+    """Return the data of a document, from a parsed copy where there is one."""
+    if copies is None or len(text) < _WORTH_KEEPING_BYTES or text.lstrip()[:1] == "{":
+        return load(text, file=str(file))
+    copy = copies / f"{sha256_hex(text.encode())}.json"
+    try:
+        data = json.loads(copy.read_bytes())
+        os.utime(copy)
+        return data
+    except (OSError, ValueError):
+        pass
+    data = load(text, file=str(file))
+    try:
+        copies.mkdir(parents=True, exist_ok=True)
+        write_atomic(copy, json.dumps(data), sync=False)
+        _forget_old(copies)
+    except (DiskFailure, OSError, TypeError):  # a cache
+        pass
+    return data
+
+
+def _forget_old(copies: Path) -> None:
+    files = sorted(copies.glob("*.json"), key=lambda each: each.stat().st_mtime)
+    for old in files[:-_MOST_COPIES]:
+        old.unlink(missing_ok=True)
+
+
+def _checked(fields: Mapping[str, Any], text: str, file: Path, format: str) -> Flow:
+    try:
+        return Flow.model_validate(fields)
+    except ValidationError as error:
+        located = load_located(text, file=str(file))
+        shown = os.path.relpath(file)
+        raise InvalidDocument([_problem(each, shown, None if format else located) for each in error.errors()]) from None
+
+
+def _problem(error: Any, file: str, located: Located | None) -> Problem:
+    place = [str(part) for part in error["loc"] if not str(part).startswith(("function-", "tuple[", "json-or"))]
+    message = str(error["msg"]).removeprefix("Value error, ")
+    hint = ""
+    if error["type"] == "extra_forbidden":
+        known = Step.model_fields if len(place) == 3 and place[0] == "steps" else Flow.model_fields
+        near = did_you_mean(place[-1], known)
+        message = f"no such key{f'; {near}' if near else ''}"
+        hint = "" if near else f"keys: {', '.join(each for each in known if each not in ('label', 'shape', 'style'))}"
+    elif error["type"] != "value_error":
+        message = f"{message[:1].lower()}{message[1:]}, found {error['input']!r:.60}"
+    line = located.line([part if not part.isdigit() else int(part) for part in place]) if located is not None else None
+    return Problem(message, ".".join(place), file=file, line=line, hint=hint)
+
+
+# Flows in flows
+
+
+def _with_inner_flows(source: Source, copies: Path | None, outer: tuple[Path, ...]) -> Flow:
+    """Return a flow in which the steps of other files stand where steps name those files."""
+    flow = source.flow
+    if not any(step.flow for step in flow.steps.values()):
+        return flow
+    steps: dict[str, Step] = {}
+    for name, step in flow.steps.items():
+        steps |= dict(_inner_steps(source, name, step, copies, outer)) if step.flow else {name: step}
+    return flow.model_copy(update={"steps": steps})
+
+
+def _inner_steps(
+    source: Source, name: str, step: Step, copies: Path | None, outer: tuple[Path, ...]
+) -> Iterator[tuple[str, Step]]:
+    def refuse(message: str, key: str = "flow") -> InvalidDocument:
+        line = source.line_of([name, key])
+        return InvalidDocument([Problem(message, f"steps.{name}.{key}", file=source.shown, line=line)])
+
+    file = Path(source.flow.folder, step.folder, step.flow)
+    if file.absolute() in outer or len(outer) >= _DEEPEST:
+        raise refuse(f"{step.flow} is part of itself")
+    given = step.model_dump(exclude_defaults=True)
+    if extra := [key for key in given if key not in ("flow", "after", "params", "folder", "on")]:
+        raise refuse(f"a step that is a flow takes no {extra[0]}: write it in {step.flow}", extra[0])
+    try:
+        inner = _read(file, copies, step.params, outer).flow
+    except NotFound:
+        raise refuse(f"there is no file {file}") from None
+    folder = os.path.relpath(inner.folder, source.flow.folder)
+    for each, own in inner.steps.items():
+        update: dict[str, Any] = {
+            "params": {**inner.params, **own.params},
+            "folder": "" if (at := os.path.normpath(os.path.join(folder, own.folder))) == "." else at,
+            "after": (*(f"{name}/{other}" for other in own.after), *step.after),
+            "on": own.on or step.on,
+        }
+        yield f"{name}/{each}", own.model_copy(update=update)

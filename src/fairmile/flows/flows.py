@@ -1,0 +1,214 @@
+"""Flows: read, planned, carried out, looked at, drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fairmile.base.digest_cache import DigestCache
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.nouns import Noun
+from fairmile.base.words import did_you_mean
+from fairmile.catalog.catalog import Catalog
+from fairmile.envs.envs import Envs
+from fairmile.flows.drawing import FORMATS, Drawing, draw
+from fairmile.flows.engine import Engine, OnEvent
+from fairmile.flows.files import Source, read_flow
+from fairmile.flows.graph import StepGraph, check_steps
+from fairmile.flows.model import Flow, Step
+from fairmile.flows.plan import FlowPlan, PlannedStep, Planner
+from fairmile.flows.programs import Programs
+from fairmile.flows.progress import read_progress
+from fairmile.flows.results import CancelledFlow, FlowInfo, FlowList, FlowStatus, StepLog, StepStatus, step_status
+from fairmile.flows.state import FLOW, FlowState, folder_of, open_state
+from fairmile.jobs.machines import Machines
+from fairmile.runs.record.values import Value
+from fairmile.runs.runs import Runs
+from fairmile.store.store import Store
+from fairmile.sweeps.sweeps import Sweeps
+
+_COPIES, _DIGESTS = ".parsed", ".digests.json"
+Definable = Flow | str | os.PathLike[str]
+
+
+class Flows(Noun):
+    """All flows of one workspace; what is known of each lies in a folder of its own below `root`."""
+
+    def __init__(
+        self,
+        root: Path,
+        runs: Callable[[], Runs],
+        *,
+        sweeps: Callable[[], Sweeps],
+        catalog: Callable[[], Catalog],
+        envs: Callable[[], Envs],
+        store: Callable[[], Store],
+        machines: Callable[[], Machines],
+        environ: Mapping[str, str],
+    ) -> None:
+        self.root = root
+        self._runs, self._sweeps, self._catalog = runs, sweeps, catalog
+        self._envs, self._store, self._machines, self._environ = envs, store, machines, environ
+
+    # Plan
+
+    def read(self, what: Definable, *, params: Mapping[str, Value] | None = None) -> Source:
+        """Return the flow that a file describes, or every reason why it describes none; `params` go before its own."""
+        if not isinstance(what, Flow):
+            return read_flow(Path(what), copies=self.root / _COPIES, changes=params)
+        folder = os.path.abspath(what.folder)
+        return Source(what.model_copy(update={"folder": folder, "params": {**what.params, **(params or {})}}))
+
+    def plan(
+        self, what: Definable, *, params: Mapping[str, Value] | None = None, again: Collection[str] = ()
+    ) -> FlowPlan:
+        """Return what each step of a flow would do, and why; steps in `again` run in any case. Nothing happens."""
+        source = self.read(what, params=params)
+        return self._planner(source).plan(self._state(source), again=again)
+
+    # Run
+
+    def run(
+        self,
+        what: Definable,
+        *,
+        params: Mapping[str, Value] | None = None,
+        again: Collection[str] = (),
+        at_once: int | None = None,
+        on_event: OnEvent = lambda *_: None,
+    ) -> FlowStatus:
+        """Carry a flow to its end, or go on where it stopped, and return where each step stands.
+
+        `at_once` steps run together on this machine, by default as many as it has processors; `limits` of the flow say
+        how many run on systems. `on_event` is told the step, what happened to it, and why.
+        """
+        source = self.read(what, params=params)
+        planner = self._planner(source)
+        state = self._opened(source)
+        with state.held():
+            processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            engine = Engine(planner, state, self._runs(), self._store, at_once=at_once or processors, on_event=on_event)
+            steps = engine.run(again)
+        return FlowStatus(state.id, [engine.status(each) for each in steps.values()])
+
+    # Look
+
+    def status(self, what: Definable) -> FlowStatus:
+        """Return where each step of a flow stands; runs on systems are brought up to date."""
+        source = self._source(what)
+        state = self._state(source)
+        plan = self._planner(source).plan(state)
+        steps = [self._look(each, state) for each in plan.steps.values()]
+        return FlowStatus(state.id, steps, state.holder if state.folder.is_dir() else "")
+
+    def _look(self, planned: PlannedStep, state: FlowState) -> StepStatus:
+        newest = state.newest.get(planned.name)
+        if newest is None or newest.state != "begun":
+            return step_status(planned, newest, state.done.get(planned.name))
+        try:
+            run = self._runs().collect(newest.run)
+        except NotFound:  # it was to begin when somebody was killed
+            return step_status(planned, None, state.done.get(planned.name))
+        seconds = run.elapsed_s
+        if seconds is None and run.record.attempts:
+            seconds = max(time.time() - run.record.attempts[-1].started, 0.0)
+        at = (planned.name, planned.node.needs, planned.on, str(run.state), run.id, seconds)
+        return StepStatus(*at, progress=read_progress(run), reason=run.reason)
+
+    def graph(self, what: Definable, *, format: str = "svg") -> Drawing:
+        """Return the graph of a flow as `svg` or `mermaid`, with the states of its steps."""
+        if format not in FORMATS:
+            raise UsageError(f"{format!r} is no format of a graph", hint=f"formats: {', '.join(FORMATS)}")
+        return draw(self.status(what), format)
+
+    def log(self, what: Definable, step: str) -> StepLog:
+        """Return what the program of a step has printed so far."""
+        state = self._state(self._source(what))
+        entry = state.newest.get(step)
+        if entry is None or not entry.run:
+            near = did_you_mean(step, state.newest)
+            raise NotFound(f"step {step!r} has not run{f'; {near}' if near else ''}")
+        return StepLog(step, entry.run, self._runs().output(entry.run))
+
+    def ls(self) -> FlowList:
+        """Return the flows that were run, the newest first."""
+        found = []
+        for file in self.root.glob(f"[!.]*/{FLOW}"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                said = json.loads(file.read_bytes())
+                found.append(FlowInfo(file.parent.name, said["name"], said["file"], said["folder"], said["created"]))
+        return FlowList(sorted(found, key=lambda each: each.created, reverse=True))
+
+    def cancel(self, what: Definable, *, dry_run: bool = False) -> CancelledFlow:
+        """End what runs of a flow, here and on systems, and have nothing more begin.
+
+        Whoever carries it out stops; where nobody does, the runs that were left on systems are cancelled.
+        """
+        source = self._source(what)
+        state = self._state(source)
+        runs = self._runs()
+        live = []
+        for entry in state.newest.values():
+            if entry.state == "begun" and (run := runs.find(entry.run)) is not None:
+                live += [run.id] if not runs.collect(run.id).state.is_end else []
+        holder = state.holder if state.folder.is_dir() else ""
+        if dry_run:
+            return CancelledFlow(state.id, holder, live, dry_run=True)
+        if holder:
+            state.ask_to_stop()
+        else:
+            for id in live:
+                runs.cancel(id)
+        return CancelledFlow(state.id, holder, live)
+
+    def _source(self, what: Definable) -> Source:
+        """Return the flow of a file, or of an id that `ls` lists, or the `last` one."""
+        if isinstance(what, Flow) or os.path.exists(what):
+            return self.read(what)
+        flows = self.ls()
+        word = os.fspath(what)
+        matches = flows[:1] if word == "last" else [each for each in flows if word in (each.id, each.name)]
+        if len(matches) != 1 or not matches[0].file:
+            near = did_you_mean(word, [each.id for each in flows])
+            raise NotFound(f"{word!r} is no flow file and no flow{f'; {near}' if near else ''}")
+        return self.read(matches[0].file)
+
+    def _planner(self, source: Source) -> Planner:
+        """Check a flow as a whole and return what plans it."""
+        graph = StepGraph(source.flow, file=source.shown, line_of=source.line_of)
+        digests = DigestCache(self.root / _DIGESTS)
+        programs = Programs(source.flow, self._runs, self._envs, self._environ, digests)
+        check_steps(graph, {"on": self._check_system, "command": programs.check}, source.shown, source.line_of)
+        return Planner(source, graph, programs, self._points, digests, absent=self._absent, asset=self._asset)
+
+    def _check_system(self, name: str, step: Step) -> None:
+        if not step.system or "{" in step.system:
+            return
+        machine = self._machines()[step.system]
+        if step.partition:
+            names = list(machine.system.partitions)
+            if step.partition not in names:
+                raise NotFound(f"{step.system} has no partition {step.partition!r}", hint=f"it has {', '.join(names)}")
+
+    def _points(self, file: str) -> Sequence[Mapping[str, Value]]:
+        return [point.values for point in self._sweeps().read([file])[0].points]
+
+    def _absent(self, digests: Iterable[str]) -> Collection[str]:
+        return self._store().absent(digests)
+
+    def _asset(self, name: str) -> str:
+        return str(self._catalog().get(name).handle)
+
+    def _folder(self, source: Source) -> Path:
+        return folder_of(self.root, source.flow.name, source.flow.folder, source.file)
+
+    def _state(self, source: Source) -> FlowState:
+        """Return what is known of a flow; nothing is made for one that has never run."""
+        return FlowState(self._folder(source))
+
+    def _opened(self, source: Source) -> FlowState:
+        return open_state(self._folder(source), source.flow.name, source.flow.folder, source.file)

@@ -1,0 +1,70 @@
+"""The graph as a picture and as text: every step and edge is there, with its state, whatever its name is."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from fairmile.flows.drawing import COLOURS, draw
+from fairmile.flows.results import FlowStatus, StepStatus
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def status(*steps: tuple[str, list[str], str]) -> FlowStatus:
+    return FlowStatus("tides-1", [StepStatus(name, needs, "local", state) for name, needs, state in steps])
+
+
+DIAMOND = status(
+    ("a", [], "done"), ("b", ["a"], "running"), ("c", ["a"], "failed"), ("d", ["b", "c"], "waiting")
+)  # fmt: skip
+
+
+def test_a_picture_has_a_box_in_its_colour_for_each_step_and_a_line_for_each_edge() -> None:
+    picture = ElementTree.fromstring(draw(DIAMOND, "svg").text)
+    boxes = {
+        group[2].text: (group[1].get("fill"), float(group[1].get("y") or 0)) for group in picture.findall(f"{SVG}g")
+    }
+    assert {name: fill for name, (fill, _) in boxes.items()} == {
+        **{"a": COLOURS["done"][0], "b": COLOURS["running"][0]},
+        **{"c": COLOURS["failed"][0], "d": COLOURS["waiting"][0]},
+    }
+    assert boxes["a"][1] < boxes["b"][1] == boxes["c"][1] < boxes["d"][1]
+    assert len(picture.findall(f"{SVG}path")) == 4
+
+
+def test_boxes_of_one_layer_do_not_overlap() -> None:
+    steps = [("first", [], "done"), *((f"step number {n}", ["first"], "done") for n in range(5))]
+    picture = ElementTree.fromstring(draw(status(*steps), "svg").text)
+    spans = sorted(
+        (float(group[1].get("x") or 0), float(group[1].get("width") or 0))
+        for group in picture.findall(f"{SVG}g")
+        if group[2].text != "first"
+    )
+    assert all(x + width < after for (x, width), (after, _) in itertools.pairwise(spans))
+
+
+def test_many_nodes_of_one_step_are_one_box() -> None:
+    nodes = [(f"fit[{number}]", [], "failed" if number == 7 else "done") for number in range(100)]
+    text = draw(status(*nodes, ("all", [name for name, _, _ in nodes], "left out")), "mermaid").text
+    assert 'n0["fit × 100<br/>1 failed, 99 done"]:::failed' in text
+    assert text.count("-->") == 1
+
+
+def test_mermaid_has_each_step_and_edge() -> None:
+    text = draw(DIAMOND, "mermaid").text
+    assert re.findall(r'n(\d)\["(\w)<br/>', text) == [("0", "a"), ("1", "b"), ("2", "c"), ("3", "d")]
+    assert re.findall(r"n(\d) --> n(\d)", text) == [("0", "1"), ("0", "2"), ("1", "3"), ("2", "3")]
+
+
+@pytest.mark.parametrize("format", ["svg", "mermaid"])
+def test_names_cannot_break_out_of_their_place(format: str) -> None:
+    name = 'a"]; <script>&\n\x1b"'
+    text = draw(status((name, [], "done")), format).text
+    assert "<script>" not in text
+    assert '"];' not in text
+    if format == "svg":
+        ElementTree.fromstring(text)
