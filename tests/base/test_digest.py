@@ -139,6 +139,7 @@ def test_canonical_json_is_what_the_reference_implementation_writes(value: objec
         ({"a": [0, 2**53]}, r"9007199254740992 at a\[1\]"),
         ({"a": {"b": float("nan")}}, r"nan at a\.b"),
         ({"a": "\ud800"}, r"at a has no canonical"),
+        ({"a": "tr\udce9.py"}, r"'tr.*\.py' at a is not valid UTF-8"),
         ({"a": {1: 2}}, r"the key 1 at a"),
         ({"a": object()}, r"at a has no canonical"),
         (2**60, r"1152921504606846976 has no"),

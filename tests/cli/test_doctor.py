@@ -27,7 +27,7 @@ def test_settings_are_shown_with_their_origin(fairmile: Fairmile, place: Path, t
     rows = [re.split(r"  +", line) for line in result.out.splitlines()]
     assert ["home", str(tmp_path / "home"), "environment FAIRMILE_HOME"] in rows
     assert ["catalog.base", "https://data.example.org", f"{place}/fairmile.yaml:2"] in rows
-    assert ["sources", "default"] in rows
+    assert [row for row in rows if row[-1] == "default"] == []
 
 
 def test_the_program_gets_settings_as_data(fairmile: Fairmile, place: Path) -> None:
@@ -182,6 +182,6 @@ def test_what_is_missing_is_told_with_what_it_is_for_and_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     lines = fairmile("doctor").out.splitlines()
-    place = lines.index("missing: tune (for tuning with Optuna): no optuna")
-    assert lines[place + 1] == "  fix: pip install 'fairmile[tune]'"
+    rows = [re.split(r"  +", line) for line in lines]
+    assert ["missing", "tune", "tuning with Optuna", "pip install 'fairmile[tune]'"] in rows
     assert any(line.startswith("works: ") and "disk" in line for line in lines)

@@ -74,6 +74,11 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(job: Fairmile) -> None:
     assert job("ls", "--json").json == {"jobs": []}
 
 
+def test_a_python_file_is_started_by_python_with_its_own_options(job: Fairmile, place: Path) -> None:
+    (place / "train.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    assert job("submit", "--wait", "train.py", "--lr", "0.1").out.startswith("['--lr', '0.1']\n")
+
+
 def test_options_behind_the_dashes_are_the_program_s(job: Fairmile) -> None:
     done = job("submit", "--wait", "--", "printf", "%s\n", "--json", "--name")
     assert done.out.splitlines()[:2] == ["--json", "--name"]

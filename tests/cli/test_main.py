@@ -184,6 +184,7 @@ def test_without_a_command_the_help_goes_to_stderr_and_the_call_fails(fairmile: 
         ("catalog source frobnicate", "no command named 'frobnicate'; commands: add, ls, rm"),
         ("search --limt 3", "no such option '--limt'; did you mean '--limit'?"),
         ("search -x", "no such option '-x'"),
+        ("runs ls --sort lr", "no such option '--sort'"),
         ("--json search", "no such option '--json'"),
     ],
 )
@@ -194,6 +195,14 @@ def test_a_wrong_word_is_one_sentence_with_a_hint(fairmile: Callable[..., Any], 
     assert first == f"error: {message}"
     assert second.startswith("  hint: ")
     assert rest == []
+
+
+def test_an_option_of_a_program_before_it_is_answered_with_where_it_goes(fairmile: Callable[..., Any]) -> None:
+    result = fairmile("run", "--lr", "0.1", "train.py")
+    assert result.err.splitlines() == [
+        "error: no such option '--lr'",
+        "  hint: options of your program go after it, as in `fairmile run train.py --lr …`",
+    ]
 
 
 # Here the sentence is the parser's own; ours to see to are its form and that it names what is wrong.

@@ -360,6 +360,13 @@ class TestRerun:
 
 
 class TestHints:
+    def test_what_a_program_wrote_without_declaring_it_is_named(self, fairmile: Fairmile, place: Path) -> None:
+        (place / "train.py").write_text("open('model.bin', 'w').write('1')\n")
+        assert "hint: --out model.bin keeps what it wrote" in fairmile("run", "train.py").err
+        assert "wrote    model.bin (not kept: no --out named it)" in fairmile("runs", "show", "last").out
+        assert "but it wrote model.bin without declaring it" in fairmile("run", "train.py").err
+        assert "keeps what it wrote" not in fairmile("run", "--out", "model.bin", "train.py").err
+
     def test_answer_a_typo_in_an_argument_with_the_help_of_the_program(self, fairmile: Fairmile, place: Path) -> None:
         (place / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
         told = fairmile("run", "--", PYTHON, "train.py", "--lrr", "1")

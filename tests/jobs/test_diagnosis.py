@@ -136,12 +136,31 @@ def test_a_missing_extra_is_answered_with_its_installation_alone() -> None:
         (TaskStatus(State.FAILED, "exit code 1", 1), "OSError: [Errno 28] No space left on device", True),
         (TaskStatus(State.FAILED, "exit code 1", 1), "ValueError: loss is nan", True),
         (TaskStatus(State.FAILED, "exit code 127", 127), "sh: 1: foo: not found", False),
+        (TaskStatus(State.FAILED, "exit code 1", 1), "SyntaxError: '(' was never closed", False),
+        (TaskStatus(State.FAILED, "exit code 1", 1), "NameError: name 'xx' is not defined", False),
     ],
 )
 def test_resuming_is_advised_only_where_the_same_command_can_succeed(
     status: TaskStatus, output: str, resumable: bool
 ) -> None:
     assert diagnose(status, output, SPEC).resumable is resumable
+
+
+def test_an_error_in_a_program_is_answered_with_the_line_of_its_own_code() -> None:
+    output = (
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/train.py", line 12, in <module>\n    main()\n'
+        '  File "/home/me/model.py", line 3, in main\n    np.zeros("x", shape=2)\n'
+        '  File "/usr/lib/python3.11/site-packages/numpy/core.py", line 99, in zeros\n    raise\n'
+        "TypeError: zeros() got an unexpected argument\n"
+    )
+    diagnosis = diagnose(TaskStatus(State.FAILED, "exit code 1", 1), output, SPEC)
+    assert diagnosis.advice == "correct model.py, line 3, and run it again"
+    assert diagnosis.line == "TypeError: zeros() got an unexpected argument"
+
+
+def test_what_was_interrupted_here_needs_no_advice() -> None:
+    assert diagnose(TaskStatus(State.CANCELLED), "", SPEC, in_place=True).advice == ""
 
 
 def test_without_a_scheduler_no_option_of_one_is_advised() -> None:

@@ -266,7 +266,7 @@ class TestKnownResults:
         Path("model.txt").unlink()
         said: list[str] = []
         assert runs.run(command(), again=False, on_step=lambda step: said.append(step.what)).id != first.id
-        assert "it changed model.txt without declaring it" in said[-1]
+        assert "it wrote model.txt without declaring it" in said[-1]
         assert Path("model.txt").exists()
 
     def test_what_wrote_into_a_folder_of_its_own_does_not_stand_for_a_run_here(self, runs: Runs) -> None:

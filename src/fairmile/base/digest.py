@@ -138,6 +138,8 @@ def canonical_json(value: Any) -> bytes:
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         place, culprit = _not_canonical(value)
         where = f" at {place}" if place else ""
+        if "\\udc" in culprit:  # how Python reads a byte of a file name that is no UTF-8
+            raise UsageError(f"{culprit}{where} is not valid UTF-8", hint="rename the file or folder") from error
         raise UsageError(
             f"{culprit}{where} has no canonical JSON form",
             hint="numbers must be finite, whole ones within ±2^53; texts must be valid Unicode, and keys texts",

@@ -25,8 +25,10 @@ def _print_diagnosis(diagnosis: Diagnosis, out: Out) -> None:
     data = diagnosis.to_dict()
     out.line(f"fairmile {data['version']}, Python {data['python']}, SQLite {data['sqlite']}")
     out.line()
-    settings = [[each["key"], _value_text(each["value"]), each["origin"]] for each in data["settings"]]
-    out.table(["setting", "value", "origin"], settings)
+    changed = [each for each in data["settings"] if each["key"] == "home" or each["origin"] != "default"]
+    out.table(
+        ["setting", "value", "origin"], [[each["key"], _value_text(each["value"]), each["origin"]] for each in changed]
+    )
     if data["catalogs"]:
         out.line()
         print_catalog_table(data["catalogs"], out)
@@ -35,14 +37,19 @@ def _print_diagnosis(diagnosis: Diagnosis, out: Out) -> None:
         out.table(["pool", "free", "limited by", "state", "folder"], [_pool_row(each) for each in data["pools"]])
     out.line()
     out.item("works: ", ", ".join(each.name for each in diagnosis.checks if each.state == "ok"))
-    for each in diagnosis.checks:
-        if each.state != "ok":
-            out.item(f"{each.state}: ", f"{each.name} (for {each.serves}): {each.found}")
-            out.line(f"  fix: {each.fix}")
+    bad = [each for each in diagnosis.checks if each.state != "ok"]
+    if bad:
+        out.line()
+    out.table(["state", "what", "for", "fix"], [[each.state, each.name, each.serves, each.fix] for each in bad])
+    for each in bad:
+        if each.state != "missing":
+            out.item(f"{each.name}: ", each.found)
     for problem in data["problems"]:
         out.say(f"problem: {problem}")
     for name, error in data["unavailable"].items():
         out.say(f"not available: {name}: {error}")
+    if len(changed) < len(data["settings"]):
+        out.hint(f"{len(data['settings']) - len(changed)} settings have their default: --json lists them")
 
 
 def _pool_row(pool: PoolStateDict) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import click
 
 from fairmile.base.errors import ErrorDict, FairmileError, InvalidDocument
-from fairmile.base.words import did_you_mean
+from fairmile.base.words import closest
 from fairmile.cli.out import one_line, print_json
 
 _LONGEST = 600
@@ -79,10 +79,16 @@ class Failure(NamedTuple):
 def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         options = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts if name[0] == "-"]
-        near = "" if isinstance(error.ctx.command, click.Group) else did_you_mean(error.option_name, options)
-        return f"no such option {error.option_name!r}" + (f"; {near}" if near else "")
+        near = "" if isinstance(error.ctx.command, click.Group) else _near_option(error.option_name, options)
+        return f"no such option {error.option_name!r}" + (f"; did you mean {near!r}?" if near else "")
     message = error.format_message().removesuffix(".")
     return message[:1].lower() + message[1:]
+
+
+def _near_option(word: str, options: Sequence[str]) -> str:
+    """Return the option that resembles a word; the dashes that all of them share count for nothing."""
+    names = {each.lstrip("-"): each for each in options}
+    return next((names[near] for near in closest(word.lstrip("-"), names, 1)), "")
 
 
 def _usage_hint(error: click.ClickException) -> str:
@@ -91,6 +97,9 @@ def _usage_hint(error: click.ClickException) -> str:
         return "--help shows how it is used"
     if isinstance(error, click.NoSuchOption) and isinstance(context.command, click.Group):
         return f"options stand behind the command, as in `{context.command_path} COMMAND {error.option_name}`"
+    takes_program = any("PROGRAM" in each for each in context.command.collect_usage_pieces(context))
+    if isinstance(error, click.NoSuchOption) and takes_program and "did you mean" not in _usage(error):
+        return f"options of your program go after it, as in `{context.command_path} train.py {error.option_name} …`"
     return f"`{context.command_path} --help` shows how it is used"
 
 

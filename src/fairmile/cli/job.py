@@ -33,6 +33,7 @@ from fairmile.jobs.job_status import (
 )
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
+from fairmile.runs.arguments import start_file
 from fairmile.workspace import Workspace
 
 _COLOURS = {State.DONE: "green", State.RUNNING: "green", State.QUEUED: "yellow", State.HELD: "yellow"}
@@ -51,7 +52,7 @@ def job() -> None:
     """
 
 
-@job.command(cls=SectionedCommand)
+@job.command(cls=SectionedCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @submit_options
 @_ENVIRONMENT
@@ -67,10 +68,12 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
     \b
     Examples:
       fairmile job submit -- echo hello
+      fairmile job submit --wait train.py --lr 0.1
       fairmile job submit --array 10 --wait -- sh -c 'echo $FAIRMILE_ARRAY_INDEX'
       fairmile job submit --on jureca --software ddp --nodes 2 --time 1:00:00 --account me --dry-run -- python train.py
     """
     workspace = Workspace.open()
+    options["argv"] = start_file(options["argv"], Path(), os.environ)
     spec = _complete(out, workspace, spec_from(options), on, environment)
     if dry_run:
         out.show(workspace.jobs.plan(spec, on=on), lambda plan: _print_plan(out, plan))

@@ -111,7 +111,7 @@ def job_options(command: F | None = None, *, program: bool = True) -> F | Callab
         for option in reversed(_OPTIONS):
             command = option(command) if program or option not in _OF_A_PROGRAM else command
         if program:
-            words = click.argument("argv", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENT]...")
+            words = click.argument("argv", nargs=-1, required=True, metavar="PROGRAM [ARGUMENT]... | -- COMMAND...")
             command = words(command)
         return command
 

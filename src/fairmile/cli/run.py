@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
@@ -29,6 +30,7 @@ from fairmile.workspace import Workspace
 
 _INTERRUPTED = 130
 _REFUSED = 2
+_NAMED = 3
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
 
 
@@ -263,11 +265,15 @@ def _print_run(out: Out, runs: Runs, run: Run) -> None:
     why = runs.explain(run)
     if why is not None:
         out.say(f"  {run.reason or why.what}" + (f": {why.line}" if why.line else ""))
-        out.hint(why.advice)
+        if why.advice:
+            out.hint(why.advice)
         if why.resumable:
             out.hint(f"`fairmile run --resume {run.id}` resumes it")
     elif not run.state.is_end:
         out.hint(f"`fairmile runs show {run.id}` shows its progress")
+    elif names := run.undeclared:
+        named = " ".join(f"--out {shlex.quote(name)}" for name in names[:_NAMED])
+        out.hint(f"{named} keeps what it wrote, and lets the result be reused")
 
 
 def _print_rerun(out: Out, done: Rerun) -> None:

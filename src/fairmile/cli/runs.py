@@ -332,6 +332,8 @@ def _print_run(out: Out, details: RunDetails) -> None:
     for name, given in run.captured.inputs.items():
         pairs.append((f"input {name}", f"{given.asset or given.path} sha256 {given.sha256[:12] or '?'}"))
     pairs += _watched_pairs(run)
+    for name in run.undeclared:
+        pairs.append(("wrote", f"{name} (not kept: no --out named it)"))
     for name, made in run.outputs.items():
         pairs.append(("output", f"{name} {format_size(made.size_bytes)} sha256 {made.sha256[:12]}"))
     for part in run.energy.parts:
@@ -339,8 +341,10 @@ def _print_run(out: Out, details: RunDetails) -> None:
         pairs.append(("energy", f"{part['joules']:.5g} J of {part['scope']}, {how}"))
     pairs += footprint.sentences() if footprint is not None else []
     if run.result is not None and run.energy_j is None:
-        why = "; ".join(run.energy.missing.values())
-        pairs.append(("energy", f"not measured: {why}" if why else "not measured"))
+        missing = run.energy.missing
+        why = ": ".join(["", *missing.values()]) if len(missing) == 1 else ""
+        none = f": no counter of {', '.join(missing)} here (--json says why)" if len(missing) > 1 else why
+        pairs.append(("energy", f"not measured{none}"))
     for what, each in run.prediction.items():
         pairs.append(("predicted", f"{what} {each['value']:.4g} ({each['source']})"))
     if run.reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
+from fairmile.runs.arguments import start_file
 from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import Breakdown, RankTime
 from fairmile.traces.coupling import CouplingAnalysis
@@ -87,7 +89,9 @@ def _trace_arguments(command: Any) -> Any:
 @click.option("--no-watch", is_flag=True, help="Do not sample power, load and memory.")
 @DRY_RUN
 @json_output(Recorded, RecordingPlan)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.argument(
+    "command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="PROGRAM [ARGUMENT]... | -- COMMAND..."
+)
 def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_watch: bool, **options: Any) -> int:
     """Run an unmodified program and record all its ranks.
 
@@ -106,6 +110,7 @@ def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_w
         flight_recorder=options["flight_recorder"],
     )  # fmt: skip
     traces = Workspace.open().traces
+    command = start_file(command, Path(), os.environ)
     if dry_run:
         out.show(traces.plan_recording(command, output, settings=settings), lambda plan: _print_plan(out, plan))
         return 0

@@ -104,6 +104,13 @@ _SIGNS: tuple[Symptom, ...] = (
         "check its path: a program sees the folder it starts in",
     ),
 )
+# Errors that a program makes again however often it is run.
+_BUG = re.compile(
+    r"^(?:SyntaxError|IndentationError|TabError|NameError|UnboundLocalError|ImportError|AttributeError|TypeError): .*",
+    re.MULTILINE,
+)
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
+_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[^/]*)/|^<")
 _BY_STATE = {
     State.TIMED_OUT: TIME,
     State.OUT_OF_MEMORY: MEMORY,
@@ -154,12 +161,24 @@ def diagnose(
             advice = _advice(symptom, line, spec, environment, in_place)
             line = _last(output) if symptom is _EXTRA else line
             return Diagnosis(symptom.what, advice, line, symptom in _RESUMABLE)
+    if (bug := _find_bug(output)) is not None:
+        return bug
     if status.signal == "KILL":
         memory = _LOCAL_MEMORY if in_place else MEMORY.advice
         return Diagnosis(status.sentence, f"if memory ran out, {memory}", resumable=True)
     if status.exit_code == 127:
         return Diagnosis(f"no program {spec.argv[0]!r}", "check its name and the environment", _last(output))
     return Diagnosis(status.sentence or "it failed", f"`{log}` prints its output", _last(output), resumable=True)
+
+
+def _find_bug(output: str) -> Diagnosis | None:
+    """Return the error in a Python program that its last traceback tells, with the line to correct."""
+    errors = list(_BUG.finditer(output))
+    if not errors:
+        return None
+    frames = [match for match in _FRAME.finditer(output, 0, errors[-1].start()) if not _LIBRARY.search(match[1])]
+    where = f"{os.path.basename(frames[-1][1])}, line {frames[-1][2]}" if frames else "the program"
+    return Diagnosis("the program has an error", f"correct {where}, and run it again", errors[-1][0][:300])
 
 
 def _advice(symptom: Symptom, line: str, spec: JobSpec, environment: str, in_place: bool) -> str:
@@ -170,6 +189,8 @@ def _advice(symptom: Symptom, line: str, spec: JobSpec, environment: str, in_pla
         return _arguments_advice(spec.argv)
     if symptom is _PACKAGE:
         return _package_advice(line, spec.argv, environment)
+    if in_place and symptom is _BY_STATE[State.CANCELLED]:
+        return ""
     if in_place and symptom in (TIME, MEMORY):
         return _LOCAL_TIME if symptom is TIME else _LOCAL_MEMORY
     return symptom.advice

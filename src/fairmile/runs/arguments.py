@@ -80,6 +80,13 @@ def start_program(words: Sequence[str], folder: Path, environ: Mapping[str, str]
     return (words[0] if is_found else f"./{words[0]}", *words[1:])
 
 
+def start_file(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a command; a Python file that cannot be executed by itself is started by `python`."""
+    file = folder / words[0]
+    is_startable = file.suffix in PYTHON_FILES and is_program(file) and not os.access(file, os.X_OK)
+    return start_program(words, folder, environ) if is_startable else tuple(words)
+
+
 def read_arguments(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> list[Argument]:
     """Return the arguments with a name that a command gives its program; relative paths start at `folder`.
 

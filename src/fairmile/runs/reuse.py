@@ -27,6 +27,7 @@ _MOST_ALIKE = 10  # older runs are not looked at
 # Larger results are not kept a second time: what lost them is run again.
 _MOST_KEPT_BYTES = 50_000_000
 _FIELDS = ("system", "resources", "software", "launch", "metrics", "outputs", "watch_s")
+_DECLARE_OUT = "declare outputs with --out PATTERN"
 _DECLARE = "to reuse results, declare inputs with --data NAME=PATH and outputs with --out PATTERN"
 
 
@@ -65,10 +66,12 @@ class Candidate:
         for path, read in (before.reads or {}).items():
             if how := changed_read(path, read):
                 return f"{self._listed([path])}, which it read, {how}"
+        if before.left is None:
+            return f"what it wrote was not watched; {_DECLARE_OUT}"
+        if before.left:
+            return f"it wrote {self._listed(before.left)} without declaring it; {_DECLARE_OUT}"
         if before.reads is not None and before.beside_sha256 != self._beside_sha256:
             return f"files in {self._cover.top} were added or removed"
-        if names := ["its folder"] if before.left is None else before.left:
-            return f"it changed {self._listed(names)} without declaring it; declare outputs with --out PATTERN"
         if before.variables_sha256 != now.variables_sha256:
             return "environment variables differ"
         spec = RecordedSpec(folder=self.spec.folder, outputs=list(self.spec.outputs))

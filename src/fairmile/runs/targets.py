@@ -242,7 +242,8 @@ def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | No
             if each["type"] == "extra_forbidden":
                 message = "no such field"
             elif each["type"] != "value_error":
-                message = f"{message[:1].lower()}{message[1:]}, found {each['input']!r}"
+                message = f"{message[:1].lower()}{message[1:]}"
+                message += "" if each["type"] == "missing" else f", found {each['input']!r}"
             line = located.line([part for part in each["loc"] if part != "argv"]) if located is not None else None
             problems.append(Problem(message, place, file=file, line=line))
         raise InvalidDocument(problems) from None

@@ -107,7 +107,7 @@ class TestAFileBesideTheProgram:
         first, _ = run(workspace, *command)
         again, said = run(workspace, *command)
         assert again.id != first.id
-        assert "it changed state.txt without declaring it" in said
+        assert "it wrote state.txt without declaring it" in said
 
 
 class TestAFileElsewhere:

@@ -36,8 +36,8 @@ class TestFinding:
             runs.get("tiides" + run.id.removeprefix("tides"))
 
     def test_an_ambiguous_name_lists_some(self, runs: Runs) -> None:
-        ids = sorted(runs.run(["true"], name="tides").id for _ in range(2))
-        with pytest.raises(NotFound, match=f"is ambiguous: {ids[0]}, {ids[1]}"):
+        ids = [runs.run(["true"], name="tides").id for _ in range(2)]
+        with pytest.raises(NotFound, match=f"is ambiguous: 2 runs, the newest {ids[1]}, {ids[0]}"):
             runs.get("tides")
 
     def test_last_of_none_says_what_to_do(self, runs: Runs) -> None:

@@ -364,7 +364,12 @@ class Ledger:
         if len(matches) == 1:
             return self._entries()[matches[0]].name
         if matches:
-            raise NotFound(f"{reference!r} is ambiguous: {', '.join(sorted(matches)[:5])}", hint="give more of the id")
+            newest = [row.id for row in self.rows(limit=1000) if row.id in matches][:3]
+            shown = ", ".join(newest or sorted(matches)[:3])
+            raise NotFound(
+                f"{reference!r} is ambiguous: {len(matches)} runs, the newest {shown}",
+                hint="give more of the id, or `last`",
+            )
         raise self._not_found(reference)
 
     def _not_found(self, reference: str) -> NotFound:

@@ -102,6 +102,13 @@ class Run(Result):
         return self.record.captured
 
     @property
+    def undeclared(self) -> list[str]:
+        """What its program wrote into its folder without declaring that as an output, as far as it was watched."""
+        coverage, folder = self.captured.coverage, self.record.spec.folder.rstrip("/") + "/"
+        left = (coverage.left if coverage is not None and self.record.spec.folder else None) or []
+        return [path.removeprefix(folder) for path in left if path.startswith(folder)]
+
+    @property
     def hardware(self) -> Mapping[str, Any]:
         return self.record.captured.hardware
 
