@@ -485,6 +485,24 @@ class TestRerun:
         done = runs.rerun(run.id)
         assert done.reproduced, runs.output(done.again.id)
 
+    def test_of_a_crate_sees_the_data_that_came_with_it(self, runs: Runs, tmp_path: Path) -> None:
+        Path("data").mkdir()
+        Path("data/x.txt").write_text("7")
+        Path("train.py").write_text("print('loss', open('data/x.txt').read())\n")
+        run = runs.run(["python3", "train.py"], metrics=LOSS)
+        whole, bare = tmp_path / "whole.zip", tmp_path / "bare.zip"
+        runs.export(run.id, target=whole, with_inputs=True)
+        runs.export(run.id, target=bare)
+        shutil.rmtree(Path.cwd())
+        colleague = Workspace.open(environ={**os.environ, "FAIRMILE_HOME": str(tmp_path / "colleague")}, cwd=tmp_path)
+        done = colleague.runs.rerun(str(whole), trust=True)
+        assert done.reproduced, colleague.runs.output(done.again.id)
+        assert {each.what: each.same for each in done.verdicts}["input data/x.txt"] is True
+        assert colleague.runs.rerun(done.again.id, trust=True).reproduced
+        other = Workspace.open(environ={**os.environ, "FAIRMILE_HOME": str(tmp_path / "other")}, cwd=tmp_path)
+        lacking = {each.what: each for each in other.runs.rerun(str(bare), trust=True).verdicts}
+        assert lacking["input data/x.txt"].detail.startswith("did not come with the record; its sha256 is ")
+
     def test_a_missing_input_is_named_with_its_digest(self, runs: Runs) -> None:
         Path("data.txt").write_text("1 2 3")
         run = runs.run(["cat", "{inputs.data}"], inputs={"data": Input(path="data.txt")})

@@ -192,6 +192,10 @@ def export(out: Out, reference: str, format: str, out_path: Path | None, with_in
     """
     runs = Workspace.open().runs
     _show_changes(out, runs.export(reference, format, out_path, with_inputs=with_inputs, dry_run=dry_run))
+    read = list(runs.get(reference).read_beside)
+    if read and format == "rocrate" and not with_inputs:
+        more = f" and {len(read) - _READS:,} more" if len(read) > _READS else ""
+        out.hint(f"--with-inputs includes what it read: {', '.join(read[:_READS])}{more}")
 
 
 @runs.command("import")

@@ -12,7 +12,7 @@ from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result
 from fairmile.runs.execute import capture
-from fairmile.runs.record.record import Captured, CapturedCode
+from fairmile.runs.record.record import Captured, CapturedCode, ReadFile
 from fairmile.runs.record.run import Metric, Run
 from fairmile.runs.record.spec import Input, RunSpec, is_inside
 from fairmile.runs.record.values import is_speed
@@ -196,19 +196,25 @@ def _inputs(original: Run, again: Run) -> Iterator[Verdict]:
 
 def _reads(original: Run, again: Run) -> Iterator[Verdict]:
     """Compare the files beside the code that the program read."""
-    before, now = (
-        run.captured.coverage.reads if run.captured.coverage is not None else None for run in (original, again)
-    )
-    start = again.captured.start
-    if before is None and start:
+    coverage, start = original.captured.coverage, again.captured.start
+    if start and (coverage is None or coverage.reads is None):
         yield Verdict("files beside it", None, f"not watched; {start} as it is now")
-    for path, read in sorted((now or {}).items()):
-        old = (before or {})[path]
-        same = old.sha256 == read.sha256 if old.sha256 else old.stamp == read.stamp
-        sizes = f"{old.size_bytes} bytes → {read.size_bytes} bytes"
-        digests = f"was {old.sha256[:12]}, is {read.sha256[:12]}" if old.sha256 else sizes
-        detail = (f"sha256 {read.sha256[:12]}" if read.sha256 else "the same size and time stamps") if same else digests
-        yield Verdict(f"input {os.path.relpath(path, start)}", same, detail)
+    laid = again.read_beside
+    for name, path in sorted(original.read_beside.items()):
+        before = original.reads[path]
+        if name in laid:
+            yield _read(name, before, again.reads[laid[name]])
+        elif again.record.foreign:
+            yield Verdict(f"input {name}", None, f"did not come with the record; its sha256 is {before.sha256[:12]}")
+
+
+def _read(name: str, before: ReadFile, now: ReadFile) -> Verdict:
+    if not before.sha256:  # it is too large
+        same = before.stamp == now.stamp
+        return Verdict(f"input {name}", same, "the same size and time stamps" if same else "another size or time stamp")
+    same = before.sha256 == now.sha256
+    detail = f"sha256 {now.sha256[:12]}" if same else f"was {before.sha256[:12]}, is {now.sha256[:12]}"
+    return Verdict(f"input {name}", same, detail)
 
 
 def _environment(original: Run, again: Run) -> Verdict:

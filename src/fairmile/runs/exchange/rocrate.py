@@ -6,6 +6,7 @@ is a packed run, too.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -22,7 +23,7 @@ from fairmile.base.files import safe_join
 from fairmile.base.strict_json import load_json
 from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
 from fairmile.runs.exchange.foreign import checked_record, files_below, lay_copies
-from fairmile.runs.record.crate import CODE, INPUTS, FileFacts, card_text
+from fairmile.runs.record.crate import CODE, INPUTS, READ, FileFacts, card_text
 from fairmile.runs.record.layout import CARD, RECORD
 from fairmile.runs.record.packing import extract, new_zip, opened
 from fairmile.runs.record.run import Run
@@ -37,7 +38,7 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
     with folder_of(run) as folder, new_zip(file) as crate:
         facts = {name: _add(crate, name, path) for name, path in _own(folder)}
         facts |= {f"{CODE}/{name}": _add(crate, f"{CODE}/{name}", path) for name, path in code()}
-        for name, path in _inputs(run, most_input_bytes):
+        for name, path in (*_inputs(run, most_input_bytes), *_reads(run, most_input_bytes)):
             facts[name] = _add(crate, name, path)
         crate.writestr(CARD, card_text(run.record, facts))
     return [file]
@@ -202,6 +203,14 @@ def _inputs(run: Run, most_bytes: int) -> Iterator[tuple[str, Path]]:
             continue
         left -= size_bytes if files else 0
         yield from ((f"{INPUTS}/{name}/{inside}" if inside else f"{INPUTS}/{name}", file) for inside, file in files)
+
+
+def _reads(run: Run, most_bytes: int) -> Iterator[tuple[str, Path]]:
+    """Yield the files beside its program that a run read, where inputs are wanted, which are still what they were."""
+    for name, path in run.read_beside.items() if most_bytes else ():
+        read = run.reads[path]
+        with contextlib.suppress(OSError):
+            yield from ((f"{READ}/{name}", file) for _, file in _unchanged(Path(path), read.sha256) if read.size_bytes)
 
 
 def _unchanged(path: Path, sha256: str) -> Iterator[tuple[str, Path]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.base.files import safe_join
 from fairmile.base.views import View, describe_left_behind, show_files, show_folder
 from fairmile.envs.records import Environment
 from fairmile.envs.spec import parse_spec
@@ -20,6 +21,7 @@ from fairmile.runs.execute.materials import Material, bring, materialize
 from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
 from fairmile.runs.execute.watching import DIGESTS, listing_digest
 from fairmile.runs.parameters import program_files
+from fairmile.runs.record.crate import READ
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.ledger import recorded_spec
 from fairmile.runs.record.record import (
@@ -141,11 +143,12 @@ class Preparation:
     def _reads_again(self, original: Run, captured: Captured) -> dict[str, ReadFile] | None:
         """Return what a program read beside its code, as it is now; None where nobody watched it.
 
-        What is gone raises NotFound. A rerun gets these files where its program looks for them; one of a run from
-        elsewhere gets none, since its paths mean nothing here.
+        What is gone raises NotFound. A rerun gets these files where its program looks for them.
         """
+        if is_foreign(original, self._root):
+            return self._reads_in_crate(original, captured)
         start = original.spec.folder or original.captured.start
-        if not start or is_foreign(original, self._root):
+        if not start:
             return None
         captured.start = start
         top = top_of(captured.code, Path(start))
@@ -164,6 +167,17 @@ class Preparation:
         }
         digests.save()
         return reads
+
+    def _reads_in_crate(self, original: Run, captured: Captured) -> dict[str, ReadFile] | None:
+        """Return the files that came with a run from elsewhere; paths of its own machine mean nothing here."""
+        # A rerun of ours names where those of its original are.
+        is_ours = not original.record.imported and bool(original.captured.start)
+        folder = Path(original.captured.start) if is_ours else original.folder / READ
+        if not folder.is_dir():
+            return None
+        captured.start = str(folder)
+        stated = {safe_join(folder, name): original.reads[path] for name, path in original.read_beside.items()}
+        return {str(path): read for path, read in stated.items() if _has_digest(path, read.sha256, read.size_bytes)}
 
     def _lay_beside(self, record: RunRecord, folder: Path) -> None:
         """Lay the files beside the code of a rerun that its program read; all of them where it was not watched."""

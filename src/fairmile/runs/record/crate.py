@@ -31,7 +31,8 @@ from fairmile.runs.record.record import (
     RunResult,
 )
 
-CODE, INPUTS = "code", "inputs"  # where the exported crate of a run has its program and what went in
+# Where the exported crate of a run has its program, what went in, and what it read beside its program.
+CODE, INPUTS, READ = "code", "inputs", "read"
 _CRATE = "https://w3id.org/ro/crate/1.1"
 _PROCESS_RUN = "https://w3id.org/ro/wfrun/process/0.5"
 _FX, _HPC, _WFRUN = "https://w3id.org/fairmile/terms#", "https://hpc-fair.github.io/ontology#", "workflow-run#"

@@ -22,6 +22,7 @@ from fairmile.runs.record.record import (
     JobReference,
     Metric,
     OutputFile,
+    ReadFile,
     RunRecord,
     RunResult,
     RunState,
@@ -100,6 +101,25 @@ class Run(Result):
     def captured(self) -> Captured:
         """What was captured when it started: code, inputs, environment, hardware, software, scheduler, variables."""
         return self.record.captured
+
+    @property
+    def reads(self) -> Mapping[str, ReadFile]:
+        """What its program was seen to read that nothing else covers, by path."""
+        coverage = self.captured.coverage
+        return (coverage.reads if coverage is not None else None) or {}
+
+    @property
+    def top(self) -> str:
+        """The folder whose files its program saw: the repository, or where it was started; empty where unknown."""
+        start, root = self.record.spec.folder or self.captured.start, self.captured.code.root
+        return root if root and f"{start}/".startswith(root.rstrip("/") + "/") else start
+
+    @property
+    def read_beside(self) -> dict[str, str]:
+        """The files below `top` that its program read, by their name there."""
+        above = self.top.rstrip("/") + "/"
+        files = [path for path, read in self.reads.items() if read.size_bytes is not None and not read.trouble]
+        return {path.removeprefix(above): path for path in files if self.top and path.startswith(above)}
 
     @property
     def undeclared(self) -> list[str]:
