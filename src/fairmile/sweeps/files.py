@@ -645,7 +645,7 @@ class _Reading:
                     self._fail(
                         f"the direction of {each!r} is unknown",
                         *path,
-                        hint=f"write {{{each}: lower}} or {{{each}: higher}}, on the command line --objective {each}:lower",
+                        hint=f"write {{{each}: lower}} or {{{each}: higher}}; in the shell --objective {each}:lower",
                     )
                 yield Objective(each, known)
             elif isinstance(each, dict):
