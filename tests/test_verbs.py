@@ -42,6 +42,12 @@ def test_a_parameter_that_the_script_does_not_take_is_an_error() -> None:
         fm.run("train.py", params={"rate": 1})
 
 
+def test_a_misspelt_field_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="parms: no such field") as raised:
+        fm.run("train.py", parms={"lr": 1})
+    assert raised.value.hint == "did you mean 'params'?"
+
+
 def test_a_sweep_of_a_script_takes_lists_fixed_values_and_repeats_with_seeds() -> None:
     sweep = fm.sweep("train.py", params={"lr": [0.1, 0.2]}, repeats=2, seed=5, best="loss")
     frame = sweep.to_pandas()

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.placeholders import drop_escapes, fill_words
-from fairmile.base.words import slug
+from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
@@ -238,14 +238,14 @@ def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | No
         problems = []
         for each in error.errors():
             place = ".".join(str(part) for part in each["loc"])
-            message = str(each["msg"]).removeprefix("Value error, ")
+            message, hint = str(each["msg"]).removeprefix("Value error, "), ""
             if each["type"] == "extra_forbidden":
-                message = "no such field"
+                message, hint = "no such field", did_you_mean(place, list(RunSpec.model_fields))
             elif each["type"] != "value_error":
                 message = f"{message[:1].lower()}{message[1:]}"
                 message += "" if each["type"] == "missing" else f", found {each['input']!r}"
             line = located.line([part for part in each["loc"] if part != "argv"]) if located is not None else None
-            problems.append(Problem(message, place, file=file, line=line))
+            problems.append(Problem(message, place, file=file, line=line, hint=hint))
         raise InvalidDocument(problems) from None
 
 
