@@ -217,10 +217,10 @@ class TestFit:
 class TestDryRun:
     def test_says_once_why_there_is_no_prediction(self, fairmile: Fairmile) -> None:
         told = fairmile("run", "--dry-run", "--", "true")
-        assert told.out.count("predict no numbers: no successful earlier run") == 1
+        assert told.out.count("predict unknown: no successful earlier run") == 1
         fairmile("run", "--", "true")
         told = fairmile("run", "--dry-run", "--name", "true", "--", "true", "--other")
-        assert "predict no numbers: no earlier run with the same command, resources and machine" in told.out
+        assert "predict unknown: no earlier run with the same command, resources and machine" in told.out
 
     def test_shows_the_command_and_does_nothing(self, fairmile: Fairmile, place: Path) -> None:
         told = fairmile("run", "--dry-run", "-p", "x=1", "--", "touch", "{x}")

@@ -50,6 +50,26 @@ class TestShow:
         assert "params" in told
         assert fairmile("runs", "show", recorded, "--json").json["id"] == recorded
 
+    @pytest.mark.parametrize(
+        ("missing", "said"),
+        [
+            ({"watch": "the run was too short to measure"}, "not measured: the run was too short to measure"),
+            (
+                {"nvidia": "no driver", "rapl": "no files"},
+                "not measured: no counter of nvidia, rapl here (--json says why)",
+            ),
+            ({}, "not measured\n"),
+        ],
+    )
+    def test_says_why_energy_was_not_measured(
+        self, fairmile: Fairmile, recorded: str, missing: dict[str, str], said: str
+    ) -> None:
+        file = Path(os.environ["FAIRMILE_HOME"]) / "runs" / recorded / "run.json"
+        document = json.loads(file.read_text())
+        document["result"]["energy"] = {"total_j": None, "parts": [], "missing": missing}
+        file.write_text(json.dumps(document))
+        assert said in fairmile("runs", "show", recorded).out
+
     def test_tells_what_its_energy_means_where_the_region_is_known(
         self, fairmile: Fairmile, recorded: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

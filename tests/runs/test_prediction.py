@@ -19,9 +19,11 @@ from fairmile.runs.prediction import (
     FromHistory,
     Predicted,
     Predictor,
+    amount_text,
     judged,
     predict,
     predicted_of,
+    quantity_name,
     unfit,
 )
 from fairmile.runs.record.record import Metric, RunRecord
@@ -352,3 +354,17 @@ def test_the_worst_verdict_counts_with_its_numbers() -> None:
     fit, why = unfit({name: each.to_json() for name, each in both.items()})
     assert fit is Fit.DOES_NOT
     assert why == "peak memory 50.0 GiB (45.0 GiB to 60.0 GiB); a100-40gb has 39.0 GiB for it"
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "text"),
+    [
+        ("elapsed_s", 90.0, "time 1m 30s"),
+        ("memory_bytes", 2 * GIB, "memory 2.0 GiB"),
+        ("energy_j", 12.345, "energy 12.35 J"),
+        ("images_per_s", 250.0, "images per s 250"),
+        ("loss", 0.25, "loss 0.25"),
+    ],
+)
+def test_a_quantity_is_shown_with_its_name_and_unit(what: str, value: float, text: str) -> None:
+    assert f"{quantity_name(what)} {amount_text(what, value)}" == text

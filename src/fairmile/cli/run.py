@@ -19,7 +19,7 @@ from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import ANYWAY, WithCommand, changes_from, command_of, pairs, run_options
 from fairmile.runs.execute.isolation import isolating_runtime
 from fairmile.runs.plan import RunPlan, Step
-from fairmile.runs.prediction import Fit, unfit
+from fairmile.runs.prediction import Fit, amount_text, quantity_name, unfit
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.rerun import Rerun
 from fairmile.runs.results import RunList
@@ -215,23 +215,17 @@ def _print_plan(out: Out, plan: RunPlan) -> None:
     for name, each in plan.prediction.items():
         interval = ""
         if each.get("low") is not None:
-            interval = f"{_number_text(name, each['low'])} to {_number_text(name, each['high'])}; "
-        out.line(f"predict {name}: {_number_text(name, each['value'])} ({interval}{each['source']})")
+            interval = f"{amount_text(name, each['low'])} to {amount_text(name, each['high'])}; "
+        out.line(f"predict {quantity_name(name)}: {amount_text(name, each['value'])} ({interval}{each['source']})")
     if why:
         out.line(f"fit     {fit}: {why}" if fit is not Fit.MAY_NOT else f"fit     {fit}")
     if plan.unpredicted:
-        out.line(f"predict no numbers: {plan.unpredicted}")
+        out.line(f"predict unknown: {plan.unpredicted}")
     for note in plan.notes:
         out.say(f"note: {note}")
     if plan.script:
         out.line()
         out.document(plan.script)
-
-
-def _number_text(name: str, value: float) -> str:
-    if name.endswith("_s") and not name.endswith("_per_s"):
-        return format_duration(value)
-    return format_size(int(value)) if name.endswith("_bytes") else f"{value:.4g}"
 
 
 def _show_runs(out: Out, runs: Runs, executed: RunList) -> int:

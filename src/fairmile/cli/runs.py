@@ -15,6 +15,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
+from fairmile.runs.prediction import amount_text, quantity_name
 from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.values import Value
@@ -350,7 +351,7 @@ def _print_run(out: Out, details: RunDetails) -> None:
         none = f": no counter of {', '.join(missing)} here (--json says why)" if len(missing) > 1 else why
         pairs.append(("energy", f"not measured{none}"))
     for what, each in run.prediction.items():
-        pairs.append(("predicted", f"{what} {each['value']:.4g} ({each['source']})"))
+        pairs.append(("predicted", f"{quantity_name(what)} {amount_text(what, each['value'])} ({each['source']})"))
     if run.reason:
         pairs.append(("reason", run.reason))
     pairs += [("note", note) for note in run.notes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from fairmile.base.distributions import fit_line, t_quantile
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.registry import Plugin, Registry
-from fairmile.base.units import format_size
+from fairmile.base.units import format_duration, format_size
 from fairmile.runs.record.record import RecordedSpec
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
@@ -140,16 +141,26 @@ def unfit(prediction: Mapping[str, Mapping[str, Any]]) -> tuple[Fit, str]:
         if expected.fit is None or (why and order.index(expected.fit) <= order.index(worst)):
             continue
         worst = expected.fit
-        need = _amount(what, expected.value)
+        need = amount_text(what, expected.value)
         if expected.low is not None and expected.high is not None:
-            need += f" ({_amount(what, expected.low)} to {_amount(what, expected.high)})"
-        name = what.removesuffix("_bytes").replace("_", " ")
-        why = f"{name} {need}; {expected.device or 'the device'} has {_amount(what, expected.limit or 0.0)} for it"
+            need += f" ({amount_text(what, expected.low)} to {amount_text(what, expected.high)})"
+        limit = amount_text(what, expected.limit or 0.0)
+        why = f"{quantity_name(what)} {need}; {expected.device or 'the device'} has {limit} for it"
     return worst, why
 
 
-def _amount(what: str, value: float) -> str:
-    return format_size(int(value)) if what.endswith("_bytes") else f"{value:.4g}"
+def quantity_name(what: str) -> str:
+    """Return the name of a predicted quantity for people: `time` for elapsed_s, `peak memory` for peak_memory_bytes."""
+    return "time" if what == "elapsed_s" else re.sub("_(bytes|j)$", "", what).replace("_", " ")
+
+
+def amount_text(what: str, value: float) -> str:
+    """Return the amount of a predicted quantity with its unit."""
+    if what.endswith("_bytes"):
+        return format_size(int(value))
+    if what.endswith("_s") and not what.endswith("_per_s"):
+        return format_duration(value)
+    return f"{value:.4g} J" if what.endswith("_j") else f"{value:.4g}"
 
 
 def judged(run: Run) -> list[Judged]:
