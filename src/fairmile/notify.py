@@ -195,7 +195,12 @@ def shown_destinations(texts: Iterable[str]) -> list[str]:
     return [parse_destination(text).shown for text in texts]
 
 
-def send(notice: Notice, destinations: Iterable[str], on_problem: Callable[[str], None]) -> None:
+def send(
+    notice: Notice,
+    destinations: Iterable[str],
+    on_problem: Callable[[str], None],
+    on_sent: Callable[[str], None] = lambda _: None,
+) -> None:
     """Send a notice everywhere; each destination that fails is one sentence, and stops no other."""
     for text in dict.fromkeys(destinations):
         destination = parse_destination(text)
@@ -203,6 +208,8 @@ def send(notice: Notice, destinations: Iterable[str], on_problem: Callable[[str]
             destination.send(notice)
         except (FairmileError, OSError, ValueError) as error:
             on_problem(f"{destination.shown} was not notified: {_reason(error)}")
+        else:
+            on_sent(destination.shown)
 
 
 def _reason(error: Exception) -> str:

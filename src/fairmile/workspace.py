@@ -472,16 +472,20 @@ class Workspace:
             yield (replace(self, watcher=TransferProgress(watch)) if watch is not None else self), watch
 
     def notify(
-        self, notice: Notice, to: Sequence[str] = (), on_problem: Callable[[str], None] = lambda _: None
+        self,
+        notice: Notice,
+        to: Sequence[str] = (),
+        on_problem: Callable[[str], None] = lambda _: None,
+        on_sent: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Tell `to` that work has ended; without `to`, whom the settings name, if it took as long as they say.
 
-        `on_problem` hears of each destination that could not be reached.
+        `on_problem` hears of each destination that could not be reached, `on_sent` of the others.
         """
         from fairmile.notify import send
 
         is_long = notice.elapsed_s >= self.config["notify.after"]
-        send(notice, to or (self.config["notify.to"] if is_long else ()), on_problem)
+        send(notice, to or (self.config["notify.to"] if is_long else ()), on_problem, on_sent)
 
     def transfer(self) -> Transfer:
         """Return a transfer into the store; close it after use."""

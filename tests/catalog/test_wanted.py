@@ -205,7 +205,7 @@ def test_a_strangers_card_may_not_name_a_file_of_this_machine(make: Make, addres
 
 def test_nor_may_its_repository(make: Make) -> None:
     card = make(codeRepository="file:///home/me/secret.git", catalog="group")
-    with pytest.raises(Unsupported, match="codeRepository: a card of the catalog 'group' names a file"):
+    with pytest.raises(Unsupported, match="codeRepository: a card of the catalog 'group' refers to a local file"):
         wanted(card)
 
 
@@ -275,6 +275,14 @@ def test_a_card_without_an_address_tells_how_to_get_the_data(make: Make) -> None
     with pytest.raises(NotFound, match=r"dataset/alpha@1\.0 has no URL") as caught:
         wanted(card)
     assert caught.value.hint == "Ask the archive for an account. See https://archive.example/how"
+
+
+def test_a_card_without_an_address_names_the_data_that_it_is_used_with(make: Make) -> None:
+    data = ["https://w3id.org/fairmile/a/dataset/mnist/1.0", "https://doi.org/10.5281/zenodo.1"]
+    with pytest.raises(NotFound) as caught:
+        wanted(make(trainedOn=[{"@id": id} for id in data], conditionsOfAccess="Ask."))
+    named = "`fairmile fetch dataset/mnist`, `fairmile fetch https://doi.org/10.5281/zenodo.1`"
+    assert caught.value.hint == f"its data: {named}"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ def to(told: Path) -> list[str]:
 
 
 def test_a_run_tells_how_it_ended(fairmile: Fairmile, told: Path) -> None:
-    assert fairmile("run", *to(told), "--name", "tides", "--", "true").code == 0
+    ended = fairmile("run", *to(told), "--name", "tides", "--", "true")
+    assert (ended.code, ended.err.splitlines()[-1]) == (0, "notified the command sh")
     assert fairmile("run", *to(told), "--name", "storm", "--", "false").code == 1
     done, failed = notices(told)
     assert (done["command"], done["state"], done["exit_code"]) == ("run", "done", 0)

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from fairmile.base.digest import Checksum, parse_checksum, sha256_hex
 from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.base.units import parse_size
+from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card, as_list, id_of, text_of
 from fairmile.catalog.declared import LOCAL
 from fairmile.transfer.credentials import shown_address
@@ -29,6 +30,10 @@ _PUBLIC = "public"
 _PLAIN_METHODS = ("", "file", "archive")
 _OWN_PROGRAM = "card-program"  # how the names begin under which programs of cards are declared
 _PAGES = re.compile(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org|(www\.)?openml\.org)/", re.IGNORECASE)
+
+_OWN_ASSETS = f"{OWN_IDS}a/"
+_DATA = ("evaluationDataset", "trainedOn", "testedOn", "validatedOn", "evaluatedOn", "acceptsDataset")
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,17 @@ def wanted(card: Card) -> list[Wanted]:
     if not found and card.text("codeRepository"):
         found = [_from_repository(card)]
     if not found:
-        raise NotFound(f"{card.handle} has no URL to fetch it from", hint=access_steps(card) or None)
+        data = [f"`fairmile fetch {id}`" for id in _data_sets(card)[:_NAMED]]
+        hint = f"its data: {', '.join(data)}" if data else access_steps(card) or None
+        raise NotFound(f"{card.handle} has no URL to fetch it from", hint=hint)
     return _merged(found)
+
+
+def _data_sets(card: Card) -> list[str]:
+    """Return the data sets that a card is used with, as a person types them where their ids tell that."""
+    ids = dict.fromkeys(target for relation, target in card.links if relation in _DATA)
+    own = {id: id.removeprefix(_OWN_ASSETS).split("/") for id in ids if id.startswith(_OWN_ASSETS)}
+    return [f"{own[id][0]}/{own[id][1]}" if len(own.get(id, ())) == 3 else id for id in ids]
 
 
 def signature(card: Card) -> str:

@@ -66,6 +66,11 @@ def _announce(out: Out, notify: tuple[str, ...], began: float, code: int, summar
     text = f"fairmile {command}: {summary or ('done' if code == 0 else 'failed')}"
     notice = Notice(command, code, " ".join(text.split()), elapsed_s, os.uname().nodename)
     try:
-        Workspace.open().notify(notice, notify, on_problem=lambda problem: out.say(f"warning: {problem}"))
+        Workspace.open().notify(
+            notice,
+            notify,
+            on_problem=lambda problem: out.say(f"warning: {problem}"),
+            on_sent=lambda shown: out.say(f"notified {shown}"),
+        )
     except FairmileError as error:  # settings that cannot be read now must not undo what was done
         out.say(f"warning: notification failed: {error}")
