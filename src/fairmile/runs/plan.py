@@ -47,6 +47,7 @@ class RunPlan(Result):
     container: str = ""  # the image that a program is locked into
     changes: Mapping[str, Any] = field(default_factory=dict)
     unpredicted: str = ""  # why there is no prediction
+    projected_s: float | None = None  # the wall time, where it was chosen from earlier runs
     unmet: UsageError | None = None  # names what the target declares to need and the machine lacks
 
     @property

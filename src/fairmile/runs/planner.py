@@ -93,7 +93,9 @@ class Planner(Ledger):
         self._check_command(runnable, used, place)
         spec = lasting(runnable.spec)
         history = self._host.history(spec.name)
+        asked_s = spec.resources.time_s
         spec, timing = with_time(spec, history, self._services.jobs)
+        time_s = spec.resources.time_s
         prediction, unpredicted = self._predict(spec, history)
         needs, refusal = self._compare_needs(spec)
         parts = [
@@ -115,6 +117,7 @@ class Planner(Ledger):
             runnable.materials,
             runnable.is_complete,
             unpredicted=unpredicted,
+            projected_s=time_s if time_s != asked_s else None,
             unmet=refusal,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, variance
@@ -15,6 +15,7 @@ from fairmile.jobs.queue import Jobs
 from fairmile.meter.lines import Spans
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.values import Value
 from fairmile.runs.results import Projection
 
 _MINUTE_S = 60
@@ -104,6 +105,13 @@ def with_time(spec: RunSpec, history: Sequence[Run], jobs: Callable[[], Jobs]) -
     resources = spec.resources.model_copy(update={"time_s": float(time_s)})
     note = f"requests {format_duration(time_s)}, predicted from earlier runs: {projection.basis}"
     return spec.model_copy(update={"resources": resources}), (note,)
+
+
+def most_steps(params: Iterable[Mapping[str, Value]]) -> Mapping[str, Value]:
+    """Return the parameters of the run that takes the most steps, among those of runs that differ in them."""
+    return max(
+        params, key=lambda each: max((value for name in _STEPS if isinstance(value := each.get(name), int)), default=0)
+    )
 
 
 def _check_alike(runs: Sequence[Run], steps_param: str) -> list[str]:

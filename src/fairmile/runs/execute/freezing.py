@@ -30,6 +30,8 @@ def freeze(
 ) -> Frozen:
     """Prepare once what many runs share, below a folder, and return it; see `Runs.freeze`."""
     spec = plan.spec
+    if plan.projected_s is not None:  # of one run: what all of them need is projected when they are submitted
+        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"time_s": None})})
     if spec.system:
         host.jobs().machines[spec.system].refuse_elsewhere()
     is_remote = bool(spec.system) and bool(host.jobs().machines[spec.system].reach.host)

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any, BinaryIO, Literal, Protocol
 
 from fairmile.base.errors import FairmileError, Transient, UsageError
-from fairmile.jobs.spec import After, JobSpec
+from fairmile.jobs.spec import After, JobSpec, Resources
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
 from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.carrier import local_job
@@ -27,6 +27,7 @@ from fairmile.runs.execute.following import status_of
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.worker import Batch
+from fairmile.runs.projection import most_steps, with_time
 from fairmile.runs.record.layout import write_record
 from fairmile.runs.record.record import JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
@@ -244,6 +245,7 @@ class Scheduler:
         room = None if packing.queued is None else packing.queued - self._in_queue(folder)
         taken: list[str] = []
         for resources, group in _by_resources([each.number for each in members], batch, spec):
+            resources = self._with_time(resources, spec, [batch.member(each) for each in group])
             needs, size = self._needs(resources, packing.pack or self._packed(spec, len(group)))
             tasks = [group[at : at + size] for at in range(0, len(group), size)]
             if room is not None:
@@ -301,6 +303,18 @@ class Scheduler:
         rows = rows or ledger.rows(name=spec.name, states=[RunState.DONE], limit=_HISTORY)
         took = [row.elapsed_s for row in rows if row.elapsed_s is not None]
         return max(1, min(count, int(_PACK_S / max(fmean(took), 0.1)))) if took else 1
+
+    def _with_time(
+        self, resources: Mapping[str, Any], spec: RunSpec, members: Sequence[Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Return what members need, where nobody asked for a time with what earlier runs let expect of the longest."""
+        history = self._host.history(spec.name) if resources.get("time_s") is None else []
+        if not history:
+            return resources
+        params = most_steps(each["spec"].get("params", spec.params) for each in members)
+        longest = spec.model_copy(update={"params": params, "resources": Resources.model_validate(resources)})
+        timed, _ = with_time(longest, history, self._host.jobs)
+        return timed.resources.model_dump(mode="json", exclude_defaults=True)
 
     def _needs(self, resources: Mapping[str, Any], size: int) -> tuple[dict[str, Any], int]:
         """Return what a task of so many members asks for, and how many it can have within the time a job may take."""

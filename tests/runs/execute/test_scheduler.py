@@ -1,0 +1,42 @@
+"""Job arrays of a system; the suite in test_executors has the rest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_cluster import SlurmCluster
+from sweep_making import workspace_on
+
+from fairmile.runs.execute.batches import ArrayState
+from fairmile.runs.execute.executor import Member
+from fairmile.runs.execute.job_arrays import Arrays
+from fairmile.runs.execute.scheduler import Packing
+
+PROGRAM = "import fairmile as fm, time\nfor n in range({epochs}):\n  with fm.span('epoch'): time.sleep(0.01)"
+
+
+def test_a_job_array_has_the_time_that_its_longest_member_is_expected_to_take(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = workspace_on(slurm_cluster, tmp_path, monkeypatch).runs
+    argv = [sys.executable, "-c", PROGRAM]
+    for epochs in (3, 6):
+        runs.run(argv, name="fit", params={"epochs": epochs})
+    plans = {epochs: runs.plan(argv, name="fit", params={"epochs": epochs}, system="rig") for epochs in (3, 20_000)}
+    frozen = runs.freeze(plans[3], tmp_path)
+    frozen.write_members(frozen.member(f"fit-{epochs}", params={"epochs": epochs}) for epochs in plans)
+    asked: list[dict[str, Any]] = []
+
+    def submit(*_: Any, resources: dict[str, Any], **__: Any) -> ArrayState:
+        asked.append(resources)
+        return ArrayState("job", False, frozenset(), "")
+
+    monkeypatch.setattr(Arrays, "submit", submit)
+    members = [Member(tmp_path, number, f"fit-{epochs}", "rig") for number, epochs in enumerate(plans)]
+    runs.executors.on("rig", Packing(pack=1)).submit(members)
+    short_s, long_s = (plan.spec.resources.time_s for plan in plans.values())
+    assert short_s is not None and long_s is not None and short_s < long_s
+    assert [each["time_s"] for each in asked] == [long_s]
