@@ -214,6 +214,16 @@ class ExecutorSuite(Suite):
         assert status.state is RunState.CANCELLED
         assert run.state is RunState.CANCELLED
 
+    def test_one_of_several_is_cancelled_and_the_others_come_to_their_ends(self, place: ExecutorSetup) -> None:
+        works = place.works("test {x} = 2 && exec sleep 600; sleep 1; echo {x}", 1, 2, 3)
+        with place.executor() as executor:
+            handles = executor.submit(works)
+            executor.cancel(handles[1:2])
+            over = followed(executor, handles)
+        states = [over[work.id].state for work in works]
+        assert states == [RunState.DONE, RunState.CANCELLED, RunState.DONE], over
+        assert [place.runs.output(works[n].id) for n in (0, 2)] == [b"1\n", b"3\n"]
+
     def test_what_failed_is_tried_again_as_often_as_it_may(self, place: ExecutorSetup) -> None:
         script = f"echo try >> {place.folder}/tries-{{x}}; test $(wc -l < {place.folder}/tries-{{x}}) -ge {{x}}"
         works = place.works(script, 2, 3)

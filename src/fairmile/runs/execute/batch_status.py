@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.runs.execute.batches import read_tasks
+from fairmile.runs.execute.cancellation import cancel_name, cancel_names
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.worker import Batch
@@ -59,6 +60,7 @@ def member_statuses(folder: Path, host: WorkspaceRuns, arrays: Callable[[], Arra
     if system:  # before the runs are read: what ends meanwhile is seen below
         for array in live_arrays(folder, arrays()):
             queued |= {number: (array.key, task) for number, task in array.numbers.items()}
+    cancelled = cancel_names(folder)
     rows = {row.id: row for row in host.ledger.rows(group=group)}
     if system:
         jobs: dict[str, Any] = {}
@@ -71,6 +73,7 @@ def member_statuses(folder: Path, host: WorkspaceRuns, arrays: Callable[[], Arra
         row = rows.get(member["id"])
         task = queued.get(number)
         is_queued = task is not None and (row is None or _is_before(row, task, host))
+        is_queued = is_queued and task is not None and cancel_name(member["id"], task[0]) not in cancelled
         statuses.append(MemberStatus(number, member, row, is_queued))
     return statuses
 

@@ -51,7 +51,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "runs": ("__init__", "coverage"),
     "runs/record": ("__init__", "crate", "layout", "parts", "record", "values"),
     "runs/execute": (
-        *("__init__", "capture", "claims", "crew", "ending", "output_reader", "printed", "processes"),
+        *("__init__", "cancellation", "capture", "claims", "crew", "ending", "output_reader", "printed", "processes"),
         *("program", "recorder", "watching", "worker", "written"),
     ),
 }

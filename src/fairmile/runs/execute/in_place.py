@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fairmile.base.errors import FairmileError, Unsupported
+from fairmile.runs.execute.cancellation import BEFORE
 from fairmile.runs.execute.claims import claim_prepared, is_done
 from fairmile.runs.execute.executor import Handle, Launch, Loop, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower, status_of
@@ -67,7 +68,7 @@ class InPlace:
         """Have what waits never begin, and end what another process executes."""
         for handle in handles:
             if self._waiting.pop(handle, None) is not None:
-                self._news.append(TaskStatus(handle, RunState.CANCELLED, "cancelled before it started"))
+                self._news.append(TaskStatus(handle, RunState.CANCELLED, BEFORE))
             elif handle not in self._runs:
                 self._host.end(handle.run)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError
+from fairmile.base.files import write_failure
 from fairmile.jobs.queue import Jobs
 from fairmile.jobs.spec import After, Resources
 from fairmile.runs.execute.batches import ArrayState, Frozen, array_job
+from fairmile.runs.execute.cancellation import cancel_name
 from fairmile.runs.execute.remote_batches import RemoteBatches
 
 if TYPE_CHECKING:  # only jobs in an environment need it
@@ -77,6 +79,16 @@ class Arrays:
         job = self.get(key)
         if job is not None and not job.is_over:
             self._jobs.cancel([job.job])
+
+    def cancel_members(self, key: str, folder: Path, ids: Sequence[str]) -> None:
+        """Have a job array end some of its members, or never begin them, and go on with the others."""
+        names = [cancel_name(id, key) for id in ids]
+        self._remote.touch(key, names)
+        try:
+            for name in names:
+                (folder / name).touch()
+        except OSError as error:
+            raise write_failure(str(folder), error) from error
 
     def is_remote(self, system: str) -> bool:
         """Tell whether a system is reached over ssh, and sees no file of this machine."""

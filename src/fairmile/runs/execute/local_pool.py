@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fairmile.runs.execute.cancellation import BEFORE
 from fairmile.runs.execute.crew import TAKEN, Crew, Ended, Order
 from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower
@@ -74,7 +75,7 @@ class LocalPool:
         for id in self._crew.drop({handle.run for handle in own}):
             self._over.add(Handle(id))
             self._works.pop(Handle(id))
-            self._news.append(TaskStatus(Handle(id), RunState.CANCELLED, "cancelled before it started"))
+            self._news.append(TaskStatus(Handle(id), RunState.CANCELLED, BEFORE))
         self._cancelled |= own
         self._crew.end({handle.run for handle in own})
         for handle in set(handles) - own - self._over:

@@ -27,7 +27,8 @@ from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.request_rules import DEFAULT_TIME_S, make_request
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute import worker
-from fairmile.runs.execute.crew import TAKEN
+from fairmile.runs.execute.cancellation import BEFORE, cancel_name, watcher
+from fairmile.runs.execute.crew import CANCELLED, TAKEN
 from fairmile.runs.execute.executor import Handle, Member, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower
 from fairmile.runs.execute.local_pool import run_order
@@ -41,10 +42,8 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _LONGEST_REASON = 500
 _LOST_RETRIES = 1  # of a run whose worker was lost
-_LOOK_EVERY_S = 0.5  # for the wish that a run be cancelled
 # What of our header Parsl writes itself.
 _THEIRS = ("--job-name", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--output", "--error")
-_CANCELLED = "cancelled"
 _EXCHANGE = "fairmile.runs.execute.pilot_exchange"
 
 
@@ -93,7 +92,7 @@ class Pilot:
                 order, start, spec = {"batch": str(work.batch), "number": work.number, "id": work.id}, work.batch, None
             else:
                 raise Unsupported("a loop needs a process of its own, which pilot jobs do not give")
-            wish = self._wishes[handle] = _wish(start, work.id)
+            wish = self._wishes[handle] = start / cancel_name(work.id)
             wish.unlink(missing_ok=True)
             self._futures[self._app(start, spec)(order, str(wish))] = handle
             handles.append(handle)
@@ -114,7 +113,7 @@ class Pilot:
         """Wish that runs end: a worker sees that before it begins one, and while one runs."""
         for handle in handles:
             start = handle.batch if handle.batch is not None else self._host.collect(handle.run).folder.parent
-            wish = _wish(start, handle.run)
+            wish = start / cancel_name(handle.run)
             try:
                 wish.touch()
             except OSError as error:
@@ -158,18 +157,10 @@ def execute_order(order: Mapping[str, Any], wish: str) -> tuple[str, str]:
 
     It is ended, or never begun, as soon as there is a file `wish`.
     """
-    if os.path.exists(wish):
-        return "cancelled", "cancelled before it started"
-    looked_at = 0.0
-
-    def look() -> str:
-        nonlocal looked_at
-        now = time.monotonic()
-        if now - looked_at < _LOOK_EVERY_S:
-            return ""
-        looked_at = now
-        return _CANCELLED if os.path.exists(wish) else ""
-
+    file = Path(wish)
+    if file.exists():
+        return CANCELLED, BEFORE
+    look = watcher(file)
     if "batch" not in order:
         ended = worker.execute_order({**order, "env": {**os.environ, **order["env"]}}, look)
         return ended.state, ended.reason
@@ -187,11 +178,6 @@ def _run_order(work: PreparedRun, host: RunHost) -> dict[str, Any]:
     """Return what a worker needs to execute a run; of variables only those that a pilot job has not, or otherwise."""
     order = run_order(work, host)
     return order | {"env": {name: value for name, value in order["env"].items() if os.environ.get(name) != value}}
-
-
-def _wish(folder: Path, id: str) -> Path:
-    """Return the file in the folder of a batch, or of all runs, by which somebody wishes that a run be cancelled."""
-    return folder / f".cancel-{id}"
 
 
 def _check(machine: Machine, blocks: int, workers: int | None) -> None:

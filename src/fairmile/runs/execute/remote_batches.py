@@ -72,6 +72,7 @@ cd -- "$1" || exit 1
 if [ -f {TRAVEL} ]; then tar -xzof {TRAVEL} && rm -f {TRAVEL} || exit 1; fi
 mkdir -p -m 700 {_RUNS} && echo there >{_READY}
 """
+_TOUCH = 'cd -- "$1" && while read -r name; do : >"$name" || exit 1; done'
 # FOLDER PACK KIB, and names of runs as lines: `packed`, `nothing`, or `large` where that is more than so many KiB.
 _PACK = f"""\
 cd -- "$1/{_RUNS}" || {{ echo nothing; exit 0; }}
@@ -149,6 +150,15 @@ class RemoteBatches:
     def forget(self, key: str) -> None:
         """Forget a job array that was never submitted."""
         self._file(key).unlink(missing_ok=True)
+
+    def touch(self, key: str, names: Sequence[str]) -> None:
+        """Make empty files in the folder of a batch over there; nothing for a job array that is not there."""
+        array = self._read(key)
+        if array is None:
+            return
+        machine = self._jobs.machines[array.system]
+        argv = ["sh", "-c", _TOUCH, "sh", f"{machine.place.root}/{array.batch}"]
+        machine.runner.run(argv, input="".join(f"{name}\n" for name in names), timeout_s=_PATIENCE_S)
 
     def _send(self, frozen: Frozen, machine: Machine) -> str:
         """Bring a batch to a machine unless it is there, and return its folder as seen from that of the jobs."""

@@ -20,6 +20,7 @@ from fairmile.base.errors import FairmileError, Transient, UsageError
 from fairmile.jobs.spec import After, JobSpec, Resources
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
 from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
+from fairmile.runs.execute.cancellation import cancel_name, cancel_names
 from fairmile.runs.execute.carrier import local_job
 from fairmile.runs.execute.claims import claim_prepared, is_done
 from fairmile.runs.execute.executor import Condition, Handle, Loop, Member, PreparedRun, TaskStatus, Work
@@ -150,17 +151,18 @@ class Scheduler:
             self._host.jobs().wait([job.id], timeout_s=timeout_s)
 
     def cancel(self, handles: Collection[Handle]) -> None:
-        """Cancel jobs; a job array can only be cancelled as a whole."""
+        """Cancel jobs; in a job array that has other runs to execute, their workers end those that are cancelled."""
         ids = {handle.run for handle in handles}
         keys: list[str] = []
         for folder in {handle.batch for handle in handles if handle.batch is not None}:
-            batch = Batch.read(folder)
+            batch, cancelled = Batch.read(folder), cancel_names(folder)
             for array in live_arrays(folder, self._arrays):
-                live = {batch.member(number)["id"] for number in array.numbers}
+                members = {batch.member(number)["id"] for number in array.numbers}
+                live = {id for id in members if cancel_name(id, array.key) not in cancelled}
                 if live & ids and not live <= ids:
-                    other = min(live - ids)
-                    raise UsageError(f"run {other} belongs to the same job array", hint="cancel all its runs together")
-                keys += [array.key] if live or ids & {f"{array.key}/{index}" for index in array.left} else []
+                    self._arrays.cancel_members(array.key, folder, sorted(live & ids))
+                else:
+                    keys += [array.key] if live & ids or ids & {f"{array.key}/{index}" for index in array.left} else []
         for key in keys:
             self._arrays.cancel(key)
         for handle in handles:

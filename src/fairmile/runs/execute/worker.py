@@ -27,6 +27,7 @@ from typing import Any
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.files import Holder, write_failure
 from fairmile.runs.execute import capture
+from fairmile.runs.execute.cancellation import BEFORE, cancel_name, watcher
 from fairmile.runs.execute.claims import claim, claim_prepared, is_done
 from fairmile.runs.execute.crew import CANCELLED, TAKEN, Ended, Order, execute_all
 from fairmile.runs.execute.recorder import execute
@@ -358,9 +359,13 @@ def execute_order(order: Mapping[str, Any], look: Look | None = None) -> Ended:
 
 
 def _ended(batch: Batch, number: int, job: JobReference | None) -> Ended:
+    """Execute a member; one in a job array, which has others beside it, is ended by a file."""
     member = batch.member(number)
+    file = batch.folder / cancel_name(member["id"], job.key) if job is not None else None
+    if file is not None and file.exists():
+        return Ended(number, member["id"], CANCELLED, BEFORE)
     try:
-        record = batch.execute(member, job=job)
+        record = batch.execute(member, job=job, look=watcher(file) if file is not None else None)
     except (FairmileError, OSError) as error:  # a full disk ends one member after the other, each with its reason
         return Ended(number, member["id"], "failed", str(error))
     if record is None or record.result is None:
@@ -389,7 +394,7 @@ def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
             sys.stdout.write(f"{ended.id} {ended.state}{': ' if ended.reason else ''}{ended.reason}\n")
             sys.stdout.flush()
             failed += ended.state != "done"
-            if ended.state == CANCELLED:
+            if ended.state == CANCELLED and not (folder / cancel_name(ended.id, job.key)).exists():
                 return _INTERRUPTED
     return 1 if failed else 0
 
