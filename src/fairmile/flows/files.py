@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
-from fairmile.base.registry import Registry
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load, load_located
 from fairmile.flows.model import Flow, Step
@@ -45,10 +45,14 @@ class Reader(Protocol):
         """Return the document of the same flow as our own files have it."""
         ...
 
+    def label(self, text: str, facts: Mapping[str, str | float | None]) -> str:
+        """Return the label of a step with what is known of it filled in; see `labels`."""
+        return text
+
 
 READERS: Registry[Reader] = Registry(
     "format of flows",
-    {},
+    {"cloudmesh-cc": Plugin("fairmile.compat.cloudmesh_cc:READER")},
     entry_points="fairmile.flow_formats",
 )
 

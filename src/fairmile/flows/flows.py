@@ -8,28 +8,33 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.nouns import Noun
 from fairmile.base.words import did_you_mean
-from fairmile.catalog.catalog import Catalog
-from fairmile.envs.envs import Envs
 from fairmile.flows.drawing import FORMATS, Drawing, draw
 from fairmile.flows.engine import Engine, OnEvent
-from fairmile.flows.files import Source, read_flow
+from fairmile.flows.files import READERS, Source, read_flow
 from fairmile.flows.graph import StepGraph, check_steps
+from fairmile.flows.labels import label_facts
 from fairmile.flows.model import Flow, Step
 from fairmile.flows.plan import FlowPlan, PlannedStep, Planner
 from fairmile.flows.programs import Programs
 from fairmile.flows.progress import read_progress
 from fairmile.flows.results import CancelledFlow, FlowInfo, FlowList, FlowStatus, StepLog, StepStatus, step_status
 from fairmile.flows.state import FLOW, FlowState, folder_of, open_state
-from fairmile.jobs.machines import Machines
 from fairmile.runs.record.values import Value
-from fairmile.runs.runs import Runs
-from fairmile.store.store import Store
-from fairmile.sweeps.sweeps import Sweeps
+
+# A plan asks few of them, and each takes longer to load than most plans to make.
+if TYPE_CHECKING:
+    from fairmile.catalog.catalog import Catalog
+    from fairmile.envs.envs import Envs
+    from fairmile.jobs.machines import Machines
+    from fairmile.runs.runs import Runs
+    from fairmile.store.store import Store
+    from fairmile.sweeps.sweeps import Sweeps
 
 _COPIES, _DIGESTS = ".parsed", ".digests.json"
 Definable = Flow | str | os.PathLike[str]
@@ -123,7 +128,18 @@ class Flows(Noun):
         """Return the graph of a flow as `svg` or `mermaid`, with the states of its steps."""
         if format not in FORMATS:
             raise UsageError(f"{format!r} is no format of a graph", hint=f"formats: {', '.join(FORMATS)}")
-        return draw(self.status(what), format)
+        source = self._source(what)
+        status, reader = self.status(what), READERS[source.format] if source.format else None
+        if reader is None:
+            return draw(status, format)
+        state = self._state(source)
+        created = source.file.stat().st_mtime if source.file is not None else None
+        labels = {
+            step.name: reader.label(text, label_facts(step, state, created))
+            for step in status.steps
+            if step.name in source.flow.steps and (text := source.flow.steps[step.name].label)
+        }
+        return draw(status, format, labels)
 
     def log(self, what: Definable, step: str) -> StepLog:
         """Return what the program of a step has printed so far."""

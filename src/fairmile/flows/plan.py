@@ -9,6 +9,7 @@ then.
 from __future__ import annotations
 
 import glob
+import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypedDict
 
-from fairmile.base.digest import canonical_json, sha256_hex
+from fairmile.base.digest import sha256_hex
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.placeholders import fill_words
@@ -194,7 +195,7 @@ class Planner:
 
     def digest(self, path: str) -> str:
         """Return the digest of a file or folder; empty where there is none."""
-        return capture.digest(Path(path), self._digests)
+        return capture.digest(path, self._digests)
 
     def asset(self, name: str) -> str:
         """Return what names an asset in one version."""
@@ -435,7 +436,9 @@ class Round:
 
 def key_of(program: str, params: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
     """Return the identity of a step: the digest of what it executes, its parameters and its inputs."""
-    return sha256_hex(canonical_json({"program": program, "params": dict(params), "inputs": dict(inputs)}))
+    # Our own canonical JSON takes four times as long, and nobody else has to come to the same digest.
+    text = json.dumps([program, dict(params), dict(inputs)], sort_keys=True, ensure_ascii=True)
+    return sha256_hex(text.encode())
 
 
 def condition_holds(text: str, metrics: Mapping[str, float], refuse: Callable[[str], Exception]) -> bool:

@@ -11,14 +11,13 @@ import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.digest import canonical_json, sha256_hex
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.placeholders import names_in
 from fairmile.base.words import closest, slug
-from fairmile.envs.envs import Envs
 from fairmile.flows.graph import is_wild, placed
 from fairmile.flows.model import Flow, Step
 from fairmile.jobs.spec import Resources
@@ -26,8 +25,11 @@ from fairmile.resolve import Word
 from fairmile.runs.arguments import start_program
 from fairmile.runs.execute import capture
 from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.runs import Runs
 from fairmile.sweeps.notebooks import notebook_argv
+
+if TYPE_CHECKING:
+    from fairmile.envs.envs import Envs
+    from fairmile.runs.runs import Runs
 
 _SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl")
 

@@ -329,14 +329,14 @@ def inputs(
     return found
 
 
-def digest(path: Path, digests: DigestCache) -> str:
+def digest(path: str | Path, digests: DigestCache) -> str:
     """Return the sha256 of a file, or of the tree that a folder is; empty where there is neither."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return ""
     try:
-        return _tree(path, digests)[0] if stat.S_ISDIR(status.st_mode) else digests.of(str(path), status)
+        return _tree(Path(path), digests)[0] if stat.S_ISDIR(status.st_mode) else digests.of(str(path), status)
     except OSError as error:
         raise SystemFailure(f"cannot read {path}: {error.strerror}") from error
 
