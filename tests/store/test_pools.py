@@ -360,7 +360,8 @@ def test_when_nothing_fits_the_message_has_all_numbers(three: Pools) -> None:
         " free (capacity), pool 'home' has 2.0 GiB free (capacity), pool 'archive' has 90.0 GiB free (file system)"
     )
     assert caught.value.hint is not None
-    assert all(word in caught.value.hint for word in ("--pool", "fairmile store gc", "`pools`"))
+    assert all(word in caught.value.hint for word in ("fairmile store gc", "`pools`"))
+    assert "--pool" not in caught.value.hint  # all of them were tried
 
 
 def test_a_wanted_pool_is_taken_whatever_its_rank(three: Pools) -> None:
@@ -431,6 +432,24 @@ print(choice.pool.name, *choice.notes)
     with python(script, str(tmp_path), before=unprivileged) as process:
         said = process.communicate()[0]
     assert said == (f"home skipped pool 'locked', which cannot be used: no write permission in {tmp_path}/locked\n")
+
+
+def test_without_any_pool_to_write_to_it_says_how_to_get_one(tmp_path: Path, unprivileged: list[str]) -> None:
+    script = """
+import sys
+from pathlib import Path
+from fairmile.base.commands import Here
+from fairmile.base.errors import DiskFailure
+from fairmile.store.pools import Pool, Pools
+try:
+    Pools([Pool("locked", Path(sys.argv[1]) / "locked")], runner=Here()).choose(1)
+except DiskFailure as error:
+    print(error.hint)
+"""
+    folder(tmp_path / "locked").chmod(0o500)
+    with python(script, str(tmp_path), before=unprivileged) as process:
+        said = process.communicate()[0]
+    assert said == "get write permission there, or set FAIRMILE_HOME to a folder of your own\n"
 
 
 def test_measured_speed_outranks_the_declared_one(three: Pools) -> None:

@@ -180,6 +180,9 @@ def _wants_new_run(context: click.Context, options: Mapping[str, Any]) -> bool:
 
 def _wait_for(out: Out, runs: Runs, executed: RunList, wait: bool) -> RunList:
     """Wait for runs on systems to end, if asked to."""
+    for run in executed:
+        if run.job is not None and run.result is None:
+            out.say(f"run {run.id}: job {run.job.key} on {run.job.system}")
     return RunList(runs.wait(run.id, echo=_echo(out)) if wait and run.job is not None else run for run in executed)
 
 

@@ -311,16 +311,19 @@ class Pools:
         bytes) tell the reader what the room is for.
         """
         refusals: dict[str, str] = {}
+        is_usable = False
         for pool in [self[wanted]] if wanted is not None else self.by_rank():
             space, refusal = self._verdict(pool, need_bytes, files)
             if space is not None and not refusal:
                 passed = (f"skipped pool {name!r}, which {why}" for name, why in refusals.items())
                 return Choice(pool, space, tuple(passed))
             refusals[pool.name] = refusal
+            is_usable |= space is not None
         refused = ", ".join(f"pool {name!r} {why}" for name, why in refusals.items())
         needs = f"{what} needs {_need(need_bytes, parts)}; {refused}"
         if wanted is None:
-            raise DiskFailure(needs, hint=_hint(None))
+            elsewhere = "get write permission there, or set FAIRMILE_HOME to a folder of your own"
+            raise DiskFailure(needs, hint=_hint(None) if is_usable else elsewhere)
         others = [pool for pool in self.by_rank() if pool.name != wanted]
         verdicts = [(pool, *self._verdict(pool, need_bytes, files)) for pool in others]
         fits = [(pool, space) for pool, space, refusal in verdicts if space is not None and not refusal]
@@ -637,8 +640,10 @@ def _hint(pool: Pool | None, fits: Sequence[str] = ()) -> str:
     larger = "declare a larger pool under `pools` in the settings"
     if pool is not None and pool.capacity_bytes is not None:
         larger = f"raise `pools.{pool.name}.capacity` in the settings"
-    chosen = f"choose another one with `--pool {fits[0]}`" if fits else "choose another one with `--pool NAME`"
-    return f"{chosen}, free space with `fairmile store gc`, or {larger}"
+    free = f"free space with `fairmile store gc`, or {larger}"
+    if pool is None:  # all of them were tried
+        return free
+    return f"choose another one with `--pool {fits[0] if fits else 'NAME'}`, {free}"
 
 
 def _speed_reason(pool: Pool, speed: Speed | None) -> str:
