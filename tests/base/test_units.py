@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
+from fairmile.base.units import (
+    format_duration,
+    format_number,
+    format_size,
+    format_value,
+    parse_duration,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -138,3 +145,34 @@ def test_durations_are_shown_short(seconds: float, text: str) -> None:
 @given(st.floats(1e-9, 1e9))
 def test_a_shown_duration_reads_back_within_its_precision(seconds: float) -> None:
     assert math.isclose(parse_duration(format_duration(seconds)), seconds, rel_tol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.12345678, "", "0.1235"),
+        (1234.5, "J", "1,234 J"),
+        (7_212_000.0, "J", "7.212 MJ"),
+        (30.25, "s", "30.25 s"),
+        (3700.0, "s", "1h 2m"),
+        (0.0123, "s", "12.3 ms"),
+        (3 * 1024**3, "bytes", "3.0 GiB"),
+        (-0.5, "", "−0.5"),
+        (0.0, "W", "0 W"),
+        (1e-9, "", "1e−09"),
+        (math.nan, "s", "NaN"),
+        (-math.inf, "", "−∞"),
+        (None, "s", ""),
+    ],
+)
+def test_numbers_read_like_a_person_writes_them(value: float | None, unit: str, text: str) -> None:
+    assert format_number(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.1, "0.1"), (1e-5, "1e-5"), (2.5e20, "2.5e+20"), (0.12345678, "0.123457"), (3, "3"), (True, "True"),
+     (None, "none"), ("adam", "adam")],
+)  # fmt: skip
+def test_values_of_parameters_read_as_people_type_them(value: object, text: str) -> None:
+    assert format_value(value) == text

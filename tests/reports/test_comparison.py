@@ -231,13 +231,14 @@ def test_a_comparison_prints_as_a_table(tmp_path: Path) -> None:
 
 def test_a_table_has_mean_deviation_difference_and_verdict(tmp_path: Path) -> None:
     columns, rows = compare(two(tmp_path, "loss", HIGH, LOW), ["loss"]).table()
-    assert columns == ["metric", "group", "runs", "mean ± 95 %", "sd", "verdict", "vs first"]
-    assert rows[1][:5] == ["", "b", "4", "1.01 ± 0.14", "0.085"]
+    assert columns == ["metric", "group", "runs", "mean (lowest to highest)", "sd", "verdict", "vs first"]
+    assert rows[1][:5] == ["", "b", "4", "1.012 (0.9 to 1.1)", "0.085"]
 
 
 def test_of_one_group_alone_nothing_is_judged(tmp_path: Path) -> None:
-    columns, _ = compare({"a": repeats(tmp_path, "a", {"loss": LOW})}, ["loss"]).table()
+    columns, rows = compare({"a": repeats(tmp_path, "a", {"loss": LOW * 2})}, ["loss"]).table()
     assert columns == ["metric", "group", "runs", "mean ± 95 %", "sd"]
+    assert " ± " in rows[0][3]
 
 
 def test_repeats_of_a_group_stand_together_and_points_of_a_sweep_apart(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_repeats_of_a_group_stand_together_and_points_of_a_sweep_apart(tmp_path:
         for n in range(3)
     ]
     groups = group_runs(runs)
-    assert {name: len(each) for name, each in groups.items()} == {"train lr=0.1": 3, "train lr=0.2": 3}
+    assert {name: len(each) for name, each in groups.items()} == {"lr=0.1": 3, "lr=0.2": 3}
 
 
 def test_runs_without_a_group_stand_with_those_of_their_identity(tmp_path: Path) -> None:

@@ -11,17 +11,38 @@ from hypothesis import strategies as st
 
 from fairmile.base.distributions import t_cdf
 from fairmile.base.errors import UsageError
-from fairmile.reports.inference import Noise, effect, estimate, holm
+from fairmile.reports.inference import Noise, effect, estimate, has_interval, holm
 
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
 
 
-def test_the_interval_of_three_values_is_the_one_worked_out_by_hand() -> None:
-    found = estimate([1.0, 2.0, 3.0])
-    assert (found.mean, found.sd, found.count) == (2.0, 1.0, 3)
-    # 4.302653 × 1 / √3
-    assert found.half_width == pytest.approx(2.48414, abs=1e-5)
-    assert found.low == pytest.approx(2 - 2.48414, abs=1e-5)
+def test_the_interval_of_seven_values_is_the_one_worked_out_by_hand() -> None:
+    found = estimate([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    assert (found.mean, found.sd, found.count) == (4.0, pytest.approx(math.sqrt(28 / 6)), 7)
+    # 2.446912 × √(28/6) / √7
+    assert found.half_width == pytest.approx(1.99790, abs=1e-5)
+    assert found.low == pytest.approx(4 - 1.99790, abs=1e-5)
+    assert found.values == ()
+
+
+@pytest.mark.parametrize("count", range(2, 7))
+def test_fewer_than_seven_values_are_kept_as_they_are_without_an_interval(count: int) -> None:
+    values = tuple(float(at) for at in range(count))
+    found = estimate(values)
+    assert (found.low, found.high, found.half_width) == (None, None, None)
+    assert (found.values, found.ends) == (values, (0.0, count - 1.0))
+
+
+def test_more_confidence_needs_more_values() -> None:
+    assert [has_interval(count, 0.95) for count in (1, 6, 7)] == [False, False, True]
+    assert [has_interval(count, 0.99) for count in (7, 20)] == [False, True]
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=12))
+def test_no_interval_is_wider_than_the_values_lie_apart(values: list[float]) -> None:
+    found = estimate(values)
+    if found.low is not None and found.high is not None:
+        assert found.high - found.low <= (max(values) - min(values)) * (1 + 1e-9)
 
 
 def test_one_value_has_a_mean_and_no_interval() -> None:
@@ -46,7 +67,7 @@ def test_a_confidence_outside_zero_to_one_is_refused(confidence: float) -> None:
         estimate([1.0, 2.0], confidence=confidence)
 
 
-@given(st.lists(NUMBERS, min_size=3, max_size=30))
+@given(st.lists(NUMBERS, min_size=7, max_size=30))
 def test_a_mean_lies_among_its_values_and_in_its_interval(values: list[float]) -> None:
     found = estimate(values)
     assert found.low is not None and found.high is not None
@@ -58,7 +79,7 @@ def test_the_interval_holds_the_true_mean_as_often_as_it_says() -> None:
     chance = random.Random(7)
     hits = 0
     for _ in range(2000):
-        found = estimate([chance.gauss(10, 2) for _ in range(4)])
+        found = estimate([chance.gauss(10, 2) for _ in range(7)])
         hits += (found.low or 0) <= 10 <= (found.high or 0)
     assert 0.935 < hits / 2000 < 0.965
 
@@ -172,21 +193,19 @@ def test_noise_alone_seldom_stands_out() -> None:
     assert sum(found) / 2000 < 0.06
 
 
-def test_two_values_are_told_as_they_are_without_an_interval() -> None:
-    found = estimate([0.4, 0.6])
-    assert (found.low, found.high, found.ends) == (None, None, (0.4, 0.6))
-    few = effect(found, estimate([5.0, 5.01, 5.02]))
+def test_a_difference_from_two_values_has_no_interval() -> None:
+    few = effect(estimate([0.4, 0.6]), estimate([5.0, 5.01, 5.02]))
     assert few.degrees < 2 and few.low is few.relative_low is few.g_low is None
     assert 0 < few.p < 1, "the test stands all the same"
 
 
 def test_an_interval_ends_where_the_quantity_does() -> None:
-    values = [0.1, 0.2, 3.0]
+    values = [0.1, 0.2, 0.1, 0.2, 0.1, 0.1, 3.0]
     free, positive = estimate(values), estimate(values, bounds=(0.0, math.inf))
     assert free.low is not None and free.low < 0
     assert (positive.low, positive.high, positive.half_width) == (0.0, free.high, None)
-    share = estimate([0.90, 0.99, 1.0], bounds=(0.0, 1.0))
-    assert share.high == 1.0 and share.low is not None and 0 < share.low < 0.9
+    share = estimate([0.90, 0.99, 1.0, 1.0, 1.0, 1.0, 1.0], bounds=(0.0, 1.0))
+    assert share.high == 1.0 and share.low is not None and 0.9 < share.low < 1
 
 
 def test_what_is_positive_falls_by_no_more_than_all_of_it() -> None:

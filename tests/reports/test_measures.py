@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from run_making import make_run, metric_document
 
+from fairmile.reports.inference import estimate
 from fairmile.reports.measures import (
     between,
     deviation,
+    estimate_text,
     interval,
     known_names,
     measures,
-    number,
     percent,
     unit_of,
     unknown_metric,
@@ -49,28 +50,6 @@ def test_the_own_metrics_are_named_first(tmp_path: Path) -> None:
         "energy_j",
         "max_rss_bytes",
     ]
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.12345678, "", "0.1235"),
-        (1234.5, "J", "1,234 J"),
-        (7_212_000.0, "J", "7.212 MJ"),
-        (30.25, "s", "30.25 s"),
-        (3700.0, "s", "1h 2m"),
-        (0.0123, "s", "12.3 ms"),
-        (3 * 1024**3, "bytes", "3.0 GiB"),
-        (-0.5, "", "−0.5"),
-        (0.0, "W", "0 W"),
-        (1e-9, "", "1e−09"),
-        (math.nan, "s", "NaN"),
-        (-math.inf, "", "−∞"),
-        (None, "s", ""),
-    ],
-)
-def test_numbers_read_like_a_person_writes_them(value: float | None, unit: str, text: str) -> None:
-    assert number(value, unit) == text
 
 
 @pytest.mark.parametrize(
@@ -140,3 +119,25 @@ def test_an_unknown_metric_is_answered_with_the_nearest() -> None:
     assert "'los'" in str(error)
     assert error.hint == "did you mean 'loss'?"
     assert unknown_metric("x", ["loss", "accuracy"]).hint == "they have loss, accuracy"
+
+
+SPREAD = (0.0, 0.5, 0.1, 0.4, 0.2, 0.3, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([0.5], "0.5"),
+        ([0.4, 0.6], "0.5 (0.4 to 0.6)"),
+        ([0.4, 0.5, 0.9], "0.6 (0.4 to 0.9)"),
+        ([0.5, 0.5, 0.5], "0.5"),
+        ([0.5] * 7, "0.5 ± 0"),
+        ([10 + each for each in SPREAD], "10.25 ± 0.16"),
+        (SPREAD, "0.25 ± 0.16"),
+        ([0.0] * 6 + [0.7], "0.1 (0 … 0.3447)"),
+    ],
+)
+def test_few_values_are_told_by_their_range_and_an_interval_ends_where_the_quantity_does(
+    values: list[float], text: str
+) -> None:
+    assert estimate_text(estimate(values, bounds=(0.0, math.inf))) == text

@@ -56,7 +56,10 @@ def words(page: str) -> str:
 
 
 def drawn(page: str) -> list[str]:
-    return [unescape(each) for each in re.findall(r'<svg[^>]*aria-label="([^"]*)"', page)]
+    """Return the titles of the figures, each of which is there for wide screens and for phones."""
+    titles = re.findall(r'<div class="wide"[^>]*><svg[^>]*aria-label="([^"]*)"', page)
+    assert titles == re.findall(r'<div class="narrow"[^>]*><svg[^>]*aria-label="([^"]*)"', page)
+    return titles
 
 
 def memory(**changes: object) -> MemoryPrediction:
@@ -310,6 +313,7 @@ def test_each_page_is_one_file_with_its_figures_and_the_same_each_time(name: str
     assert page == PAGES[name]()
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
     assert drawn(page) == DRAWN[name]
+    assert page.count("<figcaption><span>") == len(DRAWN[name]), "every figure says what is seen"
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -50,7 +50,7 @@ def test_the_mean_of_repeats_counts_and_a_narrow_pass_is_told(tmp_path: Path) ->
     runs = repeats(tmp_path, "a", {"loss": [0.9, 1.1, 1.0]})
     found = check(runs, [Reference("loss", 1.0, upper_tolerance=0.05)]).findings[0]
     assert found.passed
-    assert found.why == "barely: its interval reaches beyond the tolerance"
+    assert found.why == "barely: one of its values lies beyond the tolerance"
 
 
 def test_a_miss_says_by_how_much_and_what_was_allowed(tmp_path: Path) -> None:

@@ -56,6 +56,18 @@ def test_every_method_stands_in_one_table_with_what_was_published(run: Run) -> N
     assert "Windows overlap." in text
 
 
+def test_of_many_metrics_each_has_a_row_and_each_method_a_column(run: Run) -> None:
+    values = {f"nnse_{week}wk": week / 100 for week in range(12)}
+    scores = [{"kind": kind, "name": kind, "values": values, "note": "weighted"} for kind in ("trivial", "model")]
+    data = json.dumps({**RESULTS, "scores": scores}).encode()
+    (run.folder / WORK / "results.json").write_bytes(data)
+    run.result.outputs["results.json"] = OutputFile(size_bytes=len(data), sha256=sha256(data))
+    text = report([run], supply=Supply()).markdown()
+    assert "| metric | trivial | model |" in text
+    assert r"| nnse\_11wk | 0.11 | 0.11 |" in text
+    assert "model: weighted" in text
+
+
 def test_a_figure_is_an_image_and_never_markup(run: Run) -> None:
     page = report([run], supply=Supply()).html()
     assert '<img alt="Map of scores" src="data:image/svg+xml;base64,' in page

@@ -66,6 +66,7 @@ def test_the_page_is_one_file_and_the_same_each_time(analysis: TraceAnalysis) ->
         "Operators under the roofline of NVIDIA H200",
     ):  # fmt: skip
         assert title in titles
+    assert page.count("<figcaption><span>") == page.count("<figcaption>"), "every figure says what is seen"
 
 
 def test_without_matplotlib_tables_say_it_all(analysis: TraceAnalysis, monkeypatch: pytest.MonkeyPatch) -> None:

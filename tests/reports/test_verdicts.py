@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from run_making import make_run, metric_document
+from run_making import make_run, metric_document, repeats
 
+from fairmile.reports.comparison import compare
+from fairmile.reports.figures import INK, PAPER, bars
 from fairmile.reports.page import report
 from fairmile.runs.record.run import Run
 
@@ -44,9 +46,39 @@ def test_runs_of_several_names_agree_too(tmp_path: Path) -> None:
     assert row["cells"][1]["verdict"] == data["leaderboard"]["places"][1]["verdict"]
 
 
+def test_a_comparison_alone_says_what_a_page_with_a_ranking_says(tmp_path: Path) -> None:
+    losses = {"a": [1.5, 1.6, 1.55], "b": [1.0, 1.1, 1.05], "c": [1.2, 1.32, 1.27], "d": [1.61, 1.69, 1.72]}
+    groups = {}
+    for name, values in losses.items():
+        metrics = [{"loss": metric_document(loss, better="lower")} for loss in values]
+        groups[name] = [
+            make_run(tmp_path, f"{name}-{at}", name=name, group=name, metrics=each) for at, each in enumerate(metrics)
+        ]
+    data = report([run for runs in groups.values() for run in runs]).to_dict()
+    assert data["comparison"]["rows"] == compare(groups).to_dict()["rows"]
+    assert data["leaderboard"]["places"][0]["label"] == "b", "the ranking compares with another group than the first"
+
+
+def test_few_repeats_are_points_and_many_have_whiskers(tmp_path: Path) -> None:
+    def drawn(count: int) -> tuple[str, str]:
+        values = [1.0 + at / 10 for at in range(count)]
+        groups = {
+            name: repeats(tmp_path / f"{name}{count}", name, {"loss": values, "elapsed_s": values})
+            for name in ("a", "b")
+        }
+        picture = bars(compare(groups, ["loss", "elapsed_s"]))
+        return picture.svg().decode(), picture.note
+
+    (few, few_note), (many, many_note) = drawn(3), drawn(7)
+    points = f"fill: {PAPER}; stroke: {INK}"
+    assert few.count(points) >= 12 and points not in many, "two groups, two metrics, three runs"
+    assert "points are single runs" in few_note and "confidence interval" not in few_note
+    assert "95 % confidence intervals" in many_note
+
+
 def test_a_page_of_few_repeats_shows_no_impossible_number(tmp_path: Path) -> None:
     made = report(swept(tmp_path))
-    assert "1.1 (1 and 1.2)" in made.markdown()
+    assert "1.1 (1 to 1.2)" in made.markdown()
     data = made.to_dict()
     estimates = [each for one in data["sweep"]["points"] for each in one["metrics"].values()]
     estimates += [cell["estimate"] for row in data["comparison"]["rows"] for cell in row["cells"]]

@@ -1,8 +1,10 @@
-"""Sizes and durations as people write them, turned into bytes and seconds and back."""
+"""Numbers, sizes and durations as people write them, and texts of sizes and durations turned back into numbers."""
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 from fairmile.base.errors import UsageError
 
@@ -130,3 +132,50 @@ def format_duration(s: float) -> str:
         if large == "d" or whole < (60 if large == "m" else 24):
             return f"{whole}{large} {part}{small}" if part else f"{whole}{large}"
     raise AssertionError("days have no upper bound")
+
+
+def format_number(value: float | None, unit: str = "", *, digits: int = 4) -> str:
+    """Return a number for people: sizes and durations in units that fit, others with some digits."""
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    if unit in ("bytes", "B"):
+        return format_size(round(value))
+    if unit == "s" and abs(value) >= 120:
+        return format_duration(value)
+    size, word = fitting_unit(abs(value), unit)
+    return f"{plain_number(value / size, digits)} {word}".strip()
+
+
+def format_value(value: Any) -> str:
+    """Return the value of a parameter as people write it."""
+    if isinstance(value, float):
+        return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.6g}")
+    return "none" if value is None else str(value)
+
+
+def plain_number(value: float, digits: int) -> str:
+    """Return a number without a unit, rounded to so many digits."""
+    if value == 0:
+        return "0"
+    if 1e-4 <= abs(value) < 10**6:
+        places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{value:,.{places}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    else:
+        text = f"{value:.{digits}g}"
+    return text.replace("-", "−")
+
+
+def fitting_unit(value: float, unit: str) -> tuple[float, str]:
+    """Return by what to divide numbers of that size, and the name of the unit then."""
+    if unit in ("bytes", "B"):
+        power = min(max(int(math.log2(value)) // 10, 0), 5) if value >= 1 else 0
+        return 1024.0**power, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
+    if unit == "s" and 0 < value < 0.1:
+        return (1e-3, "ms") if value >= 1e-4 else (1e-6, "µs")
+    if unit in ("J", "W") and value >= 1e4:
+        power = min(int(math.log10(value)) // 3, 4)
+        return 1000.0**power, ("", "k", "M", "G", "T")[power] + unit
+    return 1.0, unit

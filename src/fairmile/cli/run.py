@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_duration, format_size
+from fairmile.base.units import format_duration, format_number, format_size
 from fairmile.cli.job_options import job_options
 from fairmile.cli.notices import notifies
 from fairmile.cli.options import DRY_RUN, WAIT
@@ -254,11 +254,11 @@ def _print_run(out: Out, runs: Runs, run: Run) -> None:
     out.say(f"run {run.id}: {out.colour(str(run.state), _COLOURS.get(run.state, 'red'))}{took}")
     for name, metric in run.metrics.items():
         source = f"  (read from its {metric.source})" if metric.source else ""
-        out.say(f"  {name} {metric.value:.6g}{' ' + metric.unit if metric.unit else ''}{source}")
+        out.say(f"  {name} {format_number(metric.value, metric.unit)}{source}")
     for note in run.notes:
         out.say(f"  note: {note}")
     if run.energy_j is not None:
-        out.say(f"  energy {run.energy_j:.4g} J")
+        out.say(f"  energy {format_number(run.energy_j, 'J')}")
     why = runs.explain(run)
     if why is not None:
         out.say(f"  {run.reason or why.what}" + (f": {why.line}" if why.line else ""))

@@ -11,14 +11,13 @@ from typing import Any
 
 import click
 
-from fairmile.base.units import format_duration, format_size
+from fairmile.base.units import format_duration, format_number, format_size, format_value
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.runs.prediction import amount_text, quantity_name
 from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.values import Value
 from fairmile.runs.results import Projection, RunDetails, RunOutput
 from fairmile.workspace import Workspace
 
@@ -254,9 +253,9 @@ def print_rows(out: Out, rows: Sequence[RunRow]) -> None:
     names = _varying(rows)
     for row in rows:
         took = format_duration(row.elapsed_s) if row.elapsed_s is not None else ""
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in list(row.metrics.items())[:_METRICS])
+        metrics = ", ".join(f"{name} {format_number(value)}" for name, value in list(row.metrics.items())[:_METRICS])
         state = out.colour(str(row.state), _COLOURS.get(row.state, "red"))
-        params = [_value_text(row.params.get(name, "")) for name in names]
+        params = [format_value(row.params.get(name, "")) for name in names]
         cells.append([row.id, state, _date(row.created), took, row.system, *params, metrics or row.reason])
     out.table(["run", "state", "started", "took", "on", *names, "metrics"], cells, shrink=[*names, "metrics"])
 
@@ -267,10 +266,6 @@ def _varying(rows: Sequence[RunRow]) -> list[str]:
     return [name for name in names if len({str(row.params.get(name)) for row in rows if name in row.params}) > 1][
         :_PARAMETERS
     ]
-
-
-def _value_text(value: Value) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _date(time_s: float) -> str:
@@ -343,7 +338,7 @@ def _print_run(out: Out, details: RunDetails) -> None:
         pairs.append(("output", f"{name} {format_size(made.size_bytes)} sha256 {made.sha256[:12]}"))
     for part in run.energy.parts:
         how = f"{part['method']} ({part['source']}, {part['error']})"
-        pairs.append(("energy", f"{part['joules']:.5g} J of {part['scope']}, {how}"))
+        pairs.append(("energy", f"{format_number(part['joules'], 'J')} of {part['scope']}, {how}"))
     pairs += footprint.sentences() if footprint is not None else []
     if run.result is not None and run.energy_j is None:
         missing = run.energy.missing
@@ -356,8 +351,11 @@ def _print_run(out: Out, details: RunDetails) -> None:
         pairs.append(("reason", run.reason))
     pairs += [("note", note) for note in run.notes]
     out.items(pairs)
-    metrics = [[n, f"{m.value:.6g}", f"{m.best:.6g}", m.count, m.unit, m.better] for n, m in run.metrics.items()]
-    out.table(["metric", "last", "best", "values", "unit", "better"], metrics)
+    metrics = [
+        [name, format_number(each.value, each.unit), format_number(each.best, each.unit), each.count, each.better]
+        for name, each in run.metrics.items()
+    ]
+    out.table(["metric", "last", "best", "values", "better"], metrics)
     spans = [
         [name, each["count"], *(format_duration(each[key]) for key in ("total_s", "mean_s", "p95_s"))]
         for name, each in run.spans.items()

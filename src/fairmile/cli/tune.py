@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fairmile.base.units import format_duration
+from fairmile.base.units import format_duration, format_number, format_value
 from fairmile.cli.job_options import job_options
 from fairmile.cli.notices import notifies
 from fairmile.cli.options import DRY_RUN, WAIT
@@ -233,23 +233,24 @@ def _print_status(out: Out, workspace: Workspace, status: StudyStatus) -> None:
     study, best = status.study, status.best
     metrics = [each["metric"] for each in status.objectives]
     names = list(study.study.distributions)
+    units = _units(workspace, best[0], metrics) if best else [""] * len(metrics)
     states = Counter(each.state for each in status)
     shown = ", ".join(out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items())
     out.line(f"study {study.id}: {shown or 'no trial yet'}; {status.spent['node_hours']:.3g} node-hours")
     rows = []
     for each in best[:_SHOWN]:
-        values = [f"{value:.6g}" for value in each.values]
+        values = [format_number(value, unit) for value, unit in zip(each.values, units, strict=True)]
         step = [] if len(metrics) > 1 else [f"{each.step:g}" if each.step is not None else ""]
-        params = (_value_text(each.params.get(name, "")) for name in names)
+        params = (format_value(each.params.get(name, "")) for name in names)
         rows.append([each.number, *values, *step, *params, each.run])
     out.table(["best trial", *metrics, *(["step"] if len(metrics) == 1 else []), *names, "run"], rows)
     if any(each.state != "done" for each in status) or len(status) > len(best):
-        out.table(["trial", "state", *metrics, *names, "run"], _rows(status, names, len(metrics), out))
+        out.table(["trial", "state", *metrics, *names, "run"], _rows(status, names, units, out))
         if len(status) > _SHOWN:
             out.hint(f"{len(status) - _SHOWN:,} earlier trials: --json lists all")
     _print_failures(out, workspace, status)
     for row in workspace.studies.hindsight(study):
-        stopped = f"stopped {row['stopped']} of {row['trials']} trials early, {row['rightly']} of them correctly"
+        stopped = f"stopped {row['stopped']} of {row['trials']} trials early, {row['correctly']} of them correctly"
         out.line(f"{row['method']} would have {stopped}, and saved {row['steps saved']:g} of {row['steps']:g} steps")
     if best:
         out.hint(f"`fairmile report {study.id}` plots it; `fairmile rerun {best[0].run}` repeats the best trial")
@@ -266,15 +267,18 @@ def _print_failures(out: Out, workspace: Workspace, status: StudyStatus) -> None
     )
 
 
-def _rows(trials: Sequence[TrialRecord], names: Sequence[str], objectives: int, out: Out) -> list[list[Any]]:
+def _units(workspace: Workspace, trial: TrialRecord, metrics: Sequence[str]) -> list[str]:
+    """Return the unit of each metric, by the run of a trial that has them."""
+    known = workspace.ledger.get(trial.run).metrics if trial.run else {}
+    return [known[name].unit if name in known else "" for name in metrics]
+
+
+def _rows(trials: Sequence[TrialRecord], names: Sequence[str], units: Sequence[str], out: Out) -> list[list[Any]]:
     rows = []
     for each in trials[-_SHOWN:]:
-        values = [f"{value:.6g}" for value in each.values] + [""] * (objectives - len(each.values))
+        values = [format_number(value, unit) for value, unit in zip(each.values, units, strict=False)]
+        values += [""] * (len(units) - len(values))
         state = out.colour(each.state, _COLOURS.get(each.state, "red"))
-        params = (_value_text(each.params.get(name, "")) for name in names)
+        params = (format_value(each.params.get(name, "")) for name in names)
         rows.append([each.number, state, *values, *params, each.run])
     return rows
-
-
-def _value_text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

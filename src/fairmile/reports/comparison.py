@@ -11,6 +11,7 @@ from typing import Any, cast
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result
+from fairmile.base.units import format_value
 from fairmile.meter.lines import number_text
 from fairmile.reports.differences import Difference, differences, inner_differences
 from fairmile.reports.inference import CONFIDENCE, Effect, Estimate
@@ -26,7 +27,6 @@ from fairmile.reports.measures import (
     percent,
     title,
     unknown_metric,
-    value_text,
 )
 from fairmile.reports.shapes import ComparisonDict
 from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, pair_of, settle, shared_noise
@@ -71,7 +71,7 @@ class Comparison(Result):
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows: a row for each metric and group; of one group alone nothing is judged."""
-        columns = ["metric", "group", "runs", f"mean ± {self.confidence * 100:g} %", "sd"]
+        columns = ["metric", "group", "runs", self._mean_column, "sd"]
         columns += ["verdict", "vs first", "why"] if len(self.groups) > 1 else ["why"]
         rows = []
         for row in self.rows:
@@ -86,6 +86,15 @@ class Comparison(Result):
         if not any(row[-1] for row in rows):
             return columns[:-1], [row[:-1] for row in rows]
         return columns, rows
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether any mean has a confidence interval: few repeats have none."""
+        return any(cell.estimate and cell.estimate.low is not None for row in self.rows for cell in row.cells)
+
+    @property
+    def _mean_column(self) -> str:
+        return f"mean ± {self.confidence * 100:g} %" if self.has_intervals else "mean (lowest to highest)"
 
     def to_dict(self) -> ComparisonDict:
         document: dict[str, Any] = json_value(asdict(replace(self, chances={})))
@@ -155,14 +164,17 @@ def compare(
         raise unknown_metric(missing[0], known)
     rows = [_row(name, counting, confidence) for name in metrics or known]
     judgements = {pair: each for row in rows for pair, each in row.judgements.items()}
-    settled = settle(judgements, also or {}, confidence=confidence)
+    # A ranking of the same groups stands on their page: with it or without, a pair has the same verdict.
+    ranking = next((row.to_best for row in rows if row.better), {})
+    beside = {**(also or {}), **chances(ranking)}
+    settled = settle(judgements, beside, confidence=confidence)
     return Comparison(
         groups={name: tuple(run.id for run in runs) for name, runs in counting.items()},
         rows=tuple(row.judged(settled) for row in rows),
         differences=tuple(differences({name: runs for name, runs in counting.items() if runs})),
         notes=tuple(_notes(groups, counting)),
         confidence=confidence,
-        chances=chances(judgements),
+        chances=chances({**ranking, **judgements}),
     )
 
 
@@ -206,10 +218,11 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     # A parameter tells runs apart when it has several values, or when only some of them have it.
     varying = {key for key, values in known_values.items() if len(values) > 1 or given[key] < of_name[key[0]]}
     names = [run.name for run in runs]
+    settings = [_with_params(run, varying, with_name=len(of_name) > 1) for run in runs]
     for tried in (
-        [_with_params(run, varying) for run in runs],
-        [f"{_with_params(run, varying)} on {run.system}" for run in runs],
-        [f"{_with_params(run, varying)} ({run.group or run.id})" for run in runs],
+        settings,
+        [f"{text} on {run.system}" for text, run in zip(settings, runs, strict=True)],
+        [f"{text} ({run.group or run.id})" for text, run in zip(settings, runs, strict=True)],
     ):
         seen = Counter(names)
         names = [new if seen[old] > 1 else old for old, new in zip(names, tried, strict=True)]
@@ -217,9 +230,10 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     return [f"{name} {at}" if seen[name] > 1 else name for at, name in enumerate(names, 1)]
 
 
-def _with_params(run: Run, varying: set[tuple[str, str]]) -> str:
-    settings = [f"{name}={value_text(value)}" for name, value in run.params.items() if (run.name, name) in varying]
-    return " ".join([run.name, *settings])
+def _with_params(run: Run, varying: set[tuple[str, str]], *, with_name: bool) -> str:
+    """Return the parameters that tell a run from others of its name, with that name where there are others."""
+    settings = [f"{name}={format_value(value)}" for name, value in run.params.items() if (run.name, name) in varying]
+    return " ".join([run.name, *settings] if with_name or not settings else settings)
 
 
 def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) -> _MetricRow:
@@ -240,32 +254,37 @@ def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) ->
         cells.append(replace(cell, why=_trouble(cell, len(measured[name]), len(present))))
     cells[0] = replace(cells[0], why=cells[0].why or trouble)
     everything = [value for present in values.values() for value in present]
-    row = _MetricRow(metric, first.unit, better, tuple(cells), {}, [None] * len(cells))
+    row = _MetricRow(metric, first.unit, better, tuple(cells), {}, [None] * len(cells), {})
     noise = shared_noise(
         [run for runs in groups.values() for run in runs], [cell.estimate for cell in cells if cell.estimate]
     )
-    for at, (name, cell) in enumerate(zip(groups, cells, strict=True)):
+    is_positive = bounds_of(metric, first.unit, everything)[0] == 0
+
+    def judged(base: str, one: Estimate, other: str, two: Estimate) -> tuple[Pair, Judgement]:
+        pair = pair_of(metric, *([run.id for run in groups[each]] for each in (base, other)))
+        tolerance = first.tolerance
+        return pair, judge(
+            (base, one), (other, two), better=better, tolerance=tolerance, noise=noise, is_positive=is_positive
+        )
+
+    for at, cell in enumerate(cells):
         base = cells[0]
         reason = trouble or (f"{base.group}: {base.why}" if base.why else cell.why)
         if at == 0 or reason or base.estimate is None or cell.estimate is None:
             cells[at] = cell if at == 0 else replace(cell, verdict=Verdict.NOT_COMPARABLE, why=reason)
             continue
-        ids = [[run.id for run in groups[each]] for each in (base.group, name)]
-        row.pairs[at] = pair_of(metric, *ids)
-        row.judgements[pair_of(metric, *ids)] = judge(
-            (base.group, base.estimate),
-            (name, cell.estimate),
-            better=better,
-            tolerance=first.tolerance,
-            noise=noise,
-            is_positive=bounds_of(metric, first.unit, everything)[0] == 0,
-        )
+        pair, judgement = judged(base.group, base.estimate, cell.group, cell.estimate)
+        row.pairs[at], row.judgements[pair] = pair, judgement
+    known = {cell.group: cell.estimate for cell in cells if cell.estimate and not cell.estimate.not_finite}
+    if better and not trouble and known:
+        best = (max if better == "higher" else min)(known, key=lambda group: known[group].mean)
+        row.to_best.update(judged(best, known[best], name, each) for name, each in known.items() if name != best)
     return replace(row, cells=tuple(cells))
 
 
 @dataclass(frozen=True)
 class _MetricRow:
-    """A row whose verdicts are not settled yet; `pairs` has the comparison of each cell."""
+    """A row whose verdicts are not settled yet; `pairs` has that of each cell, `to_best` those of a ranking."""
 
     metric: str
     unit: str
@@ -273,6 +292,7 @@ class _MetricRow:
     cells: tuple[Cell, ...]
     judgements: dict[Pair, Judgement]
     pairs: list[Pair | None]
+    to_best: dict[Pair, Judgement]
 
     def judged(self, settled: Mapping[Pair, Judgement]) -> MetricRow:
         cells = [

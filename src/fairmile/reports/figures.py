@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from fairmile.base.errors import MissingExtra, NotFound
 from fairmile.reports.comparison import Comparison, MetricRow
 from fairmile.reports.curves import MOST_POINTS, Curve, Timeline, curves, epochs, merged, over_epochs, thinned, timeline
+from fairmile.reports.inference import has_interval
 from fairmile.reports.leaderboard import Histogram
 from fairmile.reports.leaderboard import histogram as count_in_bins
 from fairmile.reports.measures import estimate_of, measures, title, unit_of
@@ -43,11 +44,13 @@ _WIDTH = 7.0  # inches; 700 pixels on the web
 PAPER_WIDTH_MM = 178.0  # across two columns of a paper; one column is about 85 mm
 _MM = 1 / 25.4  # inches
 _PAPER_LETTERS = 7.5  # points, as journals ask for
+_NARROW_WIDTH = 3.5  # inches, on a phone
 _PAPER_DOTS = 300
 FigureForm = Literal["svg", "png", "pdf"]
 _MOST_LINES = 8
 _MOST_BESIDE = 4
 _LEGEND_LETTERS = 88  # that fit beside each other below a figure
+_LEGEND_LINE = 0.17  # inches
 _MOST_LABEL = 48
 MEASURED_AS = {"memory_bytes": "max_rss_bytes"}
 _STYLE: dict[str, Any] = {
@@ -85,6 +88,7 @@ _STYLE: dict[str, Any] = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
 }
+_SMALL_LETTERS = {"font.size": _PAPER_LETTERS, "axes.titlesize": _PAPER_LETTERS + 0.5}
 # Without them the same figure would have other bytes each time.
 _METADATA: dict[FigureForm, dict[str, None]] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
@@ -113,9 +117,9 @@ class Picture:
         """Return the figure as PNG."""
         return self._rendered("png", _WIDTH, {}, dpi=dots_per_inch)[0]
 
-    def readable(self) -> tuple[bytes, list[Series]]:
-        """Return the figure as SVG for a page, and the points that a pointer can read in it."""
-        return self._rendered("svg", _WIDTH, {})
+    def readable(self, *, narrow: bool = False) -> tuple[bytes, list[Series]]:
+        """Return the figure as SVG for a page, wide or for a phone, and the points that a pointer can read in it."""
+        return self._rendered("svg", _NARROW_WIDTH, _SMALL_LETTERS) if narrow else self._rendered("svg", _WIDTH, {})
 
     def _repr_svg_(self) -> str:
         return self.svg().decode()
@@ -125,8 +129,7 @@ class Picture:
 
         SVG and PDF are vectors; PNG has 300 dots per inch.
         """
-        style = {"font.size": _PAPER_LETTERS, "axes.titlesize": _PAPER_LETTERS + 0.5, "svg.fonttype": "path"}
-        return self._rendered(form, width_mm * _MM, style, dpi=_PAPER_DOTS)[0]
+        return self._rendered(form, width_mm * _MM, {**_SMALL_LETTERS, "svg.fonttype": "path"}, dpi=_PAPER_DOTS)[0]
 
     def _rendered(
         self, form: FigureForm, width: float, style: Mapping[str, Any], **options: Any
@@ -191,14 +194,20 @@ def group_colours(groups: Iterable[str]) -> dict[str, str]:
     return {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(groups)}
 
 
-def bands(groups: Mapping[str, Sequence[Run]], metric: str, colours: Mapping[str, str] | None = None) -> Picture:
-    """Draw a metric over steps: for each group the mean of its repeats and the band of its confidence interval."""
+def bands(
+    groups: Mapping[str, Sequence[Run]], metric: str, colours: Mapping[str, str] | None = None, *, ranked: bool = False
+) -> Picture:
+    """Draw a metric over steps: for each group the mean of its repeats, and as a band its interval or its range.
+
+    `ranked` says that the groups come in the order of the best.
+    """
     shown, left_out = _first_curves(groups, metric)
     if not any(len(curve.xs) > 1 for each in shown.values() for curve in each):
         raise NotFound(f"none of these runs logged {metric!r} more than once")
     crowded = len(shown) > _MOST_BESIDE  # then a legend among the curves would hide them
     unit = _unit(groups, metric)
-    repeated = any(len(each) > 1 for each in shown.values())
+    most = max(map(len, shown.values()))
+    repeated = most > 1
     chosen = colours or group_colours(shown)
 
     def draw(figure: Figure) -> None:
@@ -215,10 +224,12 @@ def bands(groups: Mapping[str, Sequence[Run]], metric: str, colours: Mapping[str
 
     note = "One line for each run."
     if repeated:
-        note = "Mean over the repeats (their number in brackets) and its 95 % confidence interval; of two, both values."
+        spans = "its 95 % confidence interval" if has_interval(most) else "the lowest and highest value"
+        note = f"Lines are means over the repeats (their number in brackets), bands {spans}."
+    if left_out:
+        note += f" The first {len(shown)} of {len(shown) + left_out} are shown" + (", the best." if ranked else ".")
     if broken := sum(curve.not_finite for each in shown.values() for curve in each):
         note += f" Not shown: {broken} that {'is' if broken == 1 else 'are'} NaN or infinite."
-    note += more_note(left_out)
     height = 3.1 + (0.2 * math.ceil(len(shown) / 2) if crowded else 0)
     return Picture(f"band-{file_word(metric)}", f"{title(metric)} over steps", draw, height, note)
 
@@ -288,7 +299,9 @@ def bars(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Pi
         handles = [_patch(chosen[name], label) for name, label in zip(groups, labels, strict=True)]
         legend_below(figure, handles=handles, most=beside)
 
-    note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals; of two runs, both."
+    note = "Bars are means; points are single runs."
+    if comparison.has_intervals:
+        note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals."
     height = 2.1 * lines + 0.3 * math.ceil(len(groups) / beside)
     return Picture("comparison", "Groups side by side", draw, height, note)
 
@@ -311,8 +324,28 @@ def logarithmic(axes: Axes, side: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def width_share(figure: Figure) -> float:
+    """Return how wide a figure is, as a part of the width on a page."""
+    return float(figure.get_figwidth()) / _WIDTH
+
+
 def legend_below(figure: Figure, *, handles: Sequence[Any] = (), most: int = 5) -> None:
     """Put a legend below a figure, in as many columns as its names have room for, so that none is cut off."""
+    _put_legend(figure, "outside lower left", handles, most)
+
+
+def legend_above(figure: Figure, *, handles: Sequence[Any] = (), most: int = 5, **look: Any) -> None:
+    """Put a legend above a figure, as `legend_below` does below."""
+    _put_legend(figure, "outside upper left", handles, most, **look)
+
+
+def _put_legend(
+    figure: Figure,
+    place: Literal["outside lower left", "outside upper left"],
+    handles: Sequence[Any],
+    most: int,
+    **look: Any,
+) -> None:
     if not handles:
         named = {
             label: handle
@@ -322,11 +355,13 @@ def legend_below(figure: Figure, *, handles: Sequence[Any] = (), most: int = 5) 
         handles = list(named.values())
     if not handles:
         return
-    letters = _LEGEND_LETTERS * figure.get_figwidth() / _WIDTH
     longest = max(len(str(each.get_label())) for each in handles)
-    figure.legend(
-        handles=list(handles), loc="outside lower left", ncols=max(1, min(most, int(letters / (longest + 6))))
-    )
+    share = width_share(figure)
+    wide, columns = (max(1, min(most, int(_LEGEND_LETTERS * each / (longest + 6)))) for each in (1.0, share))
+    # A narrow figure has more lines of names, which take no room from what is drawn.
+    lines = math.ceil(len(handles) / columns) - math.ceil(len(handles) / wide)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * max(0, lines))
+    figure.legend(handles=list(handles), loc=place, ncols=columns, **look)
 
 
 def short_number(value: float, digits: int = 3) -> str:
@@ -487,10 +522,13 @@ def _draw_bars(panel: Axes, row: MetricRow, colours: Mapping[str, str]) -> None:
             panel.text(at, 0, "–", ha="center", va="bottom")
             continue
         panel.bar(at, cell.estimate.mean / size, color=colours[cell.group], width=0.72, alpha=0.9)
-        if (ends := cell.estimate.ends) is not None:
-            mean = cell.estimate.mean
-            reach = [[(mean - ends[0]) / size], [(ends[1] - mean) / size]]
+        mean, low, high = cell.estimate.mean, cell.estimate.low, cell.estimate.high
+        if low is not None and high is not None:
+            reach = [[(mean - low) / size], [(high - mean) / size]]
             panel.errorbar(at, mean / size, yerr=reach, color=INK, capsize=4, linewidth=1.2)
+        elif len(cell.estimate.values) > 1:  # too few for an interval: each run is a point
+            ys = [value / size for value in cell.estimate.values]
+            panel.plot([at] * len(ys), ys, "o", color=INK, markerfacecolor=PAPER, markersize=4, linestyle="none")
     panel.set_xticks([])
     panel.set_xlim(-0.7, len(row.cells) - 0.3)
     panel.grid(False, axis="x")

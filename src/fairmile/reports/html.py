@@ -27,6 +27,7 @@ from fairmile.reports.blocks import (
     clean,
 )
 from fairmile.reports.figures import COLOURS, GRID, INK, MUTED, PAPER, SHADES, Picture
+from fairmile.reports.readings import Series
 
 _VARIABLES = (
     {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
@@ -35,6 +36,7 @@ _VARIABLES = (
 )
 _COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
 _DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<defs>\s*</defs>", re.DOTALL)
+_LONG = 70  # letters; a table with a longer text is read on a phone line by line
 _SHORT = 20  # letters; a text up to here is not broken into lines
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
@@ -131,14 +133,21 @@ class _Writing:
         self._figures += 1
         picture = image.picture
         svg, series = picture.readable()
+        views = _view("wide", svg, series, f"f{self._figures}", picture.title)
+        views += _view("narrow", *picture.readable(narrow=True), f"n{self._figures}", picture.title)
         name = _text(picture.name)
         address = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
         note = f"<span>{_text(picture.note)}</span> " if picture.note else ""
-        read = f' data-read="{escape(json.dumps(series, separators=(",", ":")), quote=True)}"' if series else ""
         return (
-            f"<figure{read}><h3>{_text(picture.title)}</h3>\n{inline_svg(svg, f'f{self._figures}', picture.title)}\n"
+            f"<figure><h3>{_text(picture.title)}</h3>\n{views}"
             f'<figcaption>{note}<a download="{name}.svg" href="{address}">SVG</a></figcaption></figure>'
         )
+
+
+def _view(kind: str, svg: bytes, series: Sequence[Series], prefix: str, label: str) -> str:
+    """Return a figure for screens of one kind; the style of the page shows one of the two."""
+    read = f' data-read="{escape(json.dumps(series, separators=(",", ":")), quote=True)}"' if series else ""
+    return f'<div class="{kind}"{read}>{inline_svg(svg, prefix, label)}</div>\n'
 
 
 def _title(title: Title) -> str:
@@ -160,18 +169,23 @@ def _table(table: Table) -> str:
     def side(column: str) -> str:
         return ' class="number"' if column in table.numbers else ""
 
+    # On a phone long texts stand below each other, each with the name of its column.
+    is_prose = any(len(cell.text) > _LONG and not cell.code for row in table.rows for cell in row)
+
     head = "".join(
-        f'<th scope="col"{side(column)}><button type="button">{_text(column)}</button></th>' for column in table.columns
+        f'<th scope="col"{side(column)}><button type="button">{_breakable(column)}</button></th>'
+        for column in table.columns
     )
     rows = "".join(
-        "<tr>" + "".join(_cell(cell, column in table.numbers) for cell, column in zip(row, table.columns, strict=True))
-        + "</tr>\n"
+        "<tr>" + "".join(_cell(cell, column in table.numbers, column if is_prose else "")
+                         for cell, column in zip(row, table.columns, strict=True)) + "</tr>\n"
         for row in table.rows
     )  # fmt: skip
-    return f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>'
+    kind = ' class="prose"' if is_prose else ""
+    return f'<div class="scroll"><table{kind}>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>'
 
 
-def _cell(cell: Cell, is_number: bool) -> str:
+def _cell(cell: Cell, is_number: bool, name: str) -> str:
     classes = " ".join(
         filter(
             None,
@@ -183,8 +197,14 @@ def _cell(cell: Cell, is_number: bool) -> str:
     )
     named = f' class="{classes}"' if classes else ""
     order = f' data-sort="{cell.sort:.17g}"' if cell.sort is not None else ""
+    labelled = f' data-name="{_text(name)}"' if name and cell.text else ""
     text = f"<code>{_text(cell.text)}</code>" if cell.code else _text(cell.text)
-    return f"<td{named}{order}>{text}</td>"
+    return f"<td{named}{order}{labelled}>{text}</td>"
+
+
+def _breakable(name: str) -> str:
+    """Return a name that may go on in the next line after each underscore."""
+    return _text(name).replace("_", "_<wbr>")
 
 
 def _text(text: str) -> str:

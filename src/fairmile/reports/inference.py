@@ -11,8 +11,7 @@ from fairmile.base.errors import UsageError
 
 CONFIDENCE = 0.95
 ANY = (-math.inf, math.inf)  # bounds of a quantity that has none
-_FEWEST = 3  # values that have an interval: two would reach thirteen times as far as they differ
-_FEWEST_DEGREES = 2.0  # of freedom behind the interval of a difference, for the same reason
+_FEWEST_DEGREES = 2.0  # of freedom behind the interval of a difference; fewer say next to nothing of it
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,9 @@ class Estimate:
     """What some values say about the mean behind them.
 
     `low` and `high` are the confidence interval of the mean within the bounds of the quantity: no time is negative, no
-    accuracy above 1. One or two values have none, two only their `least` and `largest`; one has no `sd`. `not_finite`
-    counts values that are NaN or infinite; they are in no number here, so whoever shows the mean says how many.
+    accuracy above 1. Few values have none, as it could be wider than the values themselves: at 95 % that is fewer than
+    seven. These are kept in `values`. One value has no `sd`. `not_finite` counts values that are NaN or infinite; they
+    are in no number here, so whoever shows the mean says how many.
     """
 
     mean: float
@@ -33,6 +33,7 @@ class Estimate:
     not_finite: int = 0
     least: float | None = None
     largest: float | None = None
+    values: tuple[float, ...] = ()
 
     @property
     def half_width(self) -> float | None:
@@ -44,7 +45,7 @@ class Estimate:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The interval, or of two values both; None where one value says nothing of others."""
+        """The interval, or of few values the least and the largest; None where one value says nothing of others."""
         if self.low is not None and self.high is not None:
             return self.low, self.high
         return (
@@ -99,13 +100,23 @@ def estimate(values: Sequence[float], *, confidence: float = CONFIDENCE, bounds:
         return Estimate(math.nan, None, None, None, 0, confidence, left_out)
     mean = _mean(finite)
     if len(finite) == 1:
-        return Estimate(mean, None, None, None, 1, confidence, left_out, mean, mean)
+        return Estimate(mean, None, None, None, 1, confidence, left_out, mean, mean, tuple(finite))
     sd, ends = _sd(finite, mean), (min(finite), max(finite))
-    if len(finite) < _FEWEST:
-        return Estimate(mean, sd, None, None, len(finite), confidence, left_out, *ends)
+    if not has_interval(len(finite), confidence):
+        return Estimate(mean, sd, None, None, len(finite), confidence, left_out, *ends, tuple(finite))
     half = t_quantile((1 + confidence) / 2, len(finite) - 1) * sd / math.sqrt(len(finite))
     low, high = max(mean - half, min(bounds[0], mean)), min(mean + half, max(bounds[1], mean))
     return Estimate(mean, sd, low, high, len(finite), confidence, left_out, *ends)
+
+
+def has_interval(count: int, confidence: float = CONFIDENCE) -> bool:
+    """Tell whether so many values have an interval: one that is never wider than the values themselves."""
+    if count < 2:
+        return False
+    # The spread is largest where one half of the values lies at one end and the rest at the other.
+    half = count // 2
+    largest_sd = math.sqrt(half * (count - half) / (count * (count - 1)))
+    return 2 * t_quantile((1 + confidence) / 2, count - 1) * largest_sd / math.sqrt(count) <= 1
 
 
 def effect(first: Estimate, second: Estimate, *, noise: Noise | None = None, is_positive: bool = False) -> Effect:

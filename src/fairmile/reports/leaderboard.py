@@ -10,6 +10,7 @@ from typing import Any, cast
 from fairmile.base.errors import NotFound, RunFailed, UsageError
 from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result
+from fairmile.base.units import format_number
 from fairmile.reports.comparison import group_runs, json_value
 from fairmile.reports.inference import Estimate
 from fairmile.reports.measures import (
@@ -19,7 +20,6 @@ from fairmile.reports.measures import (
     estimate_text,
     known_names,
     measures,
-    number,
     title,
     unknown_metric,
 )
@@ -73,14 +73,17 @@ class Leaderboard(Result):
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows, the best first; of single runs without what needs repeats."""
+        several_systems = len({each.system for each in self.places}) > 1
         rows = []
         for each in self.places:
             mean = estimate_text(each.estimate, self.unit)
-            repeats = [str(len(each.runs)), number(each.best, self.unit)] if self.has_repeats else []
+            repeats = [str(len(each.runs)), format_number(each.best, self.unit)] if self.has_repeats else []
             verdict = [each.verdict or ""] if self.has_repeats else []
-            rows.append([str(each.rank), each.label, mean, *repeats, each.system, *verdict])
+            system = [each.system] if several_systems else []
+            rows.append([str(each.rank), each.label, mean, *repeats, *system, *verdict])
         repeated = (["runs", "best"], ["vs first"]) if self.has_repeats else ([], [])
-        return ["rank", "what", title(self.metric), *repeated[0], "system", *repeated[1]], rows
+        systems = ["system"] if several_systems else []
+        return ["rank", "what", title(self.metric), *repeated[0], *systems, *repeated[1]], rows
 
     def to_dict(self) -> LeaderboardDict:
         document: dict[str, Any] = json_value(asdict(replace(self, chances={})))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fairmile.base.errors import NotFound
-from fairmile.base.units import format_size
+from fairmile.base.units import format_number, format_size
 from fairmile.meter.energy import energies, energy_by_span, total
 from fairmile.meter.footprint import Supply
 from fairmile.meter.lines import Log
@@ -36,7 +36,7 @@ from fairmile.reports.blocks import (
 )
 from fairmile.reports.differences import hardware_lines, storage_lines
 from fairmile.reports.figures import MEASURED_AS, Picture
-from fairmile.reports.measures import Measure, between, measures, number, percent, title, unit_of
+from fairmile.reports.measures import Measure, between, measures, percent, title, unit_of
 from fairmile.reports.results import output_blocks, result_blocks, results_of
 from fairmile.runs.record.layout import OUTPUT
 from fairmile.runs.record.record import GitState
@@ -128,24 +128,26 @@ def _about(run: Run) -> str:
 def _tiles(run: Run) -> Iterator[Tile]:
     known, usage = measures(run), run.usage
     for name, metric in list(run.metrics.items())[:2]:
-        best = f"best {number(metric.best, metric.unit)}" if metric.better and metric.best != metric.value else ""
-        yield Tile(f"{name} {_ARROWS.get(metric.better, '')}".strip(), number(metric.value, metric.unit), best)
+        best = (
+            f"best {format_number(metric.best, metric.unit)}" if metric.better and metric.best != metric.value else ""
+        )
+        yield Tile(f"{name} {_ARROWS.get(metric.better, '')}".strip(), format_number(metric.value, metric.unit), best)
     for name in ("elapsed_s", "energy_j", "max_rss_bytes"):
         if name in known:
-            yield Tile(title(name), number(known[name].value, known[name].unit), _tile_note(run, name))
+            yield Tile(title(name), format_number(known[name].value, known[name].unit), _tile_note(run, name))
         elif name == "energy_j" and run.state.is_end:
             yield Tile("energy", "–", "not measured")
     if usage.get("cpu_s") is not None:
         share = f"{usage['cpu_s'] / run.elapsed_s:.1f} cores on average" if run.elapsed_s else ""
-        yield Tile("CPU time", number(usage["cpu_s"], "s"), share)
+        yield Tile("CPU time", format_number(usage["cpu_s"], "s"), share)
 
 
 def _tile_note(run: Run, name: str) -> str:
     prediction = run.prediction.get(next((key for key, own in MEASURED_AS.items() if own == name), name))
     if prediction:
-        return f"predicted {number(float(prediction['value']), unit_of(name))}"
+        return f"predicted {format_number(float(prediction['value']), unit_of(name))}"
     if name == "energy_j" and run.elapsed_s:
-        return f"{number((run.energy_j or 0) / run.elapsed_s, 'W', digits=3)} on average"
+        return f"{format_number((run.energy_j or 0) / run.elapsed_s, 'W', digits=3)} on average"
     return ""
 
 
@@ -176,7 +178,9 @@ def _metrics(run: Run) -> Iterator[Block]:
     rows: list[Row] = []
     for name, each in run.metrics.items():
         values = (each.value, each.best, each.first, each.mean, each.min, each.max)
-        cells = [Cell(number(value, each.unit), sort=value if math.isfinite(value) else None) for value in values]
+        cells = [
+            Cell(format_number(value, each.unit), sort=value if math.isfinite(value) else None) for value in values
+        ]
         cells[1] = cells[1] if each.better else Cell("")
         better = {"lower": "↓ lower", "higher": "↑ higher"}.get(each.better, "")
         rows.append([name, *cells, Cell(f"{each.count:,}", sort=each.count), better])
@@ -194,11 +198,11 @@ def _phases(run: Run, log: Log) -> Iterator[Block]:
     whole = run.elapsed_s or 0.0
     for name, each in run.spans.items():
         times = [each.get(key) for key in ("total_s", "mean_s", "p50_s", "p95_s", "max_s")]
-        cells = [Cell("" if value is None else number(value, "s"), sort=value) for value in times]
+        cells = [Cell("" if value is None else format_number(value, "s"), sort=value) for value in times]
         total_s = each.get("total_s") or 0.0
         share = Cell(percent(total_s / whole, signed=False) if whole else "", sort=total_s)
         used = energy.get(name)
-        joules = Cell("" if used is None else number(used, "J"), sort=used)
+        joules = Cell("" if used is None else format_number(used, "J"), sort=used)
         rows.append([name, Cell(f"{each.get('count', 0):,}", sort=each.get("count")), *cells, share, joules])
     drawing = [] if run.packed else list(drawn(lambda: figures.phases(run)))
     if rows or drawing:
@@ -238,8 +242,8 @@ def _prediction(run: Run) -> Iterator[Block]:
         tone: Tone = ""
         if measured is not None and low is not None and high is not None:
             tone = "good" if float(low) <= measured <= float(high) else "warn"
-        shown = Cell("not measured" if measured is None else number(measured, unit), tone=tone)
-        rows.append([title(name), number(value, unit), span, shown, off, str(prediction.get("source") or "")])
+        shown = Cell("not measured" if measured is None else format_number(measured, unit), tone=tone)
+        rows.append([title(name), format_number(value, unit), span, shown, off, str(prediction.get("source") or "")])
     columns = ["quantity", "predicted", "range", "measured", "off by", "predicted from"]
     yield table(columns, rows, numbers=["predicted", "range", "measured", "off by"])
     yield from drawn(lambda: figures.prediction(run))
@@ -272,7 +276,7 @@ def _energy(run: Run, supply: Supply) -> Iterator[Block]:
 
 
 def _joules(value: Any) -> Cell:
-    return Cell("" if value is None else number(float(value), "J"), sort=None if value is None else float(value))
+    return Cell("" if value is None else format_number(float(value), "J"), sort=None if value is None else float(value))
 
 
 def _machine(run: Run) -> Iterator[Block]:

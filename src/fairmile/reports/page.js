@@ -13,15 +13,15 @@ for (const button of document.querySelectorAll("th button")) {
   });
 }
 const REACH = 40; // of the pointer, in pixels
-for (const figure of document.querySelectorAll("figure[data-read]")) {
-  const svg = figure.querySelector("svg"), tip = document.createElement("output");
+for (const view of document.querySelectorAll("[data-read]")) {
+  const svg = view.querySelector("svg"), tip = document.createElement("output");
   const mark = document.createElementNS("http://www.w3.org/2000/svg", "circle");
   mark.setAttribute("r", 4.5);
   mark.setAttribute("class", "mark");
   let series;
   const hide = () => { tip.hidden = true; mark.remove(); };
   const read = (event) => {
-    series ??= JSON.parse(figure.dataset.read);
+    series ??= JSON.parse(view.dataset.read);
     const matrix = svg.getScreenCTM(), reach = REACH / matrix.a;
     const x = (event.clientX - matrix.e) / matrix.a, y = (event.clientY - matrix.f) / matrix.d;
     let best = reach * reach, of, at;
@@ -33,14 +33,14 @@ for (const figure of document.querySelectorAll("figure[data-read]")) {
     const name = at[4] || of.name;
     tip.textContent = (name ? name + "\n" : "") + of.x + ": " + at[2] + "\n" + of.y + ": " + at[3];
     tip.hidden = false;
-    figure.append(tip);
+    view.append(tip);
     mark.setAttribute("cx", at[0]);
     mark.setAttribute("cy", at[1]);
     svg.append(mark);
     const left = at[0] * matrix.a, box = svg.getBoundingClientRect();
     const room = box.width - left > tip.offsetWidth + 14;
     tip.style.left = Math.max(0, room ? left + 12 : left - tip.offsetWidth - 12) + "px";
-    tip.style.top = box.top - figure.getBoundingClientRect().top + at[1] * matrix.d + 8 + "px";
+    tip.style.top = box.top - view.getBoundingClientRect().top + at[1] * matrix.d + 8 + "px";
   };
   svg.addEventListener("pointermove", read);
   svg.addEventListener("pointerdown", read);

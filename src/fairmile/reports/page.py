@@ -13,27 +13,15 @@ from fairmile.base.errors import FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.html_tables import fields_table
 from fairmile.base.results import Result, Results
+from fairmile.base.units import format_number, format_value
 from fairmile.meter.footprint import Supply
 from fairmile.reports import figures, html, markdown
 from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, Note, Row, Text, Title, Tone, table
 from fairmile.reports.comparison import Comparison, compare, group_runs, json_value
 from fairmile.reports.differences import hardware_lines
 from fairmile.reports.figures import PAPER_WIDTH_MM, Picture
-from fairmile.reports.inference import Estimate
 from fairmile.reports.leaderboard import Leaderboard, leaderboard
-from fairmile.reports.measures import (
-    ALWAYS,
-    between,
-    counts,
-    deviation,
-    ending,
-    known_names,
-    measures,
-    number,
-    percent,
-    title,
-    value_text,
-)
+from fairmile.reports.measures import ALWAYS, between, counts, deviation, ending, known_names, measures, percent, title
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
 from fairmile.reports.shapes import ReportDict, ReportFilesDict
 from fairmile.reports.sweep import Goal, axes, main_metric
@@ -208,7 +196,7 @@ def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> 
         if not board.has_repeats:
             blocks.append(Note("One run each: noise is unknown without repeats.", "dim"))
         groups = _best_first(groups, board)
-    blocks += _curves(groups, done, main, metrics)
+    blocks += _curves(groups, done, main, metrics, ranked=board is not None)
     blocks += _failures(failed)
     blocks += [Heading("Runs"), *_listed(runs)]
     blocks += _machines(runs)
@@ -233,7 +221,7 @@ def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tupl
             blocks += _ranked(board)
         groups = _best_first(groups, board)
     if what == "points":
-        blocks += _curves(groups, done, main, metrics)
+        blocks += _curves(groups, done, main, metrics, ranked=part.best is not None)
     blocks += _failures([run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")])
     blocks += part.points
     if len(groups) < len(runs):
@@ -262,11 +250,13 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         shown = zip(columns, [metric, *row[1:]], strict=True)
         cells.append([Cell(text, tone=tones.get(name, "")) for name, text in shown])
     yield table(columns, cells, numbers=columns[2:5])
+    ranges = "in brackets the lowest and highest run"
+    if comparison.has_intervals:
+        ranges = f"with {comparison.confidence * 100:g} % confidence intervals, or {ranges} if too few for one"
     yield Text(
-        f"Means with their {comparison.confidence * 100:g} % confidence intervals within what the quantity can be, of "
-        "two runs both values; standard deviations (sd); differences to the first group by Welch’s t, or with the "
-        "noise of all repeats of a sweep. A group is called better or worse only where noise alone would seldom make "
-        "such a difference over all comparisons of this page (Holm’s rule)."
+        f"Means, {ranges}. sd is the standard deviation. Differences are to the first group, by Welch’s t-test; "
+        "the points of a sweep share their noise. A group is better or worse only if its difference exceeds the "
+        "noise, corrected for all comparisons on this page (Holm)."
     )
     yield from (Note(note) for note in comparison.notes)
 
@@ -277,7 +267,15 @@ def _title(about: str, runs: Sequence[Run], count: str) -> Title:
     tones = [state_tone(run.state) for run in runs if ending(run) not in ("done", "pruned")]
     times = sorted(run.created for run in runs)
     tone: Tone = "bad" if "bad" in tones else tones[0] if tones else "good"
-    return Title(about, badge, tone, f"{count} · {when(times[0])} to {when(times[-1])}")
+    return Title(about, badge, tone, f"{count} · {_period(times[0], times[-1])}")
+
+
+def _period(first: float, last: float) -> str:
+    """Return two times as people write them; of the same day, the day once."""
+    begin, end = when(first).removesuffix(" UTC"), when(last)
+    if begin == end.removesuffix(" UTC"):
+        return end
+    return f"{begin} to {end.removeprefix(begin[:11])}"
 
 
 def _compared(comparison: Comparison) -> Iterator[Block]:
@@ -305,22 +303,19 @@ def _repeated(comparison: Comparison) -> Iterator[Block]:
         spread = (
             percent(estimate.sd / abs(estimate.mean), signed=False) if estimate.sd is not None and estimate.mean else ""
         )
+        to = " … " if comparison.has_intervals else " to "
         shown = [
-            number(estimate.mean, row.unit),
+            format_number(estimate.mean, row.unit),
             deviation(estimate.sd, estimate.mean, row.unit),
             spread,
-            between(estimate.low, estimate.high, row.unit) or _both(estimate, row.unit),
+            between(*estimate.ends, row.unit, to=to) if estimate.ends else "",
         ]
         rows.append([title(row.metric), *shown, str(estimate.count), Cell(why, tone="warn")])
-    interval = f"{comparison.confidence * 100:g} % interval of the mean"
-    columns = ["metric", "mean", "standard deviation", "of the mean", interval, "runs", ""]
+    interval = f"{comparison.confidence * 100:g} % confidence interval"
+    ends = interval if comparison.has_intervals else "lowest to highest"
+    columns = ["metric", "mean", "standard deviation", "relative", ends, "runs", ""]
     yield table(columns, rows, numbers=columns[1:-1])
     yield from (Note(note) for note in comparison.notes)
-
-
-def _both(estimate: Estimate, unit: str) -> str:
-    """Return the two values of which no interval can be told."""
-    return "" if estimate.count < 2 else f"{number(estimate.least, unit)} and {number(estimate.largest, unit)}"
 
 
 def _ranked(board: Leaderboard) -> Iterator[Block]:
@@ -345,6 +340,8 @@ def _curves(
     done: Sequence[Run],
     main: str,
     metrics: Sequence[str] | None,
+    *,
+    ranked: bool,
 ) -> Iterator[Block]:
     """Draw metrics over steps with bands over repeats, the curves of few single runs, and a histogram of many."""
     readable = {name: chosen for name, runs in groups.items() if (chosen := [run for run in runs if not run.packed])}
@@ -354,7 +351,7 @@ def _curves(
     colours = figures.group_colours(groups)
     for name in names:
         if len(images) < _MOST_BANDS:
-            images += drawn(lambda name=name: figures.bands(readable, name, colours))  # type: ignore[misc]
+            images += drawn(lambda name=name: figures.bands(readable, name, colours, ranked=ranked))  # type: ignore[misc]
     few = [run for run in done if not run.packed]
     if 1 < len(few) <= 4 and len(groups) < len(few):  # single runs have their curves above
         by_run = {run.id: colours[name] for name, runs in groups.items() for run in runs}
@@ -390,8 +387,8 @@ def _listed(runs: Sequence[Run]) -> Iterator[Block]:
     for run in runs[:_MOST_RUNS]:
         known = measures(run)
         numbers = [known.get(name) for name in names]
-        cells = [Cell(number(each.value, each.unit), each.value) if each else Cell("") for each in numbers]
-        params = [value_text(run.params[name]) if name in run.params else "" for name in varying]
+        cells = [Cell(format_number(each.value, each.unit), each.value) if each else Cell("") for each in numbers]
+        params = [format_value(run.params[name]) if name in run.params else "" for name in varying]
         seed = "" if run.record.spec.seed is None else str(run.record.spec.seed)
         state = Cell(str(run.state), tone=state_tone(run.state) if run.state is not RunState.DONE else "")
         rows.append([run.id, state, run.system, *params, seed, *cells, Cell(when(run.created)[:16], run.created)])

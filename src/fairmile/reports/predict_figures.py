@@ -26,6 +26,7 @@ from fairmile.reports.figures import (
     MUTED,
     PAPER,
     Picture,
+    legend_above,
     logarithmic,
     more_note,
     scale,
@@ -122,7 +123,7 @@ def device_filling(parts: Mapping[str, int], limit_bytes: int, *, name: str, tit
         device.axvline(limit_bytes / whole, color=INK, linestyle="--", linewidth=1.4)
         device.set_xlim(0, max(used * 1.02, limit_bytes * 1.005) / whole)
         device.set_yticks([0], ["the device"])
-        device.set_xlabel(f"used of what there is, the dashed line ({whole_unit})")
+        device.set_xlabel(f"memory in use ({whole_unit})")
         rows.barh(range(len(shown)), [value / size for _, value in shown], height=0.68,
                   color=[_memory_colour(part) for part, _ in shown])  # fmt: skip
         for at, (_, value) in enumerate(shown):
@@ -131,10 +132,11 @@ def device_filling(parts: Mapping[str, int], limit_bytes: int, *, name: str, tit
         rows.set_yticks(range(len(shown)), [short_label(MEMORY_NAMES.get(part, part)) for part, _ in shown])
         rows.set_ylim(len(shown) - 0.5, -0.5)
         rows.set_xlim(0, shown[0][1] / size * 1.3)
-        rows.set_xlabel(f"by what ({unit})")
+        rows.set_xlabel(f"memory by part ({unit})")
         _bare(device, rows)
 
-    return Picture(name, title, draw, 1.6 + 0.27 * len(shown))
+    note = "Above, memory in use; the dashed line is what the device has. Below, the parts of it."
+    return Picture(name, title, draw, 1.6 + 0.27 * len(shown), note)
 
 
 def memory_over_time(found: MemoryAccount) -> Picture:
@@ -166,7 +168,7 @@ def memory_over_time(found: MemoryAccount) -> Picture:
         axis.set_xticks(range(last), [f"step {each + 1} begins" for each in range(last)], ha="left")
         axis.set_ylabel(f"memory ({unit})")
         axis.grid(False, axis="x")
-        figure.legend(loc="outside upper left", ncols=4)
+        legend_above(figure, most=4)
 
     note = "In the order of operators, not to scale in time; each point is the highest of its stretch."
     more = " The device's context takes its part before." if is_near else ""
@@ -227,7 +229,8 @@ def time_parts(by_class: Mapping[str, float], by_phase: Mapping[str, float]) -> 
             axis.set_title(title)
         _bare(left, right)
 
-    return Picture("time-parts", "What the device spends a step on", draw, 1.2 + 0.26 * max(3, len(classes)))
+    note = "Time on the device in one step; percentages are shares of it."
+    return Picture("time-parts", "What the device spends a step on", draw, 1.2 + 0.26 * max(3, len(classes)), note)
 
 
 def moved_bytes(moved: int, least: int, bytes_per_s: float) -> Picture:
@@ -320,7 +323,7 @@ def scaling_curves(found: ScalingPrediction) -> Picture:
         panels[0].set_ylabel(f"time ({unit})")
         panels[1].set_title("throughput")
         panels[1].set_ylabel("samples per second")
-        figure.legend(handles=panels[0].get_legend_handles_labels()[0], loc="outside upper left", ncols=3)
+        legend_above(figure, handles=panels[0].get_legend_handles_labels()[0], most=3)
 
     batch = "The batch of a step stays the same" if found.mode == "strong" else "The batch of one GPU stays the same"
     note = f"{batch}; the band is where nine of ten steps should lie."
@@ -369,7 +372,7 @@ def step_shares(found: ScalingPrediction) -> Picture:
         axis.set_ylim(0, 100)
         axis.set_ylabel("share of the step (%)")
         handles = [_patch(_STEP_COLOURS[name], STEP_NAMES[name]) for name in used]
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(3, len(used)), handlelength=1.2)
+        legend_above(figure, handles=handles, most=3, handlelength=1.2)
 
     note = "Communication that hides behind work is not in it; parts below 0.4 % are not drawn." + more_note(
         len(planned(found)) - len(rows)
@@ -395,10 +398,12 @@ def rank_memory_bars(found: ScalingPrediction, limit_bytes: float | None) -> Pic
             axis.annotate("what the device has", (1, limit_bytes / size), xycoords=("axes fraction", "data"),
                           xytext=(0, 3), textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
         axis.set_ylim(0, max(most, limit_bytes or 0) / size * 1.12)
-        axis.set_ylabel(f"memory of the fullest rank ({unit})")
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(used)), handlelength=1.2)
+        axis.set_ylabel(f"memory ({unit})")
+        legend_above(figure, handles=handles, most=4, handlelength=1.2)
 
-    return Picture("rank-memory", "Memory of the fullest rank", draw, 3.1, more_note(len(planned(found)) - len(rows)))
+    note = "Memory of the rank that needs most" + ("; the dashed line is what the device has." if limit_bytes else ".")
+    note += more_note(len(planned(found)) - len(rows))
+    return Picture("rank-memory", "Memory of the fullest rank", draw, 3.1, note)
 
 
 def planned(found: ScalingPrediction) -> list[ScalingRow]:

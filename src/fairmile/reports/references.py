@@ -22,11 +22,12 @@ from typing import Any, cast
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, RunFailed, SystemFailure
 from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result
+from fairmile.base.units import format_number
 from fairmile.base.words import did_you_mean
 from fairmile.base.yaml import Located, load_located
 from fairmile.reports.comparison import json_value
 from fairmile.reports.inference import Estimate
-from fairmile.reports.measures import Measure, between, estimate_of, estimate_text, measures, number, percent, title
+from fairmile.reports.measures import Measure, between, estimate_of, estimate_text, measures, percent, title
 from fairmile.reports.shapes import CheckDict
 from fairmile.runs.record.run import Run, RunState
 
@@ -189,11 +190,11 @@ def _miss(reference: Reference, measured: Estimate | None) -> str:
     value = reference.value
     off = f"{percent(abs(measured.mean - value) / abs(value), signed=False)} " if value else ""
     allowed = reference.lower_tolerance if side == "below" else reference.upper_tolerance
-    return f"{off}{side} {number(value, reference.unit)}, {percent(allowed, signed=False)} is allowed"
+    return f"{off}{side} {format_number(value, reference.unit)}, {percent(allowed, signed=False)} is allowed"
 
 
 def _bounds(reference: Reference) -> str:
-    low, high = number(reference.low, reference.unit), number(reference.high, reference.unit)
+    low, high = format_number(reference.low, reference.unit), format_number(reference.high, reference.unit)
     if reference.lower_tolerance is None:
         return f"≤ {high}"
     if reference.upper_tolerance is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.files import safe_join
+from fairmile.base.units import format_number
 from fairmile.reports.blocks import Block, Cell, Drawing, Heading, Note, Row, Text, table
 from fairmile.runs.record.run import Run
 
@@ -29,6 +30,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _MOST_BYTES = 5_000_000
 _MOST_BYTES_OF_ALL = 20_000_000  # of the images of one page
 _MOST_PIXELS = 50_000_000  # of a PNG: a small file can unpack to any size
+_MOST_SCORES = 8  # columns of metrics beside each other
 _MOST_IMAGES, _MOST_TABLES, _MOST_ROWS, _MOST_COLUMNS, _MOST_LETTERS = 12, 6, 50, 16, 200
 
 
@@ -138,12 +140,29 @@ def _scores(results: Mapping[str, Any]) -> Iterator[Block]:
     columns = ["method", "kind", *names, "note"]
     if not any(each.get("note") for each in scores):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    yield table(columns, rows, numbers=names)
+    if len(names) <= _MOST_SCORES or len(scores) > len(names):
+        yield table(columns, rows, numbers=names)
+    else:
+        yield from _scores_by_metric(scores, names)
     metric = results.get("metric")
     if isinstance(metric, dict) and metric.get("better"):
         target = _value(metric.get("target")).text
         aim = f"; the target of the benchmark is {target}" if target else ""
         yield Text(f"{metric.get('name', '')}: {metric['better']} is better{aim}.")
+
+
+def _scores_by_metric(scores: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[Block]:
+    """Return a row for each metric and a column for each method, as so many metrics do not fit beside each other."""
+    methods = [str(each.get("name", "")) for each in scores]
+    labels = [f"{each} ({at})" if methods.count(each) > 1 else each for at, each in enumerate(methods, 1)]
+    kinds = [Cell(str(each.get("kind", "")), tone="good" if each.get("kind") == "model" else "") for each in scores]
+    rows: list[Row] = [["kind", *kinds]]
+    for name in names:
+        rows.append([name, *(_value(each["values"].get(name)) for each in scores)])
+    yield table(["metric", *labels], rows, numbers=labels)
+    for label, each in zip(labels, scores, strict=True):
+        if each.get("note"):
+            yield Text(f"{label}: {each['note']}")
 
 
 def _published(known: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
@@ -170,7 +189,7 @@ def _items(results: Mapping[str, Any], name: str) -> list[Any]:
 def _value(value: Any) -> Cell:
     if not isinstance(value, int | float) or not abs(value) < 1e300:  # no number, none that is finite or fits
         return Cell("")
-    return Cell(f"{value:.4g}", sort=float(value))
+    return Cell(format_number(value), sort=float(value))
 
 
 def _drawing(run: Run, name: str) -> Drawing | None:

@@ -10,7 +10,7 @@ Number = float | str  # NaN and infinity are texts
 
 
 class EstimateDict(TypedDict):
-    """A mean with its confidence interval."""
+    """A mean with its confidence interval, or too few values for one, each in `values`."""
 
     mean: Number
     sd: Number | None
@@ -21,6 +21,7 @@ class EstimateDict(TypedDict):
     not_finite: int
     least: Number | None
     largest: Number | None
+    values: list[Number]
 
 
 class EffectDict(TypedDict):

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from fairmile.base.errors import NotFound
+from fairmile.base.units import format_value
 from fairmile.base.words import did_you_mean
 from fairmile.reports.comparison import group_runs, json_value
 from fairmile.reports.figures import short_number
@@ -28,7 +29,6 @@ from fairmile.reports.measures import (
     measures,
     title,
     unknown_metric,
-    value_text,
 )
 from fairmile.reports.verdicts import Pair, Verdict
 from fairmile.runs.record.run import Run
@@ -261,7 +261,7 @@ def best(runs: Sequence[Run], metric: str, *, better: Better = "", also: Mapping
 
 def point_name(run: Run, varying: Sequence[Axis]) -> str:
     """Return the values of a run that tell it from others, in one line."""
-    settings = [f"{axis.name}={value_text(run.params[axis.name])}" for axis in varying if axis.name in run.params]
+    settings = [f"{axis.name}={format_value(run.params[axis.name])}" for axis in varying if axis.name in run.params]
     return ", ".join(settings)
 
 
@@ -275,7 +275,9 @@ def levels(axis: Axis, most: int = _MOST_LEVELS, *, ranges: int = _MOST_RANGES) 
     def of(run: Run) -> int | None:
         return places.get(_key(run.params.get(axis.name, ABSENT)))
 
-    return Levels(axis, tuple(map(value_text, axis.values[:most])), centres[:most], of, max(0, len(axis.values) - most))
+    return Levels(
+        axis, tuple(map(format_value, axis.values[:most])), centres[:most], of, max(0, len(axis.values) - most)
+    )
 
 
 def heat_map(sweep: Sweep, x: str, y: str) -> HeatMap:

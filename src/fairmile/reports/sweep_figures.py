@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairmile.base.errors import NotFound
+from fairmile.base.units import format_value
 from fairmile.reports.figures import (
     COLOURS,
     GRID,
@@ -21,8 +22,9 @@ from fairmile.reports.figures import (
     more_note,
     short_label,
     short_number,
+    width_share,
 )
-from fairmile.reports.measures import title, value_text
+from fairmile.reports.measures import title
 from fairmile.reports.readings import name_points
 from fairmile.reports.scales import (
     MOST_DOTS,
@@ -153,7 +155,9 @@ def effect_panels(sweep: Sweep) -> Picture:
             if at % columns == 0:
                 panel.set_ylabel(axis_name(sweep.metric, known.unit))
 
-    note = "Dots are runs; the line is the mean over all other parameters with its 95 % confidence interval."
+    note = "Dots are runs; the line is the mean over all other parameters"
+    has_intervals = any(mean.low is not None for each in shown for mean in each.estimates)
+    note += ", with its 95 % confidence interval." if has_intervals else "."
     note += more_note(len(found) - len(shown)) + known.note
     height = (2.3 + (0.4 if slanted else 0)) * lines + 0.1
     return Picture(
@@ -193,7 +197,7 @@ class _Coordinate:
         count = len(self._axis.values)
         every = math.ceil(count / _MOST_NAMED)
         return absent + [
-            (self._lifted(at / (count - 1) if count > 1 else 0.5), cut_label(value_text(value)))
+            (self._lifted(at / (count - 1) if count > 1 else 0.5), cut_label(format_value(value)))
             for at, value in enumerate(self._axis.values)
             if at % every == 0
         ]
@@ -258,10 +262,8 @@ def _draw_effect(panel: Axes, found: AxisEffect, sweep: Sweep, known: Scale, col
     centres = found.levels.centres if is_number else tuple(map(float, range(len(found.levels))))
     means = [(x, each) for x, each in zip(centres, found.estimates, strict=True) if each.count]
     ys = [known.inside(each.mean) / known.size for _, each in means]
-    # So few values say next to nothing about the interval of their mean.
-    ends = [each.ends if each.count > 3 and each.ends else (math.nan, math.nan) for _, each in means]
-    below = [(each.mean - low) / known.size for (_, each), (low, _) in zip(means, ends, strict=True)]
-    above = [(high - each.mean) / known.size for (_, each), (_, high) in zip(means, ends, strict=True)]
+    below = [math.nan if each.low is None else (each.mean - each.low) / known.size for _, each in means]
+    above = [math.nan if each.high is None else (each.high - each.mean) / known.size for _, each in means]
     joined = "-" if found.axis.numbers is not None else "none"  # between words there is nothing
     drawn = panel.errorbar([x for x, _ in means], ys, yerr=[below, above], color=COLOURS[0], marker="o", markersize=4,
                            capsize=3, linewidth=1.6, elinewidth=1.1, linestyle=joined)  # fmt: skip
@@ -278,13 +280,14 @@ def _draw_effect(panel: Axes, found: AxisEffect, sweep: Sweep, known: Scale, col
 
 def _name_levels(axis: Axes, found: Levels, count: int, columns: int = 1) -> None:
     axis.set_xticks(range(count), [cut_label(label) for label in found.labels])
-    if _is_crowded(found, columns):
+    share = width_share(axis.figure)  # type: ignore[arg-type]
+    if _is_crowded(found, columns / share):
         for label in axis.get_xticklabels():
-            label.set_rotation(30)
+            label.set_rotation(30 if share >= 1 else 60)
             label.set_horizontalalignment("right")
             label.set_rotation_mode("anchor")
 
 
-def _is_crowded(found: Levels, columns: int) -> bool:
+def _is_crowded(found: Levels, columns: float) -> bool:
     """Tell whether the names of levels do not fit side by side below a panel."""
     return sum(len(cut_label(label)) + 2 for label in found.labels) > (84 if columns == 1 else 76 / columns)

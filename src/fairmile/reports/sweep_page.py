@@ -9,22 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.units import format_number, format_value
 from fairmile.reports import study_figures, sweep_figures
 from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Tile, Tiles, table
 from fairmile.reports.comparison import Comparison, compare
 from fairmile.reports.differences import inner_differences
 from fairmile.reports.figures import Picture
-from fairmile.reports.measures import (
-    counts,
-    ending,
-    estimate_text,
-    known_names,
-    measures,
-    number,
-    percent,
-    title,
-    value_text,
-)
+from fairmile.reports.measures import counts, ending, estimate_text, known_names, measures, percent, title
 from fairmile.reports.one_run import drawn
 from fairmile.reports.study import (
     Front,
@@ -170,7 +161,7 @@ def _best_document(best: Best) -> dict[str, Any]:
 def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
     tiles = []
     if best:
-        mean = number(best.first.estimate.mean, best.board.unit)
+        mean = format_number(best.first.estimate.mean, best.board.unit)
         run = next(run for run in sweep.runs if run.id == best.first.runs[0])
         tiles.append(Tile(f"best {title(sweep.metric)}", mean, _place(run) + best.names[run.id]))
     ends = Counter(map(ending, sweep.runs))
@@ -181,10 +172,16 @@ def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
     names = ", ".join(axis.name for axis in sweep.axes)
     tiles.append(Tile("parameters that vary", str(len(sweep.axes)), names if len(names) <= 60 else names[:59] + "…"))
     whole = total(spent(sweep.runs))
-    tiles.append(Tile("time of all runs", number(whole.elapsed_s, "s"), f"{number(whole.node_h, digits=3)} node-hours"))
+    tiles.append(
+        Tile(
+            "time of all runs",
+            format_number(whole.elapsed_s, "s"),
+            f"{format_number(whole.node_h, digits=3)} node-hours",
+        )
+    )
     if whole.metered:
         share = f"measured for {whole.metered:,} of {whole.trials:,}" if whole.metered < whole.trials else ""
-        tiles.append(Tile("energy of all runs", number(whole.energy_j, "J"), share))
+        tiles.append(Tile("energy of all runs", format_number(whole.energy_j, "J"), share))
     return Tiles(tuple(tiles))
 
 
@@ -242,6 +239,7 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Itera
     ]
     systems = len({point.system for point in sweep.points}) > 1
     several = any(len(point.runs) > 1 for point in sweep.points)
+    ranged = {sweep.metric, *(name for name, _ in goals)}
     rows: list[Row] = []
     for point in points[:_MOST_POINTS]:
         mark = marks.get(point.runs[0].id, "")
@@ -250,7 +248,8 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Itera
         row += [_param(axis, point) for axis in sweep.axes] or [point.label]
         row += [", ".join(_seeds(point))] if seeded else []
         row += [point.system] if systems else []
-        row += [_value_cell(point, name, units.get(name, ""), several) for name in names]
+        # The range of every metric would make the table wider than a screen.
+        row += [_value_cell(point, name, units.get(name, ""), several and name in ranged) for name in names]
         row += [Cell(str(len(point.runs)), len(point.runs))] if several else []
         rows.append([*row, _outcome(point), *([] if several else [point.runs[0].id])])
     columns += [*(["system"] if systems else []), *map(title, names), *(["runs"] if several else [])]
@@ -262,7 +261,7 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Itera
     )
     if best and best.board.noise is not None:
         level = " What they cannot tell from the best is marked ≈ best." if best.level else ""
-        noise = number(best.board.noise, sweep.unit, digits=2)
+        noise = format_number(best.board.noise, sweep.unit, digits=2)
         yield Text(f"Noise is taken from the repeats of all points together: a standard deviation of {noise}.{level}")
     if len(points) > _MOST_POINTS:
         which = f"by {title(sweep.metric)}, the best first" if sweep.metric else "in their order"
@@ -319,17 +318,19 @@ def _param(axis: Axis, point: Point) -> Cell:
     if value is ABSENT:
         return Cell("–", tone="dim")
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return Cell(value_text(value), float(value) if is_number and math.isfinite(float(value)) else None)  # type: ignore[arg-type]
+    return Cell(format_value(value), float(value) if is_number and math.isfinite(float(value)) else None)  # type: ignore[arg-type]
 
 
 def _value_cell(point: Point, name: str, unit: str, several: bool) -> Cell:
     estimate = point.estimates.get(name)
     if estimate is None:  # how far one came that is no result
         last = measures(point.runs[-1]).get(name)
-        return Cell(number(last.value, last.unit), tone="dim") if last and math.isfinite(last.value) else Cell("")
+        return (
+            Cell(format_number(last.value, last.unit), tone="dim") if last and math.isfinite(last.value) else Cell("")
+        )
     if not estimate.count:
         return Cell("NaN", tone="warn")
-    text = estimate_text(estimate, unit) if several else number(estimate.mean, unit)
+    text = estimate_text(estimate, unit) if several else format_number(estimate.mean, unit)
     return Cell(text, estimate.mean, "warn" if estimate.not_finite else "")
 
 
@@ -354,7 +355,7 @@ def _influence(sweep: Sweep, over: Sequence[str]) -> Iterator[Block]:
             (mean.mean, label) for mean, label in zip(each.estimates, each.levels.labels, strict=True) if mean.count
         ]
         ranked.sort(reverse=sweep.better == "higher")
-        means = [Cell(f"{label} ({number(mean, sweep.unit)})" if sweep.better else "") for mean, label in
+        means = [Cell(f"{label} ({format_number(mean, sweep.unit)})" if sweep.better else "") for mean, label in
                  (ranked[0], ranked[-1])]  # fmt: skip
         share = Cell("" if each.share is None else percent(each.share, signed=False), each.share)
         rows.append([each.axis.name, _values(each.axis), *means, share])
@@ -383,8 +384,8 @@ def _pairs(sweep: Sweep, ranked: Sequence[str], over: Sequence[str]) -> list[tup
 
 def _values(axis: Axis) -> str:
     if axis.is_wide and axis.numbers:
-        return f"{value_text(axis.values[0])} … {value_text(axis.values[-1])} ({len(axis.values)})"
-    shown = ", ".join(map(value_text, axis.values[:_MOST_VALUES]))
+        return f"{format_value(axis.values[0])} … {format_value(axis.values[-1])} ({len(axis.values)})"
+    shown = ", ".join(map(format_value, axis.values[:_MOST_VALUES]))
     return shown + (f" … ({len(axis.values)})" if len(axis.values) > _MOST_VALUES else "")
 
 
@@ -449,7 +450,9 @@ def _fronts(sweep: Sweep, edge: Front | None) -> Iterator[Block]:
     yield Heading("Pareto front")
     rows: list[Row] = []
     for point in edge.points:
-        values = [Cell(number(value, unit), value) for value, unit in zip(edge.values(point), units, strict=True)]
+        values = [
+            Cell(format_number(value, unit), value) for value, unit in zip(edge.values(point), units, strict=True)
+        ]
         rows.append([*values, *(_param(axis, point) for axis in sweep.axes), point.runs[0].id])
     goals = [f"{title(name)} {'↑' if better == 'higher' else '↓'}" for name, better in edge.goals]
     numeric = [axis.name for axis in sweep.axes if axis.numbers is not None]
@@ -469,11 +472,14 @@ def _hindsight(rows: Sequence[Mapping[str, object]]) -> Iterator[Block]:
     yield Heading("Early stopping in hindsight")
     columns = list(dict.fromkeys(name for row in rows for name in row))
     yield table(columns, [[_plain(row.get(name, "")) for name in columns] for row in rows], numbers=columns[1:])
+    yield Text("What each method of extrapolation would have stopped among the trials that ran to their end.")
 
 
 def _plain(value: object) -> Cell:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Cell(number(float(value)), float(value) if math.isfinite(value) else None)
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no")
+    if isinstance(value, (int, float)):
+        return Cell(format_number(float(value)), float(value) if math.isfinite(value) else None)
     return Cell("" if value is None else str(value))
 
 
@@ -482,7 +488,7 @@ def _budget(runs: Sequence[Run]) -> Iterator[Block]:
     parts = spent(runs)
     whole = total(parts)
     rows = [_cost(each, whole) for each in [*parts, *([whole] if len(parts) > 1 else [])]]
-    columns = ["trials that are", "number", "time", "of all", "node-hours", "energy"]
+    columns = ["outcome", "trials", "time", "share of the time", "node-hours", "energy"]
     columns = columns if whole.metered else columns[:-1]
     yield table(columns, [row[: len(columns)] for row in rows], numbers=columns[1:])
     if 0 < whole.metered < whole.trials:
@@ -494,8 +500,8 @@ def _cost(each: Spent, whole: Spent) -> Row:
     return [
         each.ending,
         Cell(f"{each.trials:,}", each.trials),
-        Cell(number(each.elapsed_s, "s"), each.elapsed_s),
+        Cell(format_number(each.elapsed_s, "s"), each.elapsed_s),
         share,
-        Cell(number(each.node_h, digits=3), each.node_h),
-        Cell(number(each.energy_j, "J") if each.metered else "", each.energy_j),
+        Cell(format_number(each.node_h, digits=3), each.node_h),
+        Cell(format_number(each.energy_j, "J") if each.metered else "", each.energy_j),
     ]

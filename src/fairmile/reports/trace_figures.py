@@ -20,6 +20,7 @@ from fairmile.reports.figures import (
     PAPER,
     SHADES,
     Picture,
+    legend_above,
     logarithmic,
     more_note,
     short_label,
@@ -111,7 +112,7 @@ def timeline(found: TraceTimeline, *, name: str) -> Picture:
         axis.tick_params(axis="y", length=0)
         handles = [_patch(PART_COLOURS[part], PART_NAMES[part]) for part in used]
         handles.append(_patch(GRID, "idle"))
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(6, len(handles)), handlelength=1.2)
+        legend_above(figure, handles=handles, most=6, handlelength=1.2)
 
     marks = "Black lines are where steps begin and end." if len(rows[0].steps) <= _MOST_STEP_LINES else ""
     note = marks + more_note(len(found.rows) - len(rows))
@@ -141,7 +142,7 @@ def breakdown_bars(found: Breakdown) -> Picture:
         axis.grid(False, axis="y")
         axis.tick_params(axis="y", length=0)
         handles = [_patch(PART_COLOURS[part], PART_NAMES[part]) for part in used]
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(6, len(handles)), handlelength=1.2)
+        legend_above(figure, handles=handles, most=6, handlelength=1.2)
 
     note = "Parts exclude each other: what happens while a rank computes costs nothing." + more_note(
         len(found.ranks) - len(ranks)
@@ -188,7 +189,7 @@ def finding_bars(found: Sequence[Finding], total_s: float) -> Picture:
         values = [each.seconds / size for each in shown]
         axis.barh(range(len(shown)), values, height=0.62, color=COLOURS[1])
         for at, each in enumerate(shown):
-            axis.text(values[at], at, f" {_percent(each.share)}", va="center", ha="left", color=MUTED, fontsize=8)
+            axis.text(values[at], at, f"\u2002{_percent(each.share)}", va="center", ha="left", color=MUTED, fontsize=8)
         axis.set_yticks(range(len(shown)), [short_label(each.title) for each in shown])
         axis.set_ylim(len(shown) - 0.5, -0.5)
         axis.set_xlim(0, max(values) * 1.14)
@@ -240,7 +241,8 @@ def wait_matrix(labels: Sequence[str], matrix: Sequence[Sequence[float]], *, nam
         bar.solids.set_rasterized(False)  # shapes, so that a page can recolour them as it does the boxes
 
     height = min(6.0, 1.6 + 0.42 * len(names))
-    return Picture(name, title, draw, height, more_note(len(labels) - len(names)).strip())
+    note = "Each cell is the time that the rank of its row waited for the rank of its column."
+    return Picture(name, title, draw, height, note + more_note(len(labels) - len(names)))
 
 
 def bandwidth(found: Sequence[CollectiveSummary]) -> Picture:
@@ -272,7 +274,7 @@ def bandwidth(found: Sequence[CollectiveSummary]) -> Picture:
         _byte_axis(axis)
         axis.set_xlabel("size of the message")
         axis.set_ylabel("bus bandwidth (GB/s)")
-        figure.legend(loc="outside upper left", ncols=2)
+        legend_above(figure, most=2)
 
     return Picture("bandwidth", "Bandwidth of collectives beside the model", draw, 3.2, _BANDWIDTH_NOTE)
 
@@ -297,7 +299,7 @@ def _bandwidth_bars(found: Sequence[CollectiveSummary]) -> Picture:
         axis.grid(False, axis="y")
         axis.tick_params(axis="y", length=0)
         handles = [_patch(COLOURS[0], "measured"), *([_patch(COLOURS[1], "model")] if any(modelled) else [])]
-        figure.legend(handles=handles, loc="outside upper left", ncols=2, handlelength=1.2)
+        legend_above(figure, handles=handles, most=2, handlelength=1.2)
 
     height = 0.95 + 0.3 * len(shown)
     return Picture("bandwidth", "Bandwidth of collectives beside the model", draw, height, _BANDWIDTH_NOTE)
@@ -342,9 +344,10 @@ def critical_bars(found: TraceAnalysis) -> Picture:
         parts.spines["bottom"].set_visible(False)
         ranks.set_xlabel("share of the critical path (%)")
         handles = [_patch(PART_COLOURS.get(name, MUTED), PART_NAMES.get(name, name)) for name, _ in path.by_part]
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(6, len(handles)), handlelength=1.2)
+        legend_above(figure, handles=handles, most=6, handlelength=1.2)
 
-    return Picture("critical-path", "The critical path", draw, 1.9)
+    note = "Shares of the critical path, by kind of work and by rank."
+    return Picture("critical-path", "The critical path", draw, 1.9, note)
 
 
 def roofline(found: Roofline) -> Picture:
@@ -384,7 +387,7 @@ def roofline(found: Roofline) -> Picture:
         axis.set_xlim(low, high)
         axis.set_xlabel("flop per byte moved")
         axis.set_ylabel(unit)
-        figure.legend(loc="outside upper left", ncols=min(5, len(kinds)), markerscale=0.7)
+        legend_above(figure, markerscale=0.7)
 
     device = f" of {found.device}" if found.device else ""
     if not is_known:

@@ -9,6 +9,7 @@ from typing import NotRequired, TypedDict
 
 from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result, Results
+from fairmile.base.units import format_number
 from fairmile.meter.lines import number_text
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.values import Value
@@ -157,7 +158,7 @@ class PointStatus(Result):
         }
 
     def summary(self) -> str:
-        metrics = [f"{name} {value:.4g}" for name, value in list(self.metrics.items())[:3]]
+        metrics = [f"{name} {format_number(value)}" for name, value in list(self.metrics.items())[:3]]
         return ", ".join([f"{self.id} {self.state}", *metrics])
 
 
@@ -194,7 +195,7 @@ class SweepStatus(Results[PointStatus]):
                 each.state,
                 *(each.values.get(name) for name in axes),
                 *([each.repeat] if repeated else []),
-                *(f"{each.metrics[name]:.5g}" if name in each.metrics else "" for name in metrics),
+                *(format_number(each.metrics.get(name)) for name in metrics),
                 *([each.reason] if reasons else []),
             ]
             for each in self

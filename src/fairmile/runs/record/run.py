@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fairmile.base.html_tables import fields_table
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
-from fairmile.base.units import format_duration
+from fairmile.base.units import format_duration, format_number
 from fairmile.meter.lines import FILES, Log, event_files, read_log
 from fairmile.runs.record.history import History, history_rows
 from fairmile.runs.record.layout import work_folder
@@ -227,11 +227,13 @@ class Run(Result):
 
     def summary(self) -> str:
         took = f" in {format_duration(self.elapsed_s)}" if self.elapsed_s is not None else ""
-        metrics = [f"{name} {metric.value:.4g}" for name, metric in list(self.metrics.items())[:3]]
+        metrics = [
+            f"{name} {format_number(metric.value, metric.unit)}" for name, metric in list(self.metrics.items())[:3]
+        ]
         return ", ".join([f"{self.id} {self.state}{took}", *metrics])
 
     def _repr_html_(self) -> str:
-        energy = f"{self.energy_j:.4g} J" if self.energy_j is not None else ""
+        energy = format_number(self.energy_j, "J")
         return fields_table(
             {
                 "run": self.id,
@@ -239,7 +241,7 @@ class Run(Result):
                 "time": format_duration(self.elapsed_s) if self.elapsed_s is not None else "",
                 "energy": energy,
                 **self.params,
-                **{name: f"{metric.value:.6g} {metric.unit}".strip() for name, metric in self.metrics.items()},
+                **{name: format_number(metric.value, metric.unit) for name, metric in self.metrics.items()},
             }
         )
 

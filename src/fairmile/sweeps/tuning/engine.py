@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypedDict
 from fairmile.base.html_tables import fields_table
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
+from fairmile.base.units import format_number
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 
@@ -95,7 +96,7 @@ class TrialRecord(Result):
         }
 
     def summary(self) -> str:
-        values = ", ".join(f"{value:.6g}" for value in self.values)
+        values = ", ".join(format_number(value) for value in self.values)
         params = ", ".join(f"{name}={value}" for name, value in self.params.items())
         return f"trial {self.number} {self.state}{f' {values}' if values else ''}, {params}"
 

@@ -245,7 +245,7 @@ class Studies(Noun, internal=_INTERNAL):
                 "method": each.method,
                 "trials": each.judged,
                 "stopped": each.stopped,
-                "rightly": each.right,
+                "correctly": each.right,
                 "wrongly": each.wrong,
                 "steps": each.steps,
                 "steps saved": each.steps_saved,
