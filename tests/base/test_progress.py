@@ -168,7 +168,7 @@ def test_a_notebook_shows_a_bar_and_in_the_end_how_long_it_took(shown: list[Any]
         now[0] += 1
         watch(Progress("sweep <x>", 4, 4, "points"))
     bar, _, end = shown
-    assert 'value="0.5000"' in bar._repr_html_() and "sweep &lt;x&gt;" in bar._repr_html_()
+    assert 'value="0.5000"' in bar._repr_html_() and "2 of 4 · sweep &lt;x&gt;" in bar._repr_html_()
     assert repr(bar) == "2 of 4  sweep <x>"
     assert (repr(end), end._repr_html_()) == (
         "sweep <x>: 4 points in 2 s",

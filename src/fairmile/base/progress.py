@@ -145,10 +145,11 @@ class _Shown:
     def _repr_html_(self) -> str:
         from html import escape
 
+        text = f"<small>{escape(self.text).replace('  ', ' · ')}</small>"
         if self.is_over:
-            return f"<small>{escape(self.text)}</small>"
+            return text
         value = "" if self.share is None else f' value="{self.share:.4f}"'
-        return f'<progress max="1"{value} style="width: 12em"></progress> <small>{escape(self.text)}</small>'
+        return f'<progress max="1"{value} style="width: 12em"></progress> {text}'
 
 
 def display_here() -> Display | None:

@@ -37,12 +37,17 @@ class Shelves:
     """Looks up objects, trees and names over all pools, the fast ones first."""
 
     def __init__(self, pools: Pools, *, clock: Callable[[], float] = time.time) -> None:
-        self.pools = pools
+        self._pools = pools
         self.clock = clock
         self._objects: dict[Path, Objects] = {}
         self._trees: dict[Path, Trees] = {}
 
     # Pools
+
+    @property
+    def pools(self) -> Pools:
+        """The folders that hold the bytes, with their free space and speed."""
+        return self._pools
 
     def objects(self, pool: Pool) -> Objects:
         """Return the objects of one pool."""
