@@ -14,6 +14,7 @@ from fairmile.base.units import format_duration, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, json_output
 from fairmile.flows.drawing import FORMATS, Drawing
+from fairmile.flows.exchange import Export
 from fairmile.flows.plan import Action, FlowPlan
 from fairmile.flows.results import BAD, CancelledFlow, FlowList, FlowStatus, StepLog, StepStatus
 from fairmile.runs.targets import parse_params
@@ -195,6 +196,27 @@ def graph(out: Out, reference: str, format: str | None, target: Path | None) -> 
         out.say(f"wrote {target}")
     if target is None or out.as_json:
         out.show(drawing, lambda drawing: out.document(drawing.text))
+
+
+@flow.command()
+@_FLOW
+@click.option("--to", required=True, metavar="FORMAT", help="Format: snakemake or wfformat.")
+@click.option("-o", "--out", "target", type=click.Path(path_type=Path), help="Write to this file.")
+@json_output(Export)
+def export(out: Out, reference: str, to: str, target: Path | None) -> None:
+    """Write a flow in the format of another tool.
+
+    \b
+    Examples:
+      fairmile flow export tide-flow.yaml --to snakemake -o Snakefile
+      fairmile flow export tide-flow.yaml --to wfformat
+    """
+    exported = Workspace.open().flows.export(reference, to=to)
+    if target is not None:
+        write_atomic(target, exported.text)
+        out.say(f"wrote {target}")
+    if target is None or out.as_json:
+        out.show(exported, lambda exported: out.document(exported.text))
 
 
 @flow.command()

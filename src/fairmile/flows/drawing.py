@@ -19,7 +19,7 @@ from fairmile.flows.results import FlowStatus, StepStatus
 FORMATS = ("svg", "mermaid")
 _MOST_SHOWN = 8  # nodes of one step; more are one box
 _SWEEPS = 6  # over the layers, to uncross edges
-_LETTER_PX, _LINE_PX, _MARGIN_PX, _LAYER_PX, _GAP_PX, _LEAST_PX = 7.2, 17, 20, 56, 18, 90
+_LETTER_PX, _LINE_PX, _MARGIN_PX, _LAYER_PX, _GAP_PX, _LEAST_PX = 8.0, 17, 20, 56, 18, 90
 _LONGEST = 40
 # Fill and line of each state; text on all of them is dark enough to be read.
 COLOURS = {
@@ -169,7 +169,8 @@ def _drawn(box: _Box) -> str:
     ]
     for number, text in enumerate(box.lines):
         is_last = number == len(box.lines) - 1
-        style = f'fill="{line}" font-size="11"' if is_last else 'fill="#1b1b1b" font-weight="600"'
+        style = f'fill="{line}" font-size="11"' if is_last else 'fill="#1b1b1b"'
+        style += ' font-weight="600"' if number == 0 else ""
         y = box.y + 20 + number * _LINE_PX
         parts.append(f'<text x="{box.x:.1f}" y="{y:.1f}" text-anchor="middle" {style}>{escape(_visible(text))}</text>')
     return "".join([*parts, "</g>"])

@@ -52,7 +52,10 @@ class Reader(Protocol):
 
 READERS: Registry[Reader] = Registry(
     "format of flows",
-    {"cloudmesh-cc": Plugin("fairmile.compat.cloudmesh_cc:READER")},
+    {
+        "cloudmesh-cc": Plugin("fairmile.compat.cloudmesh_cc:READER"),
+        "wfformat": Plugin("fairmile.flows.exchange.wfformat:READER"),
+    },
     entry_points="fairmile.flow_formats",
 )
 

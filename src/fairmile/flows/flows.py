@@ -16,6 +16,8 @@ from fairmile.base.nouns import Noun
 from fairmile.base.words import did_you_mean
 from fairmile.flows.drawing import FORMATS, Drawing, draw
 from fairmile.flows.engine import Engine, OnEvent
+from fairmile.flows.exchange import EXPORTS, Export, ExportedFlow
+from fairmile.flows.exporting import exported_step
 from fairmile.flows.files import READERS, Source, read_flow
 from fairmile.flows.graph import StepGraph, check_steps
 from fairmile.flows.labels import label_facts
@@ -140,6 +142,19 @@ class Flows(Noun):
             if step.name in source.flow.steps and (text := source.flow.steps[step.name].label)
         }
         return draw(status, format, labels)
+
+    def export(self, what: Definable, *, to: str) -> Export:
+        """Return a flow as text of another tool's format, such as a Snakefile."""
+        source = self._source(what)
+        state, planner = self._state(source), self._planner(source)
+        plan = planner.plan(state)
+        if unknown := next((each.node for each in plan.steps.values() if each.node.unknown), None):
+            raise UsageError(
+                f"how often {unknown.step!r} is repeated is unknown until {unknown.unknown!r} has run",
+                hint="run the flow first",
+            )
+        steps = [exported_step(each, planner, state) for each in plan.steps.values()]
+        return Export(to, EXPORTS[to](ExportedFlow(source.flow.name, source.flow.folder, steps)))
 
     def log(self, what: Definable, step: str) -> StepLog:
         """Return what the program of a step has printed so far."""
