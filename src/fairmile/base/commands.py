@@ -236,10 +236,10 @@ class Ssh:
                 f"no program {command[0]!r} on {self.host}", hint="install it there, or load its module first"
             )
         if result.exit_code == 255 and "exit" not in process.notes:
-            said = _tail(result.stderr) or "ssh gave no reason"
+            message = _tail(result.stderr) or "ssh gave no reason"
             self._end_there(process.notes)  # else a retry would run beside what the lost connection left behind
             raise Transient(
-                f"the connection to {self.host} failed: {said}",
+                f"the connection to {self.host} failed: {message}",
                 hint=f"check that `ssh -o BatchMode=yes {self.host} true` works, then try again",
             )
         if check and result.exit_code != 0:
@@ -442,10 +442,10 @@ class _Process:
             self._popen.wait(None if timeout_s is None else max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._kill()
-            said = _tail(self._err.text())
+            message = _tail(self._err.text())
             raise SystemFailure(
                 f"{_short(shown or self.argv)!r}{where} did not finish within {timeout_s:g} s and was stopped"
-                + (f"; its last output: {said}" if said else ""),
+                + (f"; its last output: {message}" if message else ""),
                 hint="allow more time, or check what it waits for",
             ) from None
         for stream in (self._out, self._notes or self._err):
@@ -574,8 +574,8 @@ def _failed(result: Result, where: str) -> SystemFailure:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     except ValueError:
         how = f"was ended by signal {-code}"
-    said = _tail(result.stderr)
-    return SystemFailure(f"{_short(result.argv)!r}{where} {how}" + (f": {said}" if said else ""))
+    message = _tail(result.stderr)
+    return SystemFailure(f"{_short(result.argv)!r}{where} {how}" + (f": {message}" if message else ""))
 
 
 def _tail(text: str) -> str:

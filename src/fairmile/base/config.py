@@ -124,16 +124,16 @@ class Config:
 
     def settings(self) -> list[Setting]:
         """Return every value in force; an option that is a mapping gives one setting for each of its keys."""
-        found: list[Setting] = []
+        settings: list[Setting] = []
         for key, option in self._options.items():
             value = self._values[key]
             if _is_table(option) and value:
-                found += [
+                settings += [
                     Setting(f"{key}.{name}", part, self._origins[f"{key}.{name}"]) for name, part in value.items()
                 ]
             else:
-                found.append(Setting(key, value, self._origins[key]))
-        return found
+                settings.append(Setting(key, value, self._origins[key]))
+        return settings
 
 
 def variable_name(key: str) -> str:
@@ -152,11 +152,11 @@ def _unknown(key: str, known: Mapping[str, Any]) -> NotFound:
 
 def needing_trust(options: Mapping[str, Option], given: Iterable[Given]) -> dict[str, list[Any]]:
     """Return the values of those settings that a project file sets only with the user's trust, by option."""
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for each in given:
         if not options[each.key].safe:
-            found.setdefault(each.key, []).append(each.raw)
-    return found
+            values.setdefault(each.key, []).append(each.raw)
+    return values
 
 
 def _layers(

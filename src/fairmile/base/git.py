@@ -107,8 +107,8 @@ class Repository:
         return done.stdout
 
     def _failure(self, command: str, stderr: str, exit_code: int) -> FairmileError:
-        said = [line for line in stderr.splitlines() if line.startswith(("fatal:", "error:"))]
-        text = self._shown(f"git {command}: {said[0] if said else stderr.strip() or exit_code}")
+        messages = [line for line in stderr.splitlines() if line.startswith(("fatal:", "error:"))]
+        text = self._shown(f"git {command}: {messages[0] if messages else stderr.strip() or exit_code}")
         if "couldn't find remote ref" in text or "invalid refspec" in text:
             text += "; name a branch, a tag or a full commit"
         lower = text.lower()

@@ -26,6 +26,6 @@ def compile_linear(pattern: _T, *, ignore_case: bool = False, within_lines: bool
         return re2.compile(pattern, options)
     except re2.error as error:
         reason = error.args[0] if error.args else ""
-        said = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        message = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         shown = pattern.decode(errors="replace") if isinstance(pattern, bytes) else pattern
-        raise UsageError(f"/{shown}/ is not a regular expression: {said}", hint=SYNTAX) from error
+        raise UsageError(f"/{shown}/ is not a regular expression: {message}", hint=SYNTAX) from error

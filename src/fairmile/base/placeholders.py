@@ -72,10 +72,10 @@ def _fill(word: str, values: Mapping[str, str]) -> str:
 
 
 def _value(name: Name, values: Mapping[str, str], otherwise: str) -> str:
-    said = "".join(part if isinstance(part, str) else _value(part, values, part.source) for part in name.parts)
-    if said not in values:
+    text = "".join(part if isinstance(part, str) else _value(part, values, part.source) for part in name.parts)
+    if text not in values:
         return otherwise
-    return shlex.quote(values[said]) if name.is_quoted else values[said]
+    return shlex.quote(values[text]) if name.is_quoted else values[text]
 
 
 def scan(text: str, is_known: Callable[[str], bool]) -> Iterator[str | Name]:
@@ -84,11 +84,11 @@ def scan(text: str, is_known: Callable[[str], bool]) -> Iterator[str | Name]:
     line = 1
     while (at := text.find("{", at)) >= 0:
         line, counted = line + text.count("\n", counted, at), at
-        found = None if at and text[at - 1] in "$\\" else _read_name(text, at, is_known, line)
-        if found is None:
+        match = None if at and text[at - 1] in "$\\" else _read_name(text, at, is_known, line)
+        if match is None:
             at += 1
             continue
-        name, end = found
+        name, end = match
         if begin < at:
             yield text[begin:at]
         yield name
@@ -103,14 +103,14 @@ def _read_name(
     """Return the placeholder that begins at a brace of a line and where it ends, or None where none begins."""
     simple = _SIMPLE.match(text, at)
     if simple is not None:
-        said, end = simple[1], simple.end()
-        is_quoted = said.endswith(_QUOTE) and not is_known(said)
-        said = said.removesuffix(_QUOTE) if is_quoted else said
-        if not is_known(said) and not _PATH.fullmatch(said) and not is_known(said.partition("|")[0]):
+        words, end = simple[1], simple.end()
+        is_quoted = words.endswith(_QUOTE) and not is_known(words)
+        words = words.removesuffix(_QUOTE) if is_quoted else words
+        if not is_known(words) and not _PATH.fullmatch(words) and not is_known(words.partition("|")[0]):
             return None
-        is_foreign = not is_quoted and _is_foreign(text, at, end, said)
-        must = is_known(said) or not (is_foreign or _is_talk(text, at))
-        name = Name((said,), simple[0], line, must, is_quoted)
+        is_foreign = not is_quoted and _is_foreign(text, at, end, words)
+        must = is_known(words) or not (is_foreign or _is_talk(text, at))
+        name = Name((words,), simple[0], line, must, is_quoted)
         return None if is_quoted and not must else (name, end)
     parts: list[str | Name] = []
     here = at + 1

@@ -37,12 +37,12 @@ class Registry(Generic[T]):
         plugin = self._find(name)
         module, _, attribute = plugin.target.partition(":")
         try:
-            found: Any = importlib.import_module(module)
+            target: Any = importlib.import_module(module)
         except ImportError as error:
             raise self._explain(name, plugin, error) from error
         for part in attribute.split(".") if attribute else ():
-            found = getattr(found, part)
-        return cast("T", found)
+            target = getattr(target, part)
+        return cast("T", target)
 
     def __contains__(self, name: object) -> bool:
         return name in self._table or name in self._entry_points()

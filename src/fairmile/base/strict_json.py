@@ -140,14 +140,14 @@ def _is_plain(token: str) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise _Refused(f"the key {key!r} appears twice in one object")
             seen.add(key)
-    return found
+    return members
 
 
 def _no_constant(name: str) -> Any:
@@ -176,10 +176,10 @@ def _syntax_error(text: str, file: str, error: json.JSONDecodeError) -> InvalidD
     if not text.strip():
         return InvalidDocument([Problem("the document is empty, expected a JSON value", file=file, line=1)])
     rest = text[error.pos : error.pos + 20].split("\n")[0].strip()
-    found = (
+    token = (
         f", found {rest!r}" if rest else ", found the end of the line" if error.pos < len(text) else ", found the end"
     )
-    return InvalidDocument([Problem(f"column {error.colno}: {expected}{found}", file=file, line=error.lineno)])
+    return InvalidDocument([Problem(f"column {error.colno}: {expected}{token}", file=file, line=error.lineno)])
 
 
 def _refusal(text: str, file: str, message: str) -> InvalidDocument:

@@ -39,9 +39,9 @@ QUOTA = Symptom(
 
 def find_line(symptom: Symptom, output: str) -> str | None:
     """Return the last line of an output that shows a symptom; None where none does."""
-    found = list(re.finditer(symptom.pattern, output))
-    if not found:
+    matches = list(re.finditer(symptom.pattern, output))
+    if not matches:
         return None
-    start = output.rfind("\n", 0, found[-1].start()) + 1
-    end = output.find("\n", found[-1].end())
+    start = output.rfind("\n", 0, matches[-1].start()) + 1
+    end = output.find("\n", matches[-1].end())
     return output[start : end if end >= 0 else None].strip()[:300]

@@ -167,13 +167,13 @@ class Trust:
 
     def named_files(self, file: Path, values: Mapping[str, Any]) -> list[Path]:
         """Return the files of the project that some settings name, in order."""
-        found: set[Path] = set()
+        files: set[Path] = set()
         for option, given in values.items():
             named = {path for text in _texts(given) for path in _paths(text, file.parent)}
-            found |= named
+            files |= named
             for each in named if option in self._nesting else ():
-                found.update(_paths(_start_of(each), each.parent), _paths(_start_of(each), file.parent))
-        return sorted(found - {file.resolve()})
+                files.update(_paths(_start_of(each), each.parent), _paths(_start_of(each), file.parent))
+        return sorted(files - {file.resolve()})
 
     def _lock(self) -> Lock:
         return Lock(self.records.with_name(f".{self.records.name}.lock"))

@@ -97,15 +97,15 @@ class _Showing:
     def fill(self, inside: str) -> None:
         try:
             with os.scandir(self._source / inside) as entries:
-                found = sorted(entries, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
+                ordered = sorted(entries, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
         except (PermissionError, FileNotFoundError):  # as the program would find it
             return
-        new = [entry for entry in found if not os.path.lexists(self._target / inside / entry.name)]
+        new = [entry for entry in ordered if not os.path.lexists(self._target / inside / entry.name)]
         if len(new) > self._left:
             self._fill_none(inside)
             return
         self._left -= len(new)
-        for entry in found:
+        for entry in ordered:
             name = f"{inside}/{entry.name}" if inside else entry.name
             if entry.name not in _LEFT_OUT:
                 self._show(entry, name)
@@ -204,10 +204,10 @@ def describe_left_behind(folder: Path, carried: Collection[str]) -> str:
 def _files_below(folder: str, carried: frozenset[str]) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
+            ordered = sorted(entries, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
     except OSError:
         return
-    for entry in found:
+    for entry in ordered:
         if entry.name.startswith(".") or entry.name in _LEFT_OUT or entry.path in carried:
             continue
         if entry.is_dir(follow_symlinks=False):

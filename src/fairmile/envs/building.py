@@ -138,8 +138,8 @@ class Building:
         mark = self._folder / "steps" / f"{number:02}-{step.name}.json"
         if mark.exists():
             self._take(f"{step.name}: finished before")
-            found: dict[str, Any] = json.loads(mark.read_text(encoding="utf-8"))
-            return found
+            mark_content: dict[str, Any] = json.loads(mark.read_text(encoding="utf-8"))
+            return mark_content
         self._take(f"{step.name}: {step.describe()}")
         began = time.monotonic()
         tools = replace(self._tools, acts=self._design.acts(self._prefix, number))
@@ -209,13 +209,13 @@ def run_check(check: CheckSpec, tools: Tools, wrap: Sequence[str]) -> dict[str, 
             f"the check `{shown}` did not finish within {check.timeout_s:g} s:\n{_last(kept)}",
             hint="check what it waits for, or raise `timeout_s`",
         ) from error
-    said, last = "\n".join(kept[1:][-_KEPT_LINES:]), _last(kept)
+    output, last = "\n".join(kept[1:][-_KEPT_LINES:]), _last(kept)
     hint = "the environment is not ready; correct the specification or the check and build again"
     if done.exit_code != 0:
         raise SystemFailure(f"the check `{shown}` ended with exit code {done.exit_code}:\n{last}", hint=hint)
-    if check.expect and not compile_linear(check.expect).search(said):
+    if check.expect and not compile_linear(check.expect).search(output):
         raise SystemFailure(f"the check `{shown}` did not print /{check.expect}/:\n{last}", hint=hint)
-    return {"run": check.run, "expect": check.expect, "output": said, "duration_s": round(done.duration_s, 3)}
+    return {"run": check.run, "expect": check.expect, "output": output, "duration_s": round(done.duration_s, 3)}
 
 
 def _last(lines: Sequence[str]) -> str:

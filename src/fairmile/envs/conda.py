@@ -164,12 +164,12 @@ def _check_local_file(record: Any) -> None:
         return
     file = unquote(parts.path)
     try:
-        found = sha256_file(file)
+        sha256 = sha256_file(file)
     except OSError as error:
         raise SystemFailure(f"cannot read the conda package {file}: {error.strerror}") from error
-    if found != record.sha256.hex():
+    if sha256 != record.sha256.hex():
         raise Integrity(
-            f"the conda package {file} has the sha256 {found}, its channel's index says {record.sha256.hex()}",
+            f"the conda package {file} has the sha256 {sha256}, its channel's index says {record.sha256.hex()}",
             hint="rebuild the index of the channel, or replace the package",
         )
 
@@ -216,5 +216,5 @@ def _install_failure(said: str) -> FairmileError:
     return SystemFailure(message)
 
 
-def _causes(said: str) -> str:
-    return ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").rstrip(". ") for line in said.splitlines()))
+def _causes(message: str) -> str:
+    return ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").rstrip(". ") for line in message.splitlines()))

@@ -67,8 +67,8 @@ def pinned_spec(environment: Environment) -> tuple[EnvironmentSpec, list[str]]:
         update["conda"] = spec.conda.model_copy(update={"packages": tuple(named.values())})
     builds = []
     for build in spec.builds:
-        found: Mapping[str, Any] = lock.get(f"build-{build.name}", {})
-        known = {"revision": found.get("commit"), "sha256": found.get("sha256")}
+        locked: Mapping[str, Any] = lock.get(f"build-{build.name}", {})
+        known = {"revision": locked.get("commit"), "sha256": locked.get("sha256")}
         builds.append(build.model_copy(update={key: value for key, value in known.items() if value}))
         if build.folder:
             notes.append(f"{build.name} was built from the folder {build.folder}, which can change")

@@ -98,8 +98,8 @@ def check_kernel(kernel: Kernel, runner: Runner) -> None:
     result = runner.run(command, check=False, timeout_s=_CHECK_S)
     if result.exit_code == 0:
         return
-    said = (result.stderr.strip() or result.stdout.strip()).splitlines()
-    reason = said[-1] if said else f"it ended with exit code {result.exit_code}"
+    messages = (result.stderr.strip() or result.stdout.strip()).splitlines()
+    reason = messages[-1] if messages else f"it ended with exit code {result.exit_code}"
     missing = "ipykernel" in reason
     raise SystemFailure(
         f"the kernel {kernel.name} does not start: {reason}",

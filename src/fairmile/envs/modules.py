@@ -84,14 +84,16 @@ class ModulesStep:
             if done.exit_code == 0:
                 continue
             tools.on_line(done.stderr)
-            said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            if not any(line.startswith("fairmile: failed") for line in said):
-                return SystemFailure(said[-1].removeprefix("fairmile: ") if said else "modules cannot be loaded here")
+            messages = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            if not any(line.startswith("fairmile: failed") for line in messages):
+                return SystemFailure(
+                    messages[-1].removeprefix("fairmile: ") if messages else "modules cannot be loaded here"
+                )
             known = (self._output_of(tools, self._lines[: number - 1], _AVAILABLE) or "").split()
             word = self._lines[number - 1].split()[-1]
             near = did_you_mean(word, [each for each in known if not each.endswith((":", "/"))])
-            told = " ".join(line for line in said if not line.startswith("fairmile: failed"))
+            message = " ".join(line for line in messages if not line.startswith("fairmile: failed"))
             return SystemFailure(
-                f"`{self._lines[number - 1]}` failed" + (f": {told[:400]}" if told else ""), hint=near or None
+                f"`{self._lines[number - 1]}` failed" + (f": {message[:400]}" if message else ""), hint=near or None
             )
         return SystemFailure("the modules cannot be loaded", hint="load them yourself to see their messages")

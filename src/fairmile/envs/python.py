@@ -78,9 +78,9 @@ def make_steps(spec: EnvironmentSpec, tools: Tools) -> Sequence[Step]:
 def find_interpreter(wanted: PythonSpec, tools: Tools) -> Interpreter | None:
     """Return the first Python on PATH that fits: python3 itself, then the newest; None leaves it to uv."""
     names = ["python3", *(f"python3.{minor}" for minor in _MINORS)]
-    found = tools.run(["bash", "-c", _FIND, "bash", *names], quiet=True).stdout.split("\n")
+    lines = tools.run(["bash", "-c", _FIND, "bash", *names], quiet=True).stdout.split("\n")
     seen: dict[str, Interpreter] = {}
-    for program in dict.fromkeys(filter(None, found)):
+    for program in dict.fromkeys(filter(None, lines)):
         interpreter = _probe(program, tools)
         if interpreter is None:
             continue
@@ -254,10 +254,10 @@ class _Uv:
         # Byte code is made now, since nobody can write it once the prefix is read-only.
         command = [self._program, "pip", "install", "--python", str(python), "--link-mode", "copy"]
         tools.run([*command, "--compile-bytecode", "-r", str(locked)], cwd=at, env=env)
-        found: dict[tuple[str, str], list[str]] = {}
+        packages: dict[tuple[str, str], list[str]] = {}
         for name, version, hashes in _PINNED.findall(locked.read_text(encoding="utf-8").replace("\\\n", " ")):
-            found[canonicalize_name(name), version] = re.findall(r"sha256:([0-9a-f]{64})", hashes)
-        return found
+            packages[canonicalize_name(name), version] = re.findall(r"sha256:([0-9a-f]{64})", hashes)
+        return packages
 
 
 class _Pip:
@@ -272,12 +272,12 @@ class _Pip:
         command = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
         given = [*wanted, *(["-r", listed] if listed else [])]
         self._tools.run([*command, "--report", str(report), *given], cwd=_folder_of(listed))
-        found: dict[tuple[str, str], list[str]] = {}
+        packages: dict[tuple[str, str], list[str]] = {}
         for each in json.loads(report.read_text(encoding="utf-8"))["install"]:
             digest = each.get("download_info", {}).get("archive_info", {}).get("hashes", {}).get("sha256")
             key = canonicalize_name(each["metadata"]["name"]), each["metadata"]["version"]
-            found[key] = [digest] if digest else []
-        return found
+            packages[key] = [digest] if digest else []
+        return packages
 
 
 def _folder_of(listed: str | None) -> Path | None:
@@ -293,17 +293,17 @@ def uv_index_settings(environ: Mapping[str, str]) -> dict[str, str]:
     if any(environ.get(name) for name in _OWN_INDEX):
         return {}
     given = _pip_settings(environ)
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     if given.get("index-url"):
-        found["UV_DEFAULT_INDEX"] = given["index-url"]
+        settings["UV_DEFAULT_INDEX"] = given["index-url"]
     if given.get("extra-index-url"):
-        found["UV_INDEX"] = " ".join(given["extra-index-url"].split())
-        found["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip does: the best version of all indexes
+        settings["UV_INDEX"] = " ".join(given["extra-index-url"].split())
+        settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip does: the best version of all indexes
     if given.get("find-links"):
-        found["UV_FIND_LINKS"] = ",".join(given["find-links"].split())
+        settings["UV_FIND_LINKS"] = ",".join(given["find-links"].split())
     if given.get("no-index", "").lower() in ("1", "true", "yes", "on"):
-        found["UV_NO_INDEX"] = "1"
-    return found
+        settings["UV_NO_INDEX"] = "1"
+    return settings
 
 
 def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -314,19 +314,19 @@ def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get("PIP_CONFIG_FILE"):
         files.append(Path(environ["PIP_CONFIG_FILE"]))
     parser = ConfigParser(interpolation=None, strict=False)
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     try:
         parser.read(files, encoding="utf-8")
     except (ConfigError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read pip's settings: {error}") from error
     for section in ("global", "install"):
         if parser.has_section(section):
-            found |= {key.replace("_", "-"): value for key, value in parser.items(section)}
+            settings |= {key.replace("_", "-"): value for key, value in parser.items(section)}
     for key in ("index-url", "extra-index-url", "find-links", "no-index"):
         value = environ.get("PIP_" + key.upper().replace("-", "_"))
         if value is not None:
-            found[key] = value
-    return found
+            settings[key] = value
+    return settings
 
 
 def _as_requirement(package: str) -> str:
@@ -385,14 +385,14 @@ def _installed(
 
     One that came from no index is told with where it came from.
     """
-    found: dict[str, dict[str, Any]] = {}
+    packages: dict[str, dict[str, Any]] = {}
     for each in _listed(python, tools):
         if _known_as(each) in before:
             continue
         name = canonicalize_name(each["name"])
         entry = {"name": name, "version": each["version"], "sha256": hashes.get((name, each["version"]), [])}
-        found.setdefault(name, entry | _origin(each["direct_url"] or {}, copies))
-    return [found[name] for name in sorted(found)]
+        packages.setdefault(name, entry | _origin(each["direct_url"] or {}, copies))
+    return [packages[name] for name in sorted(packages)]
 
 
 def _origin(direct: Mapping[str, Any], copies: Mapping[str, str]) -> dict[str, Any]:
@@ -520,5 +520,5 @@ def pinned(packages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]
         line = f"{each['name']} @ {where}" if where else f"{each['name']}=={each['version']}"
         digests = [] if without else [f"--hash=sha256:{digest}" for digest in each["sha256"]]
         lines.append(" \\\n    ".join([line, *digests]))
-    told = f"no digest of {', '.join(without)} is known, so it has none: installers need all digests or none"
-    return "".join(f"{line}\n" for line in lines), (told,) if without else ()
+    warning = f"no digest of {', '.join(without)} is known, so it has none: installers need all digests or none"
+    return "".join(f"{line}\n" for line in lines), (warning,) if without else ()

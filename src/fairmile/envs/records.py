@@ -170,9 +170,9 @@ def read_all(root: Path) -> Iterator[Environment]:
         return
     for name in names:
         if not name.startswith("."):
-            found = read_environment(root / name, lock_file(root, name))
-            if found is not None:
-                yield found
+            environment = read_environment(root / name, lock_file(root, name))
+            if environment is not None:
+                yield environment
 
 
 def lock_file(root: Path, folder_name: str) -> Path:
@@ -226,7 +226,7 @@ def acts_data(acts: Sequence[Act]) -> list[dict[str, Any]]:
 
 def acts_from(data: Sequence[Mapping[str, Any]]) -> tuple[Act, ...]:
     """Return the acts that JSON data holds."""
-    found: list[Act] = []
+    acts: list[Act] = []
     for each in data:
         fields = {key: value for key, value in each.items() if key != "act"}
         for key in ("folder", "file"):
@@ -234,8 +234,8 @@ def acts_from(data: Sequence[Mapping[str, Any]]) -> tuple[Act, ...]:
                 fields[key] = Path(fields[key])
         if "shells" in fields:
             fields["shells"] = tuple(fields["shells"])
-        found.append(_ACTS[each["act"]](**fields))
-    return tuple(found)
+        acts.append(_ACTS[each["act"]](**fields))
+    return tuple(acts)
 
 
 def as_text(value: Any) -> str:

@@ -88,16 +88,16 @@ def render(acts: Sequence[Act], shell: str = "bash") -> tuple[str, ...]:
 
 def pieces(value: str) -> list[tuple[bool, str]]:
     """Return a value cut into texts (False) and the names of the variables it refers to (True)."""
-    found: list[tuple[bool, str]] = []
+    parts: list[tuple[bool, str]] = []
     end = 0
     for match in _REFERENCE.finditer(value):
         if match.start() > end:
-            found.append((False, value[end : match.start()]))
-        found.append((True, match[1] or match[2]))
+            parts.append((False, value[end : match.start()]))
+        parts.append((True, match[1] or match[2]))
         end = match.end()
-    if end < len(value) or not found:
-        found.append((False, value[end:]))
-    return found
+    if end < len(value) or not parts:
+        parts.append((False, value[end:]))
+    return parts
 
 
 def _cut(act: Assign) -> list[tuple[bool, str]]:
@@ -177,8 +177,13 @@ class _Csh:
             lines += [missing, f"  if ( -r {folder}/{shell} ) source {folder}/{shell}", "endif"]
         lines += [missing, f"  sh -c 'echo \"$1\" >&2' sh {_csh_quote(_NO_MODULES)}", f"  exit {_FAILED}", "endif"]
         for act in acts:
-            told = _csh_quote(f"fairmile: failed: {act.text}")
-            lines += [act.text, "if ( $status != 0 ) then", f"  sh -c 'echo \"$1\" >&2' sh {told}", f"  exit {_FAILED}"]
+            message = _csh_quote(f"fairmile: failed: {act.text}")
+            lines += [
+                act.text,
+                "if ( $status != 0 ) then",
+                f"  sh -c 'echo \"$1\" >&2' sh {message}",
+                f"  exit {_FAILED}",
+            ]
             lines += ["endif"]
         return lines
 
@@ -220,10 +225,10 @@ class _Fish:
             f"type -q module; or begin; echo {_fish_quote(_NO_MODULES)} >&2; exit {_FAILED}; end",
         ]
         for act in acts:
-            told = _fish_quote(f"fairmile: failed: {act.text}")
+            message = _fish_quote(f"fairmile: failed: {act.text}")
             # fish refuses ${NAME}; its own way of ending a name is {$NAME}.
             text = re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", r"{$\1}", act.text)
-            lines.append(f"{text}; or begin; echo {told} >&2; exit {_FAILED}; end")
+            lines.append(f"{text}; or begin; echo {message} >&2; exit {_FAILED}; end")
         return lines
 
     def assign(self, act: Assign) -> list[str]:

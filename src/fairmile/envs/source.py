@@ -176,10 +176,10 @@ def check_out(location: str, revision: str, target: Path, bare: Path, tools: Too
 
 
 def _submodule_addresses(repository: Repository, target: Path) -> dict[str, str]:
-    told = repository.run("config", "--file", str(target / ".gitmodules"), "--list", "-z")
+    listing = repository.run("config", "--file", str(target / ".gitmodules"), "--list", "-z")
     paths: dict[str, str] = {}
     addresses: dict[str, str] = {}
-    for entry in told.split("\0"):
+    for entry in listing.split("\0"):
         key, _, value = entry.partition("\n")
         name, _, field = key.removeprefix("submodule.").rpartition(".")
         (paths if field == "path" else addresses if field == "url" else {})[name] = value
@@ -273,5 +273,5 @@ def _compiler_versions(tools: Tools) -> dict[str, str]:
         "for each in CC:cc CXX:c++ FC:gfortran; do name=${each%%:*}; program=${!name:-${each##*:}}; "
         'said=$($program --version 2>/dev/null | head -n 1) && [ -n "$said" ] && echo "$name=$said"; done; true'
     )
-    told = tools.run(["bash", "-c", script], check=False, quiet=True).stdout
-    return dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    output = tools.run(["bash", "-c", script], check=False, quiet=True).stdout
+    return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)

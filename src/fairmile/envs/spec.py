@@ -52,8 +52,8 @@ def holds_login(text: str) -> bool:
 
     References to variables are none.
     """
-    found = (match[1] for match in _LOGIN.finditer(text))
-    return any(user is None or (user != "git" and not _only_references(user.replace(":", ""))) for user in found)
+    logins = (match[1] for match in _LOGIN.finditer(text))
+    return any(user is None or (user != "git" and not _only_references(user.replace(":", ""))) for user in logins)
 
 
 def _only_references(text: str) -> bool:

@@ -130,11 +130,11 @@ class Tools:
             on_line=take,
         )
         if check and result.exit_code != 0:
-            said = "\n".join(last)
+            output = "\n".join(last)
             shown = shlex.join(argv)
             raise SystemFailure(
                 f"`{shown if len(shown) <= 200 else shown[:197] + '...'}` ended with exit code {result.exit_code}"
-                + (f":\n{said}" if said else "")
+                + (f":\n{output}" if output else "")
             )
         return result
 

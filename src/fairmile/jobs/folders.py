@@ -169,10 +169,10 @@ class RemoteJobFolders:
     def root(self) -> str:
         """The folder as an absolute path, which only the machine itself knows; made at the first call."""
         if not self._root:
-            said = self._sh(f"mkdir -p -- {_home_path(self._given)} && cd -- {_home_path(self._given)} && pwd -P")
-            self._root = said.stdout.strip()
+            answer = self._sh(f"mkdir -p -- {_home_path(self._given)} && cd -- {_home_path(self._given)} && pwd -P")
+            self._root = answer.stdout.strip()
             if not self._root.startswith("/"):
-                raise SystemFailure(f"cannot determine {self._given} on the other machine: {said.stdout[:200]!r}")
+                raise SystemFailure(f"cannot determine {self._given} on the other machine: {answer.stdout[:200]!r}")
         return self._root
 
     def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
@@ -217,7 +217,7 @@ class RemoteJobFolders:
             size = os.fstat(stream.fileno()).st_size
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
             try:
-                said = self._sh(
+                answer = self._sh(
                     f"mkdir -p -- {shlex.quote(folder)} && find {shlex.quote(folder)} -name '*.*' -mtime +1 -delete; "
                     f'umask 077; a={kept}.$$; cat > "$a" && d=$(sha256sum < "$a" | cut -c1-64) && echo "$d"; '
                     f'if [ "$d" = {digest} ]; then mv -- "$a" {kept}; else rm -f -- "$a"; fi',
@@ -227,7 +227,7 @@ class RemoteJobFolders:
             finally:
                 if isinstance(data, mmap.mmap):
                     data.close()
-        if said.stdout.split()[:1] != [digest]:
+        if answer.stdout.split()[:1] != [digest]:
             raise Integrity(f"{source} arrived damaged", hint="try again; if it happens again, check the disk there")
         return kept
 
@@ -237,9 +237,9 @@ class RemoteJobFolders:
             f'while read -r job; do cd -- {shlex.quote(self.root)}/"$job" 2>/dev/null || continue; {_EACH_NOTE}'
             f'printf "%s%s/%s\\n" {_MARK} "$job" "$f"; cat -- "$f"; echo; done; done; exit 0'
         )
-        said = self._sh(script, input="".join(f"{job}\n" for job in jobs).encode())
+        answer = self._sh(script, input="".join(f"{job}\n" for job in jobs).encode())
         notes: dict[str, Notes] = {job: {} for job in jobs}
-        for part in said.stdout.split(_MARK)[1:]:
+        for part in answer.stdout.split(_MARK)[1:]:
             path, _, text = part.partition("\n")
             job, _, name = path.partition("/")
             notes.setdefault(job, {})[name] = text
@@ -250,15 +250,15 @@ class RemoteJobFolders:
         path = shlex.quote(f"{self.root}/{job}/{name}")
         start = f"-c {-offset}" if offset < 0 else f"-c +{offset + 1}"
         # base64 keeps the bytes whole on their way through a text.
-        said = self._sh(f"[ -f {path} ] && tail {start} -- {path} | head -c {most_bytes} | base64; exit 0")
-        return base64.b64decode(said.stdout)
+        answer = self._sh(f"[ -f {path} ] && tail {start} -- {path} | head -c {most_bytes} | base64; exit 0")
+        return base64.b64decode(answer.stdout)
 
     def bring(self, job: str, name: str, target: Path) -> None:
         """See `Place.bring`."""
         path = f"{self.root}/{job}/{name}"
-        said = self._sh(f"cd -- {shlex.quote(path)} 2>/dev/null && find . -type f -print0 | base64; exit 0")
-        if said.stdout:
-            for each in base64.b64decode(said.stdout).decode(errors="surrogateescape").split("\0")[:-1]:
+        answer = self._sh(f"cd -- {shlex.quote(path)} 2>/dev/null && find . -type f -print0 | base64; exit 0")
+        if answer.stdout:
+            for each in base64.b64decode(answer.stdout).decode(errors="surrogateescape").split("\0")[:-1]:
                 inner = each.removeprefix("./")
                 self._bring_file(job, f"{name}/{inner}", safe_join(target, inner))
         else:
@@ -266,8 +266,8 @@ class RemoteJobFolders:
 
     def _bring_file(self, job: str, name: str, target: Path) -> None:
         path = f"{self.root}/{job}/{name}"
-        said = self._sh(f"[ -f {shlex.quote(path)} ] && sha256sum -- {shlex.quote(path)} | cut -c1-64; exit 0")
-        digest = said.stdout.strip().lstrip("\\")
+        answer = self._sh(f"[ -f {shlex.quote(path)} ] && sha256sum -- {shlex.quote(path)} | cut -c1-64; exit 0")
+        digest = answer.stdout.strip().lstrip("\\")
         if not digest:
             raise NotFound(f"job {job} left no file {name!r} behind", hint=f"its folder is {self.root}/{job}")
         aside = target.with_name(f".{target.name}.{os.getpid()}")

@@ -294,8 +294,8 @@ def _too_much_of_a_node(choice: _Choice) -> Iterator[Problem]:
     tasks, cpus, room = choice.values["tasks_per_node"], choice.values.get("cpus_per_task", 1), choice.cpus
     if room is not None and tasks * cpus > room:
         per_core = room // (here.cores or 1)
-        told = f"{room} ({here.cores} cores × {per_core} threads)" if per_core > 1 else f"{room} cores"
-        message = f"{tasks} × {cpus} = {tasks * cpus} CPUs requested, a node of {_giver(choice)} has {told}"
+        room_text = f"{room} ({here.cores} cores × {per_core} threads)" if per_core > 1 else f"{room} cores"
+        message = f"{tasks} × {cpus} = {tasks * cpus} CPUs requested, a node of {_giver(choice)} has {room_text}"
         yield _beyond(choice, "cpus_per_task", "cores", message, _threads, tasks * cpus)
     memory = choice.spec.resources.memory_gib
     if memory is not None and here.memory_gib is not None and memory > here.memory_gib:

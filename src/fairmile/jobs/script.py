@@ -227,10 +227,10 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
 def _refuse_options(parts: list[list[str]]) -> None:
     """Refuse a value that brings a line which a scheduler reads as an option, wherever in a script it stands."""
     for text in (line for lines in parts for line in lines):
-        found = _OPTION_LINE.search(text)
-        if found:
+        match = _OPTION_LINE.search(text)
+        if match:
             raise UsageError(
-                f"the script would hold the line {found[0].strip()[:80]!r}, which a scheduler reads as an option",
+                f"the script would hold the line {match[0].strip()[:80]!r}, which a scheduler reads as an option",
                 hint="it comes from a word of the command or a variable; change that value",
             )
 

@@ -120,7 +120,7 @@ class Weighed:
         id = self.record.scheduler_id
         if all(status.state.is_end for status in statuses):
             return {}
-        return {each: told for each, told in self.listed.items() if each == id or each.startswith(f"{id}_")}
+        return {each: answer for each, answer in self.listed.items() if each == id or each.startswith(f"{id}_")}
 
 
 def _together(tasks: dict[int, TaskStatus]) -> TaskStatus:

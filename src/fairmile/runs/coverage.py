@@ -63,14 +63,14 @@ def find_uncovered(
     runs, `program` the content of its files. Relative paths of the command start at `folder`.
     """
     cover = Cover(spec, captured, runs)
-    found: dict[str, None] = {}
+    uncovered: dict[str, None] = {}
     quoted = {os.fsdecode(name) for data in program for name in _QUOTED.findall(data)}
     for name in [*_named(spec, argv), *sorted(name for name in quoted if name.rstrip("/") not in _SCRATCH)]:
         path = os.path.normpath(os.path.join(spec.folder or folder or "/", os.path.expanduser(name)))
         if not cover.covers_named(path):
-            found[path] = None
-    found |= dict.fromkeys(islice(cover.loose(captured.code.git), MOST))
-    return list(found)[:MOST]
+            uncovered[path] = None
+    uncovered |= dict.fromkeys(islice(cover.loose(captured.code.git), MOST))
+    return list(uncovered)[:MOST]
 
 
 def find_left(
@@ -83,12 +83,12 @@ def find_left(
     before = captured.code.git
     now = capture.git_state(before.root) if before is not None else None
     loose = _loose_files(Cover(spec, captured, runs), now)
-    found = [*islice((path for path in loose if path not in there or stamp_of(path) != there[path]), MOST)]
-    found += changed_files(spec, captured, replace(captured, code=CapturedCode(git=now)), runs)
+    left = [*islice((path for path in loose if path not in there or stamp_of(path) != there[path]), MOST)]
+    left += changed_files(spec, captured, replace(captured, code=CapturedCode(git=now)), runs)
     commits = [(each.commit, each.diff_sha256) for each in (before, now) if each is not None]
     if before is not None and len(set(commits)) > 1:
-        found.append(f"{before.root} (tracked files)")
-    return found[:MOST]
+        left.append(f"{before.root} (tracked files)")
+    return left[:MOST]
 
 
 def changed_files(spec: RecordedSpec, before: Captured, now: Captured, runs: Path) -> list[str]:
@@ -143,8 +143,8 @@ def find_newer(argv: Sequence[str], env: Mapping[str, str], folder: str, covered
 
 def find_loose(cover: Cover, git: GitState | None) -> list[str] | None:
     """Return all files in the folder of a run, or in its repository, that are not covered; None for too many."""
-    found = list(islice(_loose_files(cover, git), _MOST_MATCHES + 1))
-    return found if len(found) <= _MOST_MATCHES else None
+    files = list(islice(_loose_files(cover, git), _MOST_MATCHES + 1))
+    return files if len(files) <= _MOST_MATCHES else None
 
 
 def _loose_files(cover: Cover, git: GitState | None) -> Iterator[str]:

@@ -156,10 +156,10 @@ def _local_offer(environment: str, argv: Sequence[str], environ: Mapping[str, st
         seen = capture.environment(argv, environ)
         if not seen.python:
             seen = capture.environment(["python3"], environ)
-        found = _in_packages(Need(name, None, ""), seen.lock)
+        package = _in_packages(Need(name, None, ""), seen.lock)
         programs = (shutil.which(each, path=environ.get("PATH")) for each in _PROGRAMS.get(name, ()))
         program = next(filter(None, programs), "")
-        return (True, found.found or program) if found.met or program else (False, f"this machine has no {name}")
+        return (True, package.found or program) if package.met or program else (False, f"this machine has no {name}")
 
     return Offer("this machine", tuple(gpus), software, "--on SYSTEM runs it elsewhere", is_here=True)
 
@@ -186,15 +186,15 @@ def _in_packages(need: Need, lock: Sequence[str]) -> Need:
     """Return a need as met where one of the packages that bring it is in a lock."""
     names = {line.partition("==")[0].lower().replace("_", "-"): line for line in lock}
     wanted = _PACKAGES.get(_framework(need.declared), ())
-    found = next((names[package] for package in wanted if package in names), "")
-    return Need(need.declared, True, found) if found else need
+    version = next((names[package] for package in wanted if package in names), "")
+    return Need(need.declared, True, version) if version else need
 
 
 def _checked(need: str, offer: Offer) -> Need:
     vendor = _vendor(need)
     if not vendor:
-        met, found = offer.software(_framework(need) or need)
-        return Need(need, met, found)
+        met, offered = offer.software(_framework(need) or need)
+        return Need(need, met, offered)
     if offer.gpus is None:
         return Need(need, None, f"the GPUs of {offer.place} are not known")
     matching = [model for own, model in offer.gpus if vendor in ("any", own)]
@@ -206,9 +206,9 @@ def _checked(need: str, offer: Offer) -> Need:
 
 def _vendor(text: str) -> str:
     """Return whose accelerator a text asks for; empty where it asks for none."""
-    found = next((vendor for vendor, words in _VENDORS if words.search(text)), "")
-    is_processor = found in ("amd", "intel") and _CPU.search(text) and not re.search(r"gpu|rocm", text, re.IGNORECASE)
-    return "" if is_processor else found
+    name = next((vendor for vendor, words in _VENDORS if words.search(text)), "")
+    is_processor = name in ("amd", "intel") and _CPU.search(text) and not re.search(r"gpu|rocm", text, re.IGNORECASE)
+    return "" if is_processor else name
 
 
 def _framework(text: str) -> str:

@@ -30,10 +30,10 @@ def check_placeholders(spec: RunSpec, where: str) -> None:
         known.add("seed")
     problems = {}
     for name in names_in(spec.argv, known.__contains__):
-        said = name.parts[0]
-        if name.must and isinstance(said, str) and len(name.parts) == 1 and said not in known:
+        first = name.parts[0]
+        if name.must and isinstance(first, str) and len(name.parts) == 1 and first not in known:
             message = f"{where or 'the command'}: {name.source} is not defined"
-            problems[message] = Problem(message, hint=_way_to(said, name.source, known))
+            problems[message] = Problem(message, hint=_way_to(first, name.source, known))
     if problems:
         raise InvalidDocument(list(problems.values()))
 

@@ -67,11 +67,11 @@ class Predicted:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as run.json keeps it, with the verdict where there is one."""
-        told = asdict(self)
+        document = asdict(self)
         if self.fit is None:
-            del told["limit"], told["device"], told["remedy"]
-            return told
-        return {**told, "fit": str(self.fit)}
+            del document["limit"], document["device"], document["remedy"]
+            return document
+        return {**document, "fit": str(self.fit)}
 
 
 class Predictor(Protocol):
@@ -110,7 +110,7 @@ def predict(
     predicted: dict[str, Predicted] = {}
     for name in (*predictors.names(), *given):
         try:
-            told = (given[name] if name in given else predictors[name])().predict(spec, history)
+            numbers = (given[name] if name in given else predictors[name])().predict(spec, history)
         except FairmileError:
             raise
         except Exception as error:
@@ -118,7 +118,7 @@ def predict(
                 f"predictor {name!r} failed: {type(error).__name__}: {error}",
                 hint="uninstall its package, or report this to its author",
             ) from error
-        predicted = {**told, **predicted}
+        predicted = {**numbers, **predicted}
     return {what: each.to_json() for what, each in predicted.items()}
 
 
@@ -136,8 +136,8 @@ def unfit(prediction: Mapping[str, Mapping[str, Any]]) -> tuple[Fit, str]:
     """
     worst, why = Fit.FITS, ""
     order = list(Fit)
-    for what, said in prediction.items():
-        expected = predicted_of(said)
+    for what, number in prediction.items():
+        expected = predicted_of(number)
         if expected.fit is None or (why and order.index(expected.fit) <= order.index(worst)):
             continue
         worst = expected.fit
@@ -167,8 +167,8 @@ def judged(run: Run) -> list[Judged]:
     """Return what was expected of a run beside what was measured."""
     measured = {**{name: metric.value for name, metric in run.metrics.items()}, **measurements(run)}
     rows = []
-    for what, said in run.prediction.items():
-        expected = predicted_of(said)
+    for what, number in run.prediction.items():
+        expected = predicted_of(number)
         value = measured.get(what)
         inside = None
         if value is not None and expected.low is not None and expected.high is not None:
@@ -179,8 +179,8 @@ def judged(run: Run) -> list[Judged]:
 
 def measurements(run: Run) -> dict[str, float]:
     """Return those of `elapsed_s`, `memory_bytes` and `energy_j` that were measured."""
-    told = {"elapsed_s": run.elapsed_s, "memory_bytes": run.usage.get("max_rss_bytes"), "energy_j": run.energy_j}
-    return {name: number for name, value in told.items() if (number := _number(value)) is not None}
+    measured = {"elapsed_s": run.elapsed_s, "memory_bytes": run.usage.get("max_rss_bytes"), "energy_j": run.energy_j}
+    return {name: number for name, value in measured.items() if (number := _number(value)) is not None}
 
 
 class FromHistory:
@@ -205,11 +205,11 @@ class FromHistory:
         same = [(run, numbers) for run, numbers in points if not _differing(run.params, spec.params)]
         predicted: dict[str, Predicted] = {}
         for what in ("elapsed_s", "memory_bytes", "energy_j"):
-            told = _from_same(_measured(same, what), where)
-            if told is None:
-                told = _from_line(_measured(points, what), spec, where)
-            if told is not None:
-                predicted[what] = told
+            number = _from_same(_measured(same, what), where)
+            if number is None:
+                number = _from_line(_measured(points, what), spec, where)
+            if number is not None:
+                predicted[what] = number
         return predicted
 
     def _on_same_gpus(self, runs: list[Run]) -> list[Run]:

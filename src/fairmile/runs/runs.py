@@ -452,10 +452,10 @@ class Runs(Planner, Noun, internal=_INTERNAL):
             result.exit_code,
             result.signal,
         )
-        said = self.output(run.id)[-_TAIL_BYTES:].decode(errors="replace")
+        output = self.output(run.id)[-_TAIL_BYTES:].decode(errors="replace")
         diagnosis = diagnose(
             status,
-            said,
+            output,
             JobSpec(argv=run.spec.argv),
             log=f"fairmile runs log {run.id}",
             environment=run.spec.environment,

@@ -282,10 +282,10 @@ def _merged(said: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def _hyperparameters(card: Card) -> dict[str, Value]:
-    said = card.get("hyperparameters")
+    stated = card.get("hyperparameters")
     return (
-        {k: v for k, v in said.items() if v is None or isinstance(v, str | int | float | bool)}
-        if isinstance(said, Mapping)
+        {k: v for k, v in stated.items() if v is None or isinstance(v, str | int | float | bool)}
+        if isinstance(stated, Mapping)
         else {}
     )
 

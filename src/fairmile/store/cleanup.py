@@ -306,9 +306,9 @@ class _Sweep:
         for digest, size in marks.outside(self._objects.items()):
             loose = _status(self._objects.path(digest))
             packed = self._packs.find(bytes.fromhex(digest))
-            found = [status for status in (loose, _status(packed[0].path) if packed else None) if status is not None]
+            statuses = [status for status in (loose, _status(packed[0].path) if packed else None) if status is not None]
             # The time of the last change of state, not of content: a file waits for its turn before it is published.
-            if found and all(self.now - status.st_ctime >= self._grace_s for status in found):
+            if statuses and all(self.now - status.st_ctime >= self._grace_s for status in statuses):
                 # A file that was linked into a working folder stays there.
                 self._unmarked_bytes += 0 if loose is not None and loose.st_nlink > 1 else size
                 yield digest

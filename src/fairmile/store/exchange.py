@@ -300,11 +300,11 @@ def _copy_large(source: Shelves | Objects, objects: Objects, digest: str) -> Non
         if digest in objects:
             return
         went_on = part.exists()
-        found = _append(source, digest, part)
-        if found != digest and went_on:  # what was left behind was wrong
+        sha256 = _append(source, digest, part)
+        if sha256 != digest and went_on:  # what was left behind was wrong
             part.unlink()
-            found = _append(source, digest, part)
-        if found != digest:
+            sha256 = _append(source, digest, part)
+        if sha256 != digest:
             part.unlink()
             raise _damaged(digest)
         objects.adopt(part, digest)
@@ -312,16 +312,16 @@ def _copy_large(source: Shelves | Objects, objects: Objects, digest: str) -> Non
 
 def _append(source: Shelves | Objects, digest: str, part: Path) -> str:
     """Write the rest of an object and return the digest of the whole file."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     with writing(part), open(part, "a+b") as target, source.open(digest) as stream:
         target.seek(0)
         while chunk := target.read(_CHUNK):
-            found.update(chunk)
+            hasher.update(chunk)
         stream.seek(target.tell())
         while chunk := stream.read(_CHUNK):
-            found.update(chunk)
+            hasher.update(chunk)
             target.write(chunk)
-    return found.hexdigest()
+    return hasher.hexdigest()
 
 
 def _rounds(shelves: Shelves, digests: Iterable[str]) -> Iterator[list[tuple[str, int]]]:

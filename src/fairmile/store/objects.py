@@ -88,8 +88,8 @@ class Objects:
     def size(self, sha256: str) -> int | None:
         """Return the size of an object in bytes, or None when it is absent."""
         size = size_of(self._path(sha256))
-        if size is None and (found := self._packs.find(bytes.fromhex(sha256))) is not None:
-            size = found[1].size_bytes
+        if size is None and (entry := self._packs.find(bytes.fromhex(sha256))) is not None:
+            size = entry[1].size_bytes
         return size
 
     def open(self, sha256: str) -> BinaryIO:
@@ -99,17 +99,17 @@ class Objects:
             try:
                 return open(path, "rb")
             except FileNotFoundError:
-                found = self._packs.find(bytes.fromhex(sha256))
+                entry = self._packs.find(bytes.fromhex(sha256))
             except OSError as error:
                 raise read_failure(path, error) from error
-            if found is None:
+            if entry is None:
                 raise NotFound(f"the object {sha256} is not in the pool {self.root}", hint="fetch it again")
             try:
-                return io.BytesIO(found[0].read(found[1]))
+                return io.BytesIO(entry[0].read(entry[1]))
             except FileNotFoundError:
                 self._packs.forget()  # rewritten meanwhile: the object is in another pack now
             except OSError as error:
-                raise read_failure(found[0].path, error) from error
+                raise read_failure(entry[0].path, error) from error
 
     def adopt(self, file: Path, sha256: str) -> None:
         """Make a complete file, whose digest the caller has verified, the object; `file` is gone afterwards.
@@ -583,12 +583,12 @@ def _verify_file(sha256: str, path: str, on_bytes: Callable[[int], None] | None)
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return Damage(sha256, Path(path), "it is not a file")
         _mend_mode(path)
-        found = sha256_file(path, on_bytes=on_bytes)
+        actual = sha256_file(path, on_bytes=on_bytes)
     except FileNotFoundError:  # removed meanwhile
         return None
     except OSError as error:
         return Damage(sha256, Path(path), f"it cannot be read: {error.strerror}")
-    return None if found == sha256 else Damage(sha256, Path(path), f"its bytes have the sha256 {found}")
+    return None if actual == sha256 else Damage(sha256, Path(path), f"its bytes have the sha256 {actual}")
 
 
 def _mend_mode(path: str) -> None:
@@ -609,13 +609,13 @@ def _verify_pack(pack: Pack, on_bytes: Callable[[int], None] | None) -> Iterator
     for place in sorted(pack.places(), key=lambda place: place.offset):
         sha256 = place.digest.hex()
         try:
-            found = sha256_hex(pack.read(place))
+            actual = sha256_hex(pack.read(place))
         except FileNotFoundError:
             raise
         except (OSError, Integrity) as error:
             yield Damage(sha256, Path(pack.path), f"it cannot be read: {error}")
             continue
-        if found != sha256:
-            yield Damage(sha256, Path(pack.path), f"its bytes have the sha256 {found}")
+        if actual != sha256:
+            yield Damage(sha256, Path(pack.path), f"its bytes have the sha256 {actual}")
         if on_bytes is not None:
             on_bytes(place.size_bytes)

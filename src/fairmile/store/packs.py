@@ -180,7 +180,7 @@ class Packs:
         """Return the pack that holds an object, and where; without `refresh` only packs already known are asked."""
         while True:
             try:
-                found = self._find_known(digest)
+                entry = self._find_known(digest)
             except FileNotFoundError:
                 self._by_name, self._recent = {}, None
                 self.forget()
@@ -188,8 +188,8 @@ class Packs:
                 continue
             except OSError as error:
                 raise SystemFailure(f"cannot read the packs in {self.folder}: {error.strerror}") from error
-            if found is not None or not refresh or not self._refresh():
-                return found
+            if entry is not None or not refresh or not self._refresh():
+                return entry
 
     def forget(self) -> None:
         """Look at the folder again at the next question."""

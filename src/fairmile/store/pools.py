@@ -242,12 +242,12 @@ class Pools:
         self._clock = clock
 
     def __getitem__(self, name: str) -> Pool:
-        found = next((pool for pool in self._pools if pool.name == name), None)
-        if found is None:
+        match = next((pool for pool in self._pools if pool.name == name), None)
+        if match is None:
             names = [pool.name for pool in self._pools]
             near = did_you_mean(name, names)
             raise NotFound(f"no pool named {name!r}" + (f"; {near}" if near else ""), hint=f"known: {', '.join(names)}")
-        return found
+        return match
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools)
@@ -657,11 +657,11 @@ def _speed_reason(pool: Pool, speed: Speed | None) -> str:
 
 
 def _cautions(pool: Pool, storage: str) -> list[str]:
-    found = []
+    cautions = []
     if storage == speeds.RAM_DISK:
-        found.append("uses the memory of the machine and is empty after a restart")
+        cautions.append("uses the memory of the machine and is empty after a restart")
     if pool.purge_days is not None:
-        found.append(f"purged after {pool.purge_days} days")
+        cautions.append(f"purged after {pool.purge_days} days")
     if pool.purpose == "archive":
-        found.append("an archive: used only if no other pool has space")
-    return found
+        cautions.append("an archive: used only if no other pool has space")
+    return cautions

@@ -83,14 +83,14 @@ class Quotas:
 
 def parse_quota(text: str) -> list[Quota]:
     """Return what `quota -v -w -p -f MOUNT` prints; lines in any other form are passed over."""
-    found: list[Quota] = []
+    quotas: list[Quota] = []
     owner: tuple[Literal["user", "group"], int] | None = None
     for line in text.splitlines():
         if heading := _OWNER.match(line):
             owner = ("user" if heading[1] == "user" else "group"), int(heading[2])
         elif owner is not None and (row := _ROW.fullmatch(line)):
-            found.append(_quota(*owner, row))
-    return found
+            quotas.append(_quota(*owner, row))
+    return quotas
 
 
 def parse_lfs_quota(text: str, kind: Literal["user", "group"], id: int) -> Quota | None:

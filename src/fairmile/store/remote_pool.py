@@ -93,7 +93,7 @@ class RemotePool:
 
     def packed(self, wanted: DigestSet) -> dict[str, str]:
         """Return the pack that holds each of the digests that are wanted and packed there."""
-        found: dict[str, str] = {}
+        packs: dict[str, str] = {}
         pack = ""
         record: list[str] = []
 
@@ -108,10 +108,10 @@ class RemotePool:
                     digest = record[0] + record[1]
                     record.clear()
                     if digest in wanted:
-                        found[digest] = pack
+                        packs[digest] = pack
 
         self.ssh.run(["sh", "-c", _PACKED, "sh", self.folder], on_line=read)
-        return found
+        return packs
 
     def bring(self, paths: Iterable[str], folder: Path) -> None:
         """Bring files, named as seen from the pool's folder, into a folder here; what is there already is kept."""

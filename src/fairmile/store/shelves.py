@@ -77,13 +77,13 @@ class Shelves:
 
     def path(self, sha256: str) -> Path | None:
         """Return the file of an object; None when no pool holds it as a file of its own."""
-        found = (_answer(self.objects(pool).path, sha256) for pool in self.fast_first)
-        return next((path for path in found if path is not None), None)
+        paths = (_answer(self.objects(pool).path, sha256) for pool in self.fast_first)
+        return next((path for path in paths if path is not None), None)
 
     def size(self, sha256: str) -> int | None:
         """Return the size of an object in bytes; None when no pool holds it."""
-        found = (_answer(self.objects(pool).size, sha256) for pool in self.fast_first)
-        return next((size for size in found if size is not None), None)
+        sizes = (_answer(self.objects(pool).size, sha256) for pool in self.fast_first)
+        return next((size for size in sizes if size is not None), None)
 
     def open(self, sha256: str) -> BinaryIO:
         """Open an object for reading; NotFound when no pool holds it."""
@@ -236,12 +236,12 @@ class Shelves:
         """
         refs = [ref for ref in self.refs() if ref.kind != "link"]
         for fits in (_is_whole, _is_end, _is_end_of_any_version, _is_end_of_any_part):
-            found = [ref for ref in refs if fits(name, ref.name)]
-            if len({ref.root for ref in found}) > 1:
-                names = ", ".join(sorted({ref.name for ref in found}))
+            matches = [ref for ref in refs if fits(name, ref.name)]
+            if len({ref.root for ref in matches}) > 1:
+                names = ", ".join(sorted({ref.name for ref in matches}))
                 raise Conflict(f"{name!r} can mean {names}", hint="give the whole name")
-            if found:
-                return found[0]
+            if matches:
+                return matches[0]
         ends = {ref.name.rpartition("/")[2] for ref in refs}
         near = did_you_mean(name, {ref.name for ref in refs} | ends | {end.partition("@")[0] for end in ends})
         raise NotFound(

@@ -270,20 +270,20 @@ def verify(shelves: Shelves, names: Collection[str] = (), on_bytes: Callable[[in
     """Read every byte, of all pools or of what `names` stand for, and put aside what is damaged."""
     refs = [shelves.find(name) for name in names] or shelves.refs()
     roots = {ref.root for ref in refs}
-    found: list[Damage] = []
+    damages: list[Damage] = []
     checks = [_Check(shelves, pool, on_bytes) for pool in shelves.pools]
     for check in checks:  # first of all, since they tell which objects are wanted
-        found += check.trees(roots if names else None)
+        damages += check.trees(roots if names else None)
     with DigestSet(tree_digests(shelves, roots) if names else ()) as wanted:
         for check in checks:
-            found += check.objects_among(wanted) if names else check.objects() + check.names()
-    lost = {each.sha256 for each in found} - {""}
+            damages += check.objects_among(wanted) if names else check.objects() + check.names()
+    lost = {each.sha256 for each in damages} - {""}
     hit = {str(ref): _hit(shelves, ref, lost) for ref in shelves.refs()} if lost else {}
     return Verified(
         objects=sum(check.count for check in checks),
         size_bytes=sum(check.size_bytes for check in checks),
         damaged=tuple(
-            replace(each, names=tuple(n for n, digests in hit.items() if each.sha256 in digests)) for each in found
+            replace(each, names=tuple(n for n, digests in hit.items() if each.sha256 in digests)) for each in damages
         ),
         incomplete=tuple(str(ref) for ref in refs if not shelves.complete(ref)),
     )
@@ -340,17 +340,19 @@ class _Check:
                 return None
             path = Path(packed[0].path)
         self.count += 1
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         try:
             with self._objects.open(digest) as stream:
                 while chunk := stream.read(_CHUNK):
-                    found.update(chunk)
+                    hasher.update(chunk)
                     self._read(len(chunk))
         except NotFound:  # removed meanwhile
             return None
         except (OSError, Integrity) as error:
             return digest, path, str(error)
-        return None if found.hexdigest() == digest else (digest, path, f"its bytes have the sha256 {found.hexdigest()}")
+        return (
+            None if hasher.hexdigest() == digest else (digest, path, f"its bytes have the sha256 {hasher.hexdigest()}")
+        )
 
     def _put_objects_aside(self, damages: list[tuple[str, Path, str]]) -> list[Damage]:
         packed = [(digest, path, reason) for digest, path, reason in damages if digest and path.suffix == ".pack"]
@@ -403,11 +405,11 @@ class _Check:
 
 def damaged(shelves: Shelves) -> list[str]:
     """Return the digests that were found damaged and that no pool holds now."""
-    found: set[str] = set()
+    digests: set[str] = set()
     for pool in shelves.pools:
         with contextlib.suppress(OSError):
-            found.update(name for name in os.listdir(pool.folder / DAMAGED) if _is_digest(name))
-    return sorted(digest for digest in found if digest not in shelves)
+            digests.update(name for name in os.listdir(pool.folder / DAMAGED) if _is_digest(name))
+    return sorted(digest for digest in digests if digest not in shelves)
 
 
 def tree_digests(shelves: Shelves, roots: Iterable[str]) -> Iterator[str]:

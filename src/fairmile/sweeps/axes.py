@@ -175,21 +175,21 @@ def _host_list(text: str, typed: bool, where: str) -> Iterator[Value]:
 
 
 def _bracketed(text: str, whole: str, where: str) -> list[str]:
-    found: list[str] = []
+    values: list[str] = []
     for piece in (each.strip() for each in text.split(",")):
         span = _RANGE.fullmatch(piece)
         if span is None:
             if not piece or ("-" in piece and not _NUMBER.fullmatch(piece)):
                 raise _error(where, f"{piece!r} in {whole!r} is not a range of integers such as 1-3", _AS_LIST)
-            found.append(piece)
+            values.append(piece)
             continue
         low, high = int(span[1]), int(span[2])
         if low > high:
             raise _error(where, f"the range {piece} in {whole!r} is reversed", f"write {span[2]}-{span[1]}")
         if high - low >= MOST_VALUES:
             raise _error(where, f"the range {piece} has more than {MOST_VALUES:,} values", "split the sweep")
-        found.extend(f"{number:0{len(span[1])}d}" for number in range(low, high + 1))
-    return found
+        values.extend(f"{number:0{len(span[1])}d}" for number in range(low, high + 1))
+    return values
 
 
 # Functions
@@ -203,12 +203,12 @@ def _call(name: str, arguments: str, where: str) -> Sequence[int | float]:
     if not all(map(_NUMBER.fullmatch, words)):
         raise _error(where, f"the arguments of {shown} are not numbers", _USES[name])
     try:
-        found = _FUNCTIONS[name](words)
+        numbers = _FUNCTIONS[name](words)
     except ValueError as error:
         raise _error(where, f"{shown}: {error}", _USES[name]) from None
-    if not (math.isfinite(found[0]) and math.isfinite(found[-1])):
+    if not (math.isfinite(numbers[0]) and math.isfinite(numbers[-1])):
         raise _error(where, f"{shown}: a number is too large", _USES[name])
-    return found
+    return numbers
 
 
 def _is_whole(word: str) -> bool:
@@ -246,8 +246,8 @@ def _logspace(words: list[str]) -> Sequence[int | float]:
     with localcontext(_DIGITS):
         ratio = (high / low).ln() / max(1, count - 1)
         # 15 digits are what a float holds for sure; those behind come from the logarithm.
-        found = [Decimal(f"{low * (ratio * place).exp():.15g}") for place in range(count)]
-    return _plain([low, *found[1:-1], high][:count], words)
+        numbers = [Decimal(f"{low * (ratio * place).exp():.15g}") for place in range(count)]
+    return _plain([low, *numbers[1:-1], high][:count], words)
 
 
 def _ends(words: list[str]) -> tuple[Decimal, Decimal, int]:

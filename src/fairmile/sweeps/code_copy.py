@@ -96,8 +96,8 @@ def _contents(folder: Path) -> Iterator[tuple[str, str]]:
 def _walk(folder: Path, inside: str = "") -> Iterator[tuple[str, Path]]:
     """Yield all that lies below a folder with its relative name, a folder before what it holds, in a fixed order."""
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
         if entry.name in _IS_NO_CODE:
             continue
         yield inside + entry.name, Path(entry.path)

@@ -254,19 +254,19 @@ def _submit_names(split_among: int, count: int) -> list[str]:
 def _manifest_name(name: str, definition: Definition) -> str:
     if not name:
         return slug(definition.name or "sweep", keep_case=True)
-    found = name.removesuffix(".json")
-    if not found or found != os.path.basename(found) or found.startswith(".") or "\0" in found:
+    stem = name.removesuffix(".json")
+    if not stem or stem != os.path.basename(stem) or stem.startswith(".") or "\0" in stem:
         raise UsageError(
             f"--name {name!r} is not a file name", hint="use one word; the manifest is NAME.json in the folder"
         )
-    return found
+    return stem
 
 
 def _code(definition: Definition, copy: Sequence[str | Path], out: Path, taken: set[str]) -> list[Code]:
     said = definition.fields.get("code") or ()
     base = _base(definition)
     given = [Path(each) for each in copy] or [base / each for each in ([said] if isinstance(said, str) else said)]
-    found: list[Code] = []
+    copies: list[Code] = []
     for path in given:
         code = Code.at(path)
         if code.name in taken:
@@ -274,8 +274,8 @@ def _code(definition: Definition, copy: Sequence[str | Path], out: Path, taken: 
         if Path(os.path.abspath(out)).is_relative_to(code.path):
             raise UsageError(f"cannot copy {path}: the output folder {out} is inside it")
         taken.add(code.name)
-        found.append(code)
-    return found
+        copies.append(code)
+    return copies
 
 
 def _base(definition: Definition) -> Path:

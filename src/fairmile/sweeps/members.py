@@ -339,19 +339,19 @@ def _asked_by(script: str, resources: Mapping[str, Any]) -> dict[str, Any]:
 
     The time that a script for Slurm asks for is that of one point: as a field, it grows with the points of a job.
     """
-    found, options = dict(resources), []
+    asked, options = dict(resources), []
     for mark, option in _options(script):
         single = _SINGLE.fullmatch(option) if mark == "#SBATCH" else None
         field = _FIELDS.get(single[1]) if single is not None else None
         if field is not None and resources.get(field):
             continue
         if single is not None and field == "time_s":
-            found[field] = parse_duration(single[2]) * (60 if single[2].isdecimal() else 1)
+            asked[field] = parse_duration(single[2]) * (60 if single[2].isdecimal() else 1)
         else:
             options.append(option)
     if options:
-        found["options"] = list(dict.fromkeys([*options, *resources.get("options", ())]))
-    return {"resources": found} if found != resources else {}
+        asked["options"] = list(dict.fromkeys([*options, *resources.get("options", ())]))
+    return {"resources": asked} if asked != resources else {}
 
 
 def _options(script: str) -> Iterator[tuple[str, str]]:

@@ -81,9 +81,9 @@ def _kernel(document: Any, notebook: Path) -> str:
     """Return the kernel that a notebook names, or this Python's where it names one that is not here."""
     from jupyter_client.kernelspec import KernelSpecManager
 
-    said = document.metadata.get("kernelspec", {})
-    name = str(said.get("name", ""))
-    language = said.get("language") or document.metadata.get("language_info", {}).get("name", "python")
+    kernel = document.metadata.get("kernelspec", {})
+    name = str(kernel.get("name", ""))
+    language = kernel.get("language") or document.metadata.get("language_info", {}).get("name", "python")
     if "kernelspec" not in document.metadata:  # as one that a program wrote
         document.metadata["kernelspec"] = {"name": name or "python3", "language": language, "display_name": language}
     installed = KernelSpecManager().find_kernel_specs()
@@ -182,12 +182,12 @@ def _run_params(environ: Mapping[str, str]) -> dict[str, Value]:
     text = environ.get("FAIRMILE_PARAMS")
     if text:
         try:
-            found = json.loads(text)
+            params = json.loads(text)
         except ValueError as error:
             raise UsageError(f"FAIRMILE_PARAMS is not JSON: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(params, dict):
             raise UsageError("FAIRMILE_PARAMS is not a JSON object")
-        return found
+        return params
     folder = environ.get("FAIRMILE_RUN")
     if folder:  # too many for a variable: the record has them
         try:

@@ -44,15 +44,15 @@ class Origins:
     def find(self, path: Sequence[str | int]) -> tuple[str, int | None]:
         """Return the file and the line of a part, or of the nearest one that holds it."""
         best = 0
-        found: tuple[str, int | None] = (self._files[0].shown if self._files else _COMMAND_LINE, None)
+        place: tuple[str, int | None] = (self._files[0].shown if self._files else _COMMAND_LINE, None)
         for file in reversed(self._files):
             if file.located is None:
                 continue
             for start in (("settings",), (), ("axes",)):
                 keys = _keys(file.located.data, (*start, *path))
                 if len(keys) - len(start) > best:
-                    best, found = len(keys) - len(start), (file.shown, file.located.line(keys))
-        return found
+                    best, place = len(keys) - len(start), (file.shown, file.located.line(keys))
+        return place
 
     def problem(self, message: str, path: Sequence[str | int], hint: str = "") -> Problem:
         """Return what is wrong at a place of the files."""
@@ -69,7 +69,7 @@ def option_of(path: Sequence[str | int], source: Source) -> str:
 
 def _keys(data: Any, path: Sequence[str | int]) -> list[Any]:
     """Return the keys on a path as the file has them, as far as it goes."""
-    found: list[Any] = []
+    keys: list[Any] = []
     for step in path:
         if isinstance(data, Mapping):
             # Only a key that is no text, such as 1 or true, has to be looked for.
@@ -79,9 +79,9 @@ def _keys(data: Any, path: Sequence[str | int]) -> list[Any]:
             key = step if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
         if key is None:
             break
-        found.append(key)
+        keys.append(key)
         data = data[key]
-    return found
+    return keys
 
 
 def key_text(key: Any) -> str:

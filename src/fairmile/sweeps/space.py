@@ -262,12 +262,12 @@ class Space:
             return []
         there = [(names, {tuple(map(_key, row)) for row in each}) for names, each in rows]
         is_out = [*self._never, *(each for group in self._groups for each in group.excluded)]
-        found: dict[tuple[Any, ...], dict[str, Value]] = {}
+        fresh: dict[tuple[Any, ...], dict[str, Value]] = {}
         for row in included:
             is_in = all(tuple(_key(row[name]) for name in names) in keys for names, keys in there)
             if not is_in or _any(is_out, row):
-                found.setdefault(tuple(map(_key, row.values())), row)
-        return list(found.values())
+                fresh.setdefault(tuple(map(_key, row.values())), row)
+        return list(fresh.values())
 
     def _check_names(self, names: Collection[str], *path: str | int) -> None:
         for name in names:
@@ -353,15 +353,15 @@ def _several(said: Any) -> list[Value]:
 def _texts(name: str, values: Sequence[Value]) -> dict[tuple[type, Value], str]:
     """Return for each value of an axis what it adds to an id; no two add the same."""
     start = _file_text(name)
-    found: dict[tuple[type, Value], str] = {}
+    texts: dict[tuple[type, Value], str] = {}
     taken: set[str] = set()
     for value in values:
         text = f"{start}_{_file_text('null' if value is None else str(value))}"
         if text in taken:  # 1 and "1"
             text += f"-{sha256_hex(repr(value).encode())[:6]}"
         taken.add(text)
-        found[_key(value)] = text
-    return found
+        texts[_key(value)] = text
+    return texts
 
 
 def _file_text(text: str) -> str:

@@ -328,9 +328,9 @@ class Sweeps(Noun, internal=_INTERNAL):
 
     def _expected(self, plan: RunPlan) -> tuple[float | None, str]:
         """Return how long a point is expected to take, and who says so."""
-        said = plan.prediction.get("elapsed_s")
-        if said:
-            return float(said["value"]), str(said.get("source") or "earlier runs")
+        predicted = plan.prediction.get("elapsed_s")
+        if predicted:
+            return float(predicted["value"]), str(predicted.get("source") or "earlier runs")
         took = self._took_before(plan.spec)
         if took is not None:
             return took, f"the mean of earlier runs named {plan.spec.name}"
@@ -496,8 +496,8 @@ class Sweeps(Noun, internal=_INTERNAL):
         return statuses
 
     def _arrays(self, sweep: Sweep) -> Iterator[ArrayState]:
-        for said in read_tasks(sweep.folder):
-            job = self._runs().arrays.get(said["key"])
+        for listed in read_tasks(sweep.folder):
+            job = self._runs().arrays.get(listed["key"])
             if job is not None:
                 yield job
 
@@ -699,8 +699,8 @@ def _node_hours(definition: Definition, members: Members, plan: RunPlan, point_s
 def _any_point(definition: Definition) -> Point:
     """Return a point of a space that is drawn from, to see what its runs look like."""
     values: dict[str, Value] = {name: choices[0] for name, choices in definition.points.axes.items()}
-    for name, said in definition.distributions.items():
-        values[name] = said["choices"][0] if said["kind"] == "choice" else said["low"]
+    for name, distribution in definition.distributions.items():
+        values[name] = distribution["choices"][0] if distribution["kind"] == "choice" else distribution["low"]
     return Point(0, "first", values)
 
 

@@ -48,20 +48,20 @@ def meminfo(text: str) -> float | None:
 
 def nvidia_smi(text: str) -> list[Accelerator]:
     """Return the GPUs in `name, memory.total, driver_version` of nvidia-smi as CSV without header and units."""
-    found = []
+    accelerators = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 3 and cells[0] and not cells[0].startswith("["):
             memory = round(int(cells[1]) / _MIB_PER_GIB, 1) if cells[1].isdigit() else None
-            found.append(Accelerator(cells[0], "nvidia", memory, cells[2]))
-    return found
+            accelerators.append(Accelerator(cells[0], "nvidia", memory, cells[2]))
+    return accelerators
 
 
 def rocm_smi(text: str) -> list[Accelerator]:
     """Return the GPUs in `rocm-smi --showproductname --showmeminfo vram --json`."""
     data = _json(text)
     cards = [(name, each) for name, each in data.items() if name.startswith("card")] if isinstance(data, dict) else []
-    found = []
+    accelerators = []
     for _, card in sorted(cards, key=lambda pair: _count(pair[0].removeprefix("card")) or 0):
         if not isinstance(card, dict):
             continue
@@ -70,15 +70,15 @@ def rocm_smi(text: str) -> list[Accelerator]:
         memory = round(int(size) / 1024**3, 1) if size.isdigit() else None
         names = (fields.get("card series"), fields.get("device name"), fields.get("card model"))
         model = next((name for name in names if name and name != "N/A"), "AMD GPU")
-        found.append(Accelerator(model, "amd", memory))
-    return found
+        accelerators.append(Accelerator(model, "amd", memory))
+    return accelerators
 
 
 def amd_smi(text: str) -> list[Accelerator]:
     """Return the GPUs in `amd-smi static --asic --vram --json`, in the form of older and of newer versions."""
     data = _json(text)
     rows = data.get("gpu_data", [data]) if isinstance(data, dict) else data
-    found = []
+    accelerators = []
     for row in rows if isinstance(rows, list) else []:
         asic = row.get("asic") if isinstance(row, dict) else None
         if not isinstance(asic, dict):
@@ -88,8 +88,8 @@ def amd_smi(text: str) -> list[Accelerator]:
         scale = {"MB": _MIB_PER_GIB, "GB": 1, "B": 1024**3}.get(str(size.get("unit")))
         value = size.get("value")
         memory = round(value / scale, 1) if isinstance(value, (int, float)) and scale else None
-        found.append(Accelerator(str(asic.get("market_name") or "AMD GPU"), "amd", memory))
-    return found
+        accelerators.append(Accelerator(str(asic.get("market_name") or "AMD GPU"), "amd", memory))
+    return accelerators
 
 
 def slurm_config(text: str, nodes: str = "") -> Slurm:
@@ -215,11 +215,11 @@ def module_list(text: str) -> list[str]:
 
 def stages(modules: Sequence[str]) -> list[str]:
     """Return the stages that modules offer, oldest first, as system files name them: `2022`, `LUMI/22.08`."""
-    found: list[str] = []
+    names: list[str] = []
     for kind in _STAGE_MODULES:
         versions = sorted(name.partition("/")[2] for name in modules if name.startswith(f"{kind}/"))
-        found += versions if kind == "Stages" else [f"{kind}/{version}" for version in versions]
-    return found
+        names += versions if kind == "Stages" else [f"{kind}/{version}" for version in versions]
+    return names
 
 
 def module_version(text: str) -> tuple[str, str]:

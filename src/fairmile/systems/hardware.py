@@ -41,7 +41,7 @@ def _fixed_hardware(root: str) -> str:
     numa = _numa(top)
     gpus = [*_nvidia(top), *_amd(top)]
     places = {str(number): gpu.pop("numa_node") for number, gpu in enumerate(gpus) if "numa_node" in gpu}
-    found = {
+    facts = {
         "host": os.uname().nodename,
         "cpu": {**_cpu(top), "numa_nodes": len(numa) or 1},
         "memory_bytes": _memory_bytes(top),
@@ -49,7 +49,7 @@ def _fixed_hardware(root: str) -> str:
         "interconnect": [*_infiniband(top), *_network(top)],
         "topology": {"numa": numa, "gpu_numa_nodes": places},
     }
-    return json.dumps(found)
+    return json.dumps(facts)
 
 
 def _read(path: Path, most_bytes: int = 65_536) -> str:
@@ -70,12 +70,12 @@ def _number(text: str) -> int | None:
 
 def _numbers(text: str) -> list[int]:
     """Return the numbers that a list of the kernel such as 0-3,8 means."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if first.isdigit():
-            found += range(int(first), int(last if last.isdigit() else first) + 1)
-    return found
+            numbers += range(int(first), int(last if last.isdigit() else first) + 1)
+    return numbers
 
 
 def _cpu(top: Path) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
 def _nvidia(top: Path) -> list[dict[str, Any]]:
     if not (top / "proc/driver/nvidia").exists() and not _matching(top / "dev", r"nvidia\d+"):
         return []
-    found = _nvml(top) if top == Path("/") else None
-    return found if found is not None else list(_nvidia_files(top))
+    devices = _nvml(top) if top == Path("/") else None
+    return devices if devices is not None else list(_nvidia_files(top))
 
 
 def _nvml(top: Path) -> list[dict[str, Any]] | None:
@@ -285,15 +285,15 @@ def _mount(folder: str, _device: int, root: str) -> dict[str, str]:
 
 def software(env: Mapping[str, str] | None = None, *, root: Path = Path("/")) -> dict[str, Any]:
     """Return the operating system and, as far as no program must be started for it, MPI, CUDA and loaded modules."""
-    found: dict[str, Any] = json.loads(_fixed_software(str(root)))
+    facts: dict[str, Any] = json.loads(_fixed_software(str(root)))
     env = env if env is not None else {}
     cuda = env.get("EBVERSIONCUDA") or env.get("CRAY_CUDATOOLKIT_VERSION") or env.get("CUDA_VERSION")
     cuda = cuda or _cuda_version(env.get("CUDA_HOME") or env.get("CUDA_PATH") or str(root / "usr/local/cuda"))
     mpi = next((f"{name} {env[key]}" for key, name in _MPI_VARIABLES.items() if env.get(key)), "")
     mpi = mpi or _mpi_version(env.get("PATH", ""))
     modules = [each for each in env.get("LOADEDMODULES", "").split(":") if each]
-    found.update({key: value for key, value in {"cuda": cuda, "mpi": mpi, "modules": modules}.items() if value})
-    return found
+    facts.update({key: value for key, value in {"cuda": cuda, "mpi": mpi, "modules": modules}.items() if value})
+    return facts
 
 
 _MPI_VARIABLES = {
@@ -311,14 +311,14 @@ def _fixed_software(root: str) -> str:
     release = dict(re.findall(r"^(\w+)=\"?(.*?)\"?$", _read(Path(root) / "etc/os-release"), re.MULTILINE))
     kernel = os.uname()
     driver = re.search(r"Module\s+(\d[\d.]+)", _read(Path(root) / "proc/driver/nvidia/version"))
-    found = {
+    facts = {
         "os": release.get("PRETTY_NAME") or " ".join(filter(None, (release.get("NAME"), release.get("VERSION_ID")))),
         "kernel": kernel.release,
         "machine": kernel.machine,
         "libc": _libc(),
         "fairmile": __version__,
     }
-    return json.dumps(found | ({"nvidia_driver": driver[1]} if driver else {}))
+    return json.dumps(facts | ({"nvidia_driver": driver[1]} if driver else {}))
 
 
 def _libc() -> str:
@@ -509,17 +509,17 @@ def scheduler(env: Mapping[str, str]) -> dict[str, Any]:
     for name, (mark, names) in _SCHEDULERS.items():
         if not env.get(mark):
             continue
-        found: dict[str, Any] = {"name": name}
+        facts: dict[str, Any] = {"name": name}
         for key, sources in names.items():
             text = next((env[source] for source in sources if env.get(source)), "")
             if text and not (key == "array_index" and text == "0" and name == "lsf"):
-                found[key] = int(text) if key in _COUNTS and text.isdecimal() else text
+                facts[key] = int(text) if key in _COUNTS and text.isdecimal() else text
         if name == "lsf":
             # One word for each host with its slots after it; the batch host itself runs no task.
             hosts = env.get("LSB_MCPU_HOSTS", "").split()[::2]
-            found.update({"nodes": len(hosts)} if hosts else {})
-        if name == "pbs" and "nodes" not in found and env.get("PBS_NODEFILE"):
+            facts.update({"nodes": len(hosts)} if hosts else {})
+        if name == "pbs" and "nodes" not in facts and env.get("PBS_NODEFILE"):
             hosts = _read(Path(env["PBS_NODEFILE"]), 4 * _MIB).split()
-            found.update({"nodes": len(set(hosts)), "node_list": ",".join(dict.fromkeys(hosts))} if hosts else {})
-        return found
+            facts.update({"nodes": len(set(hosts)), "node_list": ",".join(dict.fromkeys(hosts))} if hosts else {})
+        return facts
     return {}

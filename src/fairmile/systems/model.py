@@ -210,9 +210,9 @@ class System(_Part):
 
     @model_validator(mode="after")
     def _names_lead_somewhere(self) -> System:
-        found = [*self._lost_names(), *self._lost_limits()]
-        if found:
-            raise Contradictions(found)
+        contradictions = [*self._lost_names(), *self._lost_limits()]
+        if contradictions:
+            raise Contradictions(contradictions)
         return self
 
     def _lost_names(self) -> Iterator[tuple[Steps, str]]:
@@ -242,8 +242,8 @@ class System(_Part):
     @property
     def newest_source(self) -> str:
         """The date of the newest source that has one, as it is given; "" where none has."""
-        told = [*self.sources, *(each.source for sets in self.software.values() for each in sets)]
-        return max((found[1] for each in told if (found := _DATED.search(each))), default="")
+        sources = [*self.sources, *(each.source for sets in self.software.values() for each in sets)]
+        return max((match[1] for each in sources if (match := _DATED.search(each))), default="")
 
     @property
     def compared(self) -> str:

@@ -172,26 +172,26 @@ class _Probe:
         modules = self._modules(_LOGIN.format(**words, modules=_MODULES))
         places = self._places()
         self._step("programs, scheduler, file systems")
-        told = self._ask(self._questions(places))
-        slurm, queues = _slurm(told)
-        python, components = answers.components(told["python3"].out) if "python3" in told else ("", {})
+        replies = self._ask(self._questions(places))
+        slurm, queues = _slurm(replies)
+        python, components = answers.components(replies["python3"].out) if "python3" in replies else ("", {})
         return ProbeResult(
             host=facts.get("host", "").strip(),
             day=today,
             architecture=facts.get("machine", "").strip(),
             login=self._runner.host.rpartition("@")[2] if isinstance(self._runner, Ssh) else "",
-            processor=answers.lscpu(told["lscpu"].out if "lscpu" in told else ""),
+            processor=answers.lscpu(replies["lscpu"].out if "lscpu" in replies else ""),
             memory_gib=answers.meminfo(facts.get("memory", "")),
-            accelerators=tuple(_accelerators(told)),
-            scheduler=_scheduler(told, slurm),
+            accelerators=tuple(_accelerators(replies)),
+            scheduler=_scheduler(replies, slurm),
             slurm=slurm,
             queues=tuple(queues),
             modules=modules,
-            places=tuple(self._measured(places, told)),
+            places=tuple(self._measured(places, replies)),
             networks=tuple(
-                answers.networks(facts.get("devices", ""), facts.get("interfaces", ""), _out(told, "lspci"))
+                answers.networks(facts.get("devices", ""), facts.get("interfaces", ""), _out(replies, "lspci"))
             ),
-            programs=self._described(told),
+            programs=self._described(replies),
             python=python,
             components=components,
         )
@@ -278,14 +278,14 @@ class _Probe:
         return {key: _answer(told, str(number), questions[key][0], self._answer_s) for number, key in enumerate(keys)}
 
     def _measured(self, places: Mapping[str, str], told: Mapping[str, _Answer]) -> list[StoragePlace]:
-        found: list[StoragePlace] = []
+        measured: list[StoragePlace] = []
         for name, path in places.items():
             answer = told.get(f"df {name}", _Answer("", "no df"))
             if not answer.problem:
-                found.append(answers.df(answer.out, name, path))
+                measured.append(answers.df(answer.out, name, path))
             elif name not in _PATHS or name in self._also:  # the usual paths are only guesses
-                found.append(StoragePlace(name, path, problem=answer.problem))
-        return found
+                measured.append(StoragePlace(name, path, problem=answer.problem))
+        return measured
 
     def _described(self, told: Mapping[str, _Answer]) -> dict[str, Program]:
         described = {}
@@ -318,9 +318,9 @@ def _run(runner: Runner, shell: Sequence[str], script: str, timeout_s: float) ->
         name, _, text = part.partition("\n")
         sections[name] = text
     if "end" not in sections:
-        said = result.stderr.strip().splitlines()
+        messages = result.stderr.strip().splitlines()
         raise SystemFailure(
-            f"the shell did not answer (exit code {result.exit_code})" + (f": {said[-1]}" if said else "")
+            f"the shell did not answer (exit code {result.exit_code})" + (f": {messages[-1]}" if messages else "")
         )
     return sections
 
@@ -355,5 +355,5 @@ def _scheduler(told: Mapping[str, _Answer], slurm: Slurm | None) -> str:
 
 
 def _accelerators(told: Mapping[str, _Answer]) -> list[Accelerator]:
-    found = answers.nvidia_smi(_out(told, "nvidia-smi"))
-    return found + (answers.amd_smi(_out(told, "amd-smi")) or answers.rocm_smi(_out(told, "rocm-smi")))
+    accelerators = answers.nvidia_smi(_out(told, "nvidia-smi"))
+    return accelerators + (answers.amd_smi(_out(told, "amd-smi")) or answers.rocm_smi(_out(told, "rocm-smi")))

@@ -344,11 +344,11 @@ def _software(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
             yield _set(f"software {name}" + (f" (variant {number + 1})" if number else ""), rows)
             for row in rows:
                 wanted.setdefault(row.registered, {})[name] = None
-    told: set[str] = set()
+    listed: set[str] = set()
     for (module, _), row in seen.items():
-        if module not in told:
+        if module not in listed:
             yield SurveyRow(row.component, f"for {', '.join(wanted[module])}", row.found, row.verdict)
-        told.add(module)
+        listed.add(module)
 
 
 def _set_rows(each: SoftwareSet, result: ProbeResult, seen: dict[tuple[str, bool], SurveyRow]) -> list[SurveyRow]:

@@ -149,12 +149,12 @@ def _records(result: Result) -> list[Mapping[str, Any]]:
     # While mbatchd restarts, bjobs says so on its standard output before the document.
     start = result.stdout.find("{")
     if start < 0:
-        said = result.stderr + result.stdout
-        if _ABSENT.search(said):
+        output = result.stderr + result.stdout
+        if _ABSENT.search(output):
             return []
         if result.exit_code:
             raise failed_question("LSF", result, _PASSING)
-        if said.strip():
+        if output.strip():
             raise no_answer("LSF", result)
         return []
     try:

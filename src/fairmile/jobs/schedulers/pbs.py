@@ -229,10 +229,10 @@ def _jobs_by_line(text: str) -> dict[str, dict[str, Any]]:
     place: list[tuple[int, dict[str, Any]]] = []
     inside = False
     for line in text.splitlines():
-        found = _LINE.fullmatch(line)
-        if not found:
+        match = _LINE.fullmatch(line)
+        if not match:
             continue
-        depth, name, value = len(found[1].expandtabs()), found[2], found[3]
+        depth, name, value = len(match[1].expandtabs()), match[2], match[3]
         if name == "Jobs":
             inside, place = True, [(depth, jobs)]
             continue

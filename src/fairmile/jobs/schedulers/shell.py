@@ -164,17 +164,17 @@ class Shell:
 
 
 def _read_status(result: Result, ids: Sequence[str]) -> dict[str, Observed]:
-    found: dict[str, Observed] = {}
+    statuses: dict[str, Observed] = {}
     for line in result.stdout.splitlines():
         id, _, word = line.rpartition("|")
         if id in ids and word == "running":
-            found[id] = Observed(State.RUNNING, word)
+            statuses[id] = Observed(State.RUNNING, word)
         elif id in ids and word == "orphaned":
-            found[id] = Observed(State.RUNNING, word, sentence="its script was killed, but its processes still run")
+            statuses[id] = Observed(State.RUNNING, word, sentence="its script was killed, but its processes still run")
         elif id in ids:
             host = id.rpartition("@")[2]
-            found[id] = Observed(State.UNKNOWN, word, sentence=f"it was started on {host}: look for it there")
-    return found
+            statuses[id] = Observed(State.UNKNOWN, word, sentence=f"it was started on {host}: look for it there")
+    return statuses
 
 
 def _wait_for(folder: str, tasks: int, id: str, condition: str) -> list[str]:

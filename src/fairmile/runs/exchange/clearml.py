@@ -201,8 +201,8 @@ def _events(run: Run, folder: Path, key: str) -> Iterator[dict[str, Any]]:
 
 def _scalar(key: str, name: str, value: float, step: int, at_ms: int) -> dict[str, Any]:
     title, _, series = name.partition("/")
-    said = {"timestamp": at_ms, "type": "training_stats_scalar", "task": key, "iter": step, "metric": title}
-    return {**said, "variant": series or title, "value": value, "method": "get"}
+    event = {"timestamp": at_ms, "type": "training_stats_scalar", "task": key, "iter": step, "metric": title}
+    return {**event, "variant": series or title, "value": value, "method": "get"}
 
 
 def _messages(run: Run, folder: Path, key: str) -> Iterator[dict[str, Any]]:
@@ -214,8 +214,8 @@ def _messages(run: Run, folder: Path, key: str) -> Iterator[dict[str, Any]]:
         stream.seek(max(0, file.stat().st_size - _LONGEST_MESSAGE))
         text = stream.read(_LONGEST_MESSAGE).decode(errors="replace")
     at_ms = int((run.ended or run.created) * 1000)
-    said = {"timestamp": at_ms, "type": "log", "task": key, "level": "info", "worker": run.system}
-    yield {**said, "msg": text, "method": "get"}
+    event = {"timestamp": at_ms, "type": "log", "task": key, "level": "info", "worker": run.system}
+    yield {**event, "msg": text, "method": "get"}
 
 
 def _lines(requests: list[dict[str, Any]]) -> str:

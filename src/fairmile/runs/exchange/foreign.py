@@ -138,8 +138,8 @@ def validated(model: type[_Checked], data: Any, place: str) -> _Checked:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(step) for step in first["loc"])
-        said = f"{first['msg'][:1].lower()}{first['msg'][1:]}, found {first['input']!r:.80}"
-        raise InvalidDocument([Problem(said, file=place, field=field)]) from error
+        message = f"{first['msg'][:1].lower()}{first['msg'][1:]}, found {first['input']!r:.80}"
+        raise InvalidDocument([Problem(message, file=place, field=field)]) from error
 
 
 def refuse_links_out(folder: Path) -> None:
@@ -271,15 +271,15 @@ def _wrong(place: str, field: str, message: str) -> InvalidDocument:
 
 def files_below(folder: Path) -> list[str]:
     """Return the names of all plain files below a folder; links are not followed."""
-    found = []
+    names = []
     for place, folders, files in os.walk(folder):
         folders.sort()
         inside = os.path.relpath(place, folder)
         for each in sorted(files):
             name = each if inside == "." else f"{inside}/{each}"
             if stat.S_ISREG(os.lstat(folder / name).st_mode):
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
 def lay_copies(files: Mapping[str, Path], folder: Path) -> None:

@@ -66,8 +66,8 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
         known = client.get_experiment_by_name(run.name)
         location = artifacts.absolute().as_uri()
         experiment = known.experiment_id if known else client.create_experiment(run.name, artifact_location=location)
-        found = client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
-        if found:
+        runs = client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
+        if runs:
             raise Conflict(f"{target} already holds run {run.id}", hint="remove it there, or choose another folder")
         started = (run.result.started if run.result is not None else None) or run.created
         made = client.create_run(experiment, start_time=_ms(started), run_name=run.id, tags=_tags(run))
@@ -145,18 +145,18 @@ def _is_store(database: Path) -> bool:
 
 
 def _read(client: MlflowClient, root: Path) -> list[ImportedRun]:
-    found = []
+    imported = []
     try:
         for experiment in _pages(client.search_experiments):
             for run in _pages(lambda **page: client.search_runs([experiment.experiment_id], **page)):  # noqa: B023
-                found.append(_imported(client, run, experiment.name, root))
+                imported.append(_imported(client, run, experiment.name, root))
     except MlflowException as error:
         raise SystemFailure(f"MLflow cannot read {root}: {error.message}") from error
     except SQLAlchemyError as error:
         raise SystemFailure(f"MLflow cannot read {root}: {str(error).splitlines()[0]}") from error
     except YAMLError as error:  # it says in which file and line
         raise UsageError(f"MLflow cannot read {root}: {' '.join(str(error).split())}") from error
-    return found
+    return imported
 
 
 def _imported(client: MlflowClient, run: Any, experiment: str, root: Path) -> ImportedRun:
@@ -203,7 +203,7 @@ def _client(database: Path) -> MlflowClient:
 
 def _tags(run: Run) -> dict[str, str]:
     git = run.captured.code.git or GitState()
-    said = {
+    facts = {
         _RUN_TAG: run.id,
         "fairmile.identity": run.identity,
         "fairmile.state": str(run.state),
@@ -216,21 +216,21 @@ def _tags(run: Run) -> dict[str, str]:
         "mlflow.note.content": run.reason,
         **{_key(_TAG + tag): "true" for tag in run.spec.tags},
     }
-    return {name: value[:_LONGEST_TAG] for name, value in said.items() if value}
+    return {name: value[:_LONGEST_TAG] for name, value in facts.items() if value}
 
 
 def _metrics(run: Run, folder: Path) -> list[Metric]:
     """Return every value that was logged, and what the run took, as values at its end."""
-    found, counts = [], dict[str, int]()
+    metrics, counts = [], dict[str, int]()
     for each in read_log(event_files(folder)).metrics:
         step = counts.get(each.name, 0) if each.step is None else int(each.step)
         counts[each.name] = counts.get(each.name, 0) + 1
-        found.append(Metric(_key(each.name), each.value, each.at_ns // 1_000_000, step))
+        metrics.append(Metric(_key(each.name), each.value, each.at_ns // 1_000_000, step))
     ended = _ms(run.ended or run.created)
     left = {name: metric.value for name, metric in run.metrics.items() if name not in counts}
     took = {**run.usage, "elapsed_s": run.elapsed_s, "energy_j": run.energy_j}
     left |= {name: float(value) for name, value in took.items() if value is not None and name not in counts}
-    return found + [Metric(_key(name), value, ended, 0) for name, value in left.items()]
+    return metrics + [Metric(_key(name), value, ended, 0) for name, value in left.items()]
 
 
 def _key(name: str) -> str:
@@ -271,8 +271,8 @@ def _artifact_folder(uri: str, key: str, root: Path) -> Path | None:
 
 def _code(tags: dict[str, str]) -> dict[str, Any]:
     commit = tags.get("mlflow.source.git.commit")
-    said = {"commit": commit, "remote": tags.get("mlflow.source.git.repoURL", ""), "dirty": False, "root": ""}
-    return {"git": said} if commit else {}
+    code = {"commit": commit, "remote": tags.get("mlflow.source.git.repoURL", ""), "dirty": False, "root": ""}
+    return {"git": code} if commit else {}
 
 
 def _words(command: str) -> list[str]:

@@ -78,14 +78,14 @@ def read(source: Path) -> list[ImportedRun]:
 
 
 def _imported(source: Path) -> ImportedRun:
-    said = f"the OpenML run in {source.name}"
+    source_text = f"the OpenML run in {source.name}"
     own = source / _FILES
     if (own / RECORD).is_file():
         record = checked_record(_json(own / RECORD), str(own / RECORD))
         files = {name: own / name for name in files_below(own) if name != RECORD}
-        return ImportedRun(record, tuple(files), said, partial(lay_copies, files))
+        return ImportedRun(record, tuple(files), source_text, partial(lay_copies, files))
     foreign = _foreign(source, _load(source))
-    return ImportedRun(foreign.record(), foreign.names(), said, foreign.lay)
+    return ImportedRun(foreign.record(), foreign.names(), source_text, foreign.lay)
 
 
 def _flow(run: Run) -> OpenMLFlow:
@@ -161,8 +161,8 @@ def _load(source: Path) -> OpenMLRun:
 
 
 def _foreign(source: Path, run: OpenMLRun) -> ForeignRun:
-    said = xmltodict.parse((source / _RUN).read_bytes(), force_list=["oml:parameter_setting"])["oml:run"]
-    settings = said.get("oml:parameter_setting") or []
+    document = xmltodict.parse((source / _RUN).read_bytes(), force_list=["oml:parameter_setting"])["oml:run"]
+    settings = document.get("oml:parameter_setting") or []
     params = {each["oml:name"]: typed(each.get("oml:value") or "") for each in settings}
     if not params and run.flow is not None:
         params = {name: typed(value or "") for name, value in run.flow.parameters.items()}
@@ -172,7 +172,7 @@ def _foreign(source: Path, run: OpenMLRun) -> ForeignRun:
         values = [value for folds in repeats.values() for value in folds.values() if _is(value)]
         points += [Point(name, float(value), step, at_s) for step, value in enumerate(values)]
     took_s = sum(point.value for point in points if point.name == "wall_clock_time_millis") / 1000
-    error = said.get("oml:error_message") or ""
+    error = document.get("oml:error_message") or ""
     name = run.flow_name or f"flow-{run.flow_id}"
     return ForeignRun(
         "openml",

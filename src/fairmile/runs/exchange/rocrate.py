@@ -130,18 +130,18 @@ def _verify(source: Path, names: list[str], card: Any, open_member: Callable[[st
         )
     facts = {}
     for name, entity in listed.items():
-        facts[name] = found = _facts(open_member, name)
+        facts[name] = measured = _facts(open_member, name)
         stated, size = entity.get("sha256"), entity.get("contentSize")
         if stated is None and name.startswith((f"{CODE}/", f"{INPUTS}/")):
             raise Integrity(f"{source}: {name} is listed in {CARD} without a sha256")
-        if stated is not None and found.sha256 != stated:
+        if stated is not None and measured.sha256 != stated:
             raise Integrity(
-                f"{source}: {name} has the sha256 {found.sha256}, but the card says {stated}",
+                f"{source}: {name} has the sha256 {measured.sha256}, but the card says {stated}",
                 hint="the file was changed or damaged after the export: get the crate again",
             )
         # The record in the folder of a run may be newer than the card beside it, which then has no digest of it.
-        if stated is None and name != RECORD and size is not None and str(size) != str(found.size_bytes):
-            raise Integrity(f"{source}: {name} has {found.size_bytes} bytes, but the card says {size}")
+        if stated is None and name != RECORD and size is not None and str(size) != str(measured.size_bytes):
+            raise Integrity(f"{source}: {name} has {measured.size_bytes} bytes, but the card says {size}")
     return facts
 
 

@@ -32,14 +32,14 @@ class Frozen:
         """Return one run of the batch; `changes` are fields of its specification that differ."""
         spec = self.spec.model_copy(update=changes)
         shared, own = recorded_spec(self.spec).to_dict(), recorded_spec(spec).to_dict()
-        said: dict[str, Any] = {
+        member: dict[str, Any] = {
             "id": id,
             "spec": {name: value for name, value in own.items() if shared.get(name) != value},
             "argv": start_command(spec, self.values),
         }
         if spec.env != self.spec.env:
-            said["env"] = dict(spec.env)
-        return said
+            member["env"] = dict(spec.env)
+        return member
 
     def write_members(self, members: Iterable[Mapping[str, Any]]) -> None:
         """Keep all members, in their order."""
@@ -76,8 +76,8 @@ def write_tasks(folder: Path, number: int, key: str, system: str, tasks: Sequenc
 
 def read_tasks(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the jobs of a batch, the oldest first: the key, the system and the members of each task."""
-    found = sorted(folder.glob("tasks-*.json"), key=lambda file: int(file.stem.removeprefix("tasks-")))
-    for file in found:
+    files = sorted(folder.glob("tasks-*.json"), key=lambda file: int(file.stem.removeprefix("tasks-")))
+    for file in files:
         yield json.loads(file.read_bytes())
 
 

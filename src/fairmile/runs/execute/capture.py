@@ -184,8 +184,8 @@ def _base_version(interpreter: Path, prefix: Path) -> str:
     match = re.search(r"(\d+\.\d+)$", os.path.basename(os.path.realpath(interpreter)))
     if match:
         return match[1]
-    found = (re.fullmatch(r"python(\d+)\.(\d+)", folder.name) for folder in (prefix / "lib").glob("python*"))
-    versions = [(int(match[1]), int(match[2])) for match in found if match]
+    matches = (re.fullmatch(r"python(\d+)\.(\d+)", folder.name) for folder in (prefix / "lib").glob("python*"))
+    versions = [(int(match[1]), int(match[2])) for match in matches if match]
     return "{}.{}".format(*max(versions)) if versions else ""
 
 
@@ -199,10 +199,10 @@ def _packages(site: str, _mtime_ns: int) -> tuple[str, ...]:
     """Return name==version of every package in a folder, as the names of their records tell."""
     pattern = re.compile(r"(.+?)-([^-]+)(?:-py[0-9.]+)?\.(?:dist|egg)-info")
     try:
-        found = [match for name in os.listdir(site) if (match := pattern.fullmatch(name))]
+        matches = [match for name in os.listdir(site) if (match := pattern.fullmatch(name))]
     except OSError:
         return ()
-    return tuple(f"{re.sub(r'[-_.]+', '-', match[1]).lower()}=={match[2]}" for match in found)
+    return tuple(f"{re.sub(r'[-_.]+', '-', match[1]).lower()}=={match[2]}" for match in matches)
 
 
 def development_folders(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
@@ -211,19 +211,19 @@ def development_folders(argv: Sequence[str], env: Mapping[str, str]) -> list[str
 
     interpreter = _interpreter(argv, env)
     sites = _python_places(interpreter, _changed(interpreter), env.get("HOME", ""))[1] if interpreter else ()
-    found: dict[str, None] = {}
+    folders: dict[str, None] = {}
     for site in sites:
         for name in os.listdir(site):
             if name.endswith((".pth", ".egg-link")):
                 lines = _read(Path(site, name), _MIB).splitlines()
-                found |= dict.fromkeys(line for line in lines if os.path.isabs(line) and os.path.isdir(line))
+                folders |= dict.fromkeys(line for line in lines if os.path.isabs(line) and os.path.isdir(line))
             elif name.endswith(".dist-info"):
-                said = _read(Path(site, name, "direct_url.json"), 65_536)
+                text = _read(Path(site, name, "direct_url.json"), 65_536)
                 place = (
-                    re.search(r'"url":\s*"file://([^"]+)"', said) if re.search(r'"editable":\s*true', said) else None
+                    re.search(r'"url":\s*"file://([^"]+)"', text) if re.search(r'"editable":\s*true', text) else None
                 )
-                found |= {unquote(place[1]): None} if place else {}
-    return list(found)
+                folders |= {unquote(place[1]): None} if place else {}
+    return list(folders)
 
 
 def agent() -> dict[str, str]:
@@ -310,11 +310,11 @@ def inputs(
     change is not read again. What has no path keeps the digest that it came with, which may be empty.
     """
     digests = DigestCache(cache)
-    found: dict[str, CapturedInput] = {}
+    captured: dict[str, CapturedInput] = {}
     for name, given in spec_inputs.items():
         asset, path = str(given.get("asset") or ""), str(given.get("path") or "")
         if not path:
-            found[name] = CapturedInput(asset=asset, sha256=str(given.get("sha256") or ""))
+            captured[name] = CapturedInput(asset=asset, sha256=str(given.get("sha256") or ""))
             continue
         there = Path(folder or "", path).absolute()
         if there.is_dir():
@@ -324,9 +324,9 @@ def inputs(
             digest, size, files = digests.of(str(there), status), status.st_size, 1
         else:
             raise NotFound(f"input {name!r} does not exist: {there}", hint="check the path, or fetch it first")
-        found[name] = CapturedInput(path=str(there), asset=asset, sha256=digest, size_bytes=size, files=files)
+        captured[name] = CapturedInput(path=str(there), asset=asset, sha256=digest, size_bytes=size, files=files)
     digests.save()
-    return found
+    return captured
 
 
 def digest(path: str | Path, digests: DigestCache) -> str:
@@ -559,7 +559,7 @@ def is_cache(path: Path) -> bool:
 
 def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[CodeFile]:
     """Return the small files that git does not know, those that look like programs first."""
-    found: list[CodeFile] = []
+    files: list[CodeFile] = []
     ordered = sorted(names, key=lambda name: (not is_source(name), name))
     for name in ordered[:_MOST_UNTRACKED]:
         path = root / name
@@ -567,10 +567,10 @@ def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[C
             status = path.stat()
             if stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_UNTRACKED_BYTES:
                 digest = digests.of(str(path), status)
-                found.append(CodeFile(name=name, sha256=digest, size_bytes=status.st_size))
+                files.append(CodeFile(name=name, sha256=digest, size_bytes=status.st_size))
         except OSError:
             continue
-    return found
+    return files
 
 
 def is_source(name: str) -> bool:
@@ -612,7 +612,7 @@ def _remote(common: Path) -> str:
 @lru_cache(maxsize=64)
 def _git_settings(file: str, _mtime_ns: int) -> dict[str, str]:
     """Return the settings of a git configuration file, as section.name or section.part.name."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     section = ""
     for line in _read(Path(file), _MIB).splitlines():
         line = line.strip()
@@ -622,8 +622,8 @@ def _git_settings(file: str, _mtime_ns: int) -> dict[str, str]:
             continue
         key, equals, value = line.partition("=")
         if section and equals and not line.startswith(("#", ";")):
-            found.setdefault(f"{section}.{key.strip().lower()}", value.strip().strip('"'))
-    return found
+            settings.setdefault(f"{section}.{key.strip().lower()}", value.strip().strip('"'))
+    return settings
 
 
 # Identity
@@ -653,14 +653,14 @@ def identity(spec: RecordedSpec, captured: Captured) -> str:
 
 def _replacements(spec: RecordedSpec, captured: Captured) -> list[tuple[str, str]]:
     """Return the paths that a command may hold, the longest first, each with what stands for it."""
-    found: dict[str, str] = {}
+    replacements: dict[str, str] = {}
     if captured.code.root:
-        found[captured.code.root] = "{root}"
+        replacements[captured.code.root] = "{root}"
     if spec.folder:
-        found[os.path.abspath(spec.folder)] = "{folder}"
-    found |= {file.path: f"{{{file.sha256}}}" for file in captured.code.files if file.path}
-    found |= {given.path: f"{{{given.sha256}}}" for given in captured.inputs.values() if given.path}
-    return sorted(found.items(), key=lambda item: -len(item[0]))
+        replacements[os.path.abspath(spec.folder)] = "{folder}"
+    replacements |= {file.path: f"{{{file.sha256}}}" for file in captured.code.files if file.path}
+    replacements |= {given.path: f"{{{given.sha256}}}" for given in captured.inputs.values() if given.path}
+    return sorted(replacements.items(), key=lambda item: -len(item[0]))
 
 
 def _placeless(word: str, replaced: Sequence[tuple[str, str]], number: int = -1) -> str:

@@ -294,8 +294,8 @@ class _Child:
     def look(self) -> None:
         """See how much memory the program has used at most until now."""
         with contextlib.suppress(OSError), open(f"/proc/{self._process.pid}/status", "rb") as file:
-            found = re.search(rb"^VmHWM:\s+(\d+) kB", file.read(), re.MULTILINE)
-            self._seen_bytes = int(found[1]) * 1024 if found else self._seen_bytes
+            match = re.search(rb"^VmHWM:\s+(\d+) kB", file.read(), re.MULTILINE)
+            self._seen_bytes = int(match[1]) * 1024 if match else self._seen_bytes
 
     def end(self, first: signal.Signals = signal.SIGTERM) -> None:
         """End the whole group: politely, then for good."""

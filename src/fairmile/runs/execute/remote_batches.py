@@ -162,8 +162,9 @@ class RemoteBatches:
 
     def _send(self, frozen: Frozen, machine: Machine) -> str:
         """Bring a batch to a machine unless it is there, and return its folder as seen from that of the jobs."""
-        said, batch = (frozen.folder / BATCH).read_bytes(), Batch.read(frozen.folder)
-        label = sha256_hex(b"\0".join([os.fsencode(frozen.folder), said, (frozen.folder / MEMBERS).read_bytes()]))[:12]
+        content, batch = (frozen.folder / BATCH).read_bytes(), Batch.read(frozen.folder)
+        parts = [os.fsencode(frozen.folder), content, (frozen.folder / MEMBERS).read_bytes()]
+        label = sha256_hex(b"\0".join(parts))[:12]
         name = f"{_BATCHES}/{re.sub(r'[^A-Za-z0-9._-]', '_', frozen.folder.name)[:80]}-{label}"
         if machine.place.read(name, _READY, 0, 1):
             return name
@@ -230,13 +231,13 @@ class RemoteBatches:
         there, pack = f"{machine.place.root}/{array.batch}", f".bring-{secrets.token_hex(6)}"
         which = " -o ".join(f"-name '{name}'" for name in files)
         argv = ["sh", "-c", _PACK.replace("WHICH", which), "sh", there, pack, str(_MOST_BYTES >> 10)]
-        said = machine.runner.run(argv, input="".join(f"{id}\n" for id in ids), timeout_s=_PATIENCE_S).stdout.split()
-        if said == ["large"] and len(ids) > 1:
+        answer = machine.runner.run(argv, input="".join(f"{id}\n" for id in ids), timeout_s=_PATIENCE_S).stdout.split()
+        if answer == ["large"] and len(ids) > 1:
             for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
                 self._fetch(array, half, files)
-        elif said == ["large"] and files != (RECORD,):
+        elif answer == ["large"] and files != (RECORD,):
             self._fetch(array, ids, (RECORD,))
-        elif said == ["packed"]:
+        elif answer == ["packed"]:
             note = "" if files == _FILES else f"its output and log are too large to copy; they are in {there}"
             try:
                 with tempfile.TemporaryDirectory(dir=self._root, prefix=".bring-") as temporary:
@@ -245,8 +246,8 @@ class RemoteBatches:
             finally:
                 with contextlib.suppress(FairmileError):
                     machine.runner.run(["rm", "-f", f"{there}/{pack}"], timeout_s=_PATIENCE_S)
-        elif said != ["nothing"]:
-            raise SystemFailure(f"{array.system} did not pack the records in {there}: {' '.join(said)[:200]!r}")
+        elif answer != ["nothing"]:
+            raise SystemFailure(f"{array.system} did not pack the records in {there}: {' '.join(answer)[:200]!r}")
 
     def _unpack(self, pack: Path, ids: frozenset[str], system: str, note: str) -> None:
         """Lay files of records into the folders of their runs, the record itself last; anything else is left alone."""
@@ -332,9 +333,11 @@ class RemoteBatches:
     def _read(self, key: str) -> _Array | None:
         file = self._file(key)
         try:
-            said = json.loads(file.read_bytes())
-            tasks = tuple(tuple(ids) for ids in said["tasks"])
-            return _Array(said["system"], said["batch"], said["folder"], tasks, frozenset(said["brought"]))
+            document = json.loads(file.read_bytes())
+            tasks = tuple(tuple(ids) for ids in document["tasks"])
+            return _Array(
+                document["system"], document["batch"], document["folder"], tasks, frozenset(document["brought"])
+            )
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

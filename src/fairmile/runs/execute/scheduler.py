@@ -344,20 +344,20 @@ class Scheduler:
                 echo.flush()
 
     def _news(self, handles: Collection[Handle]) -> list[TaskStatus]:
-        found: list[TaskStatus] = []
+        known: list[TaskStatus] = []
         batches: dict[Path, dict[str, Handle]] = {}
         for handle in handles:
             if handle.batch is not None:
                 batches.setdefault(handle.batch, {})[handle.run] = handle
             else:
-                found.append(status_of(self._host.collect(handle.run)))
+                known.append(status_of(self._host.collect(handle.run)))
         for folder, own in batches.items():
             loops = [handle for handle in own.values() if "/" in handle.run]
-            found += self._loop_statuses(loops)
+            known += self._loop_statuses(loops)
             if len(loops) < len(own):
                 statuses = member_statuses(folder, self._host, lambda: self._arrays)
-                found += [_status(own[each.id], each) for each in statuses if each.id in own]
-        news = [status for status in found if self._states.get(status.handle) is not status.state]
+                known += [_status(own[each.id], each) for each in statuses if each.id in own]
+        news = [status for status in known if self._states.get(status.handle) is not status.state]
         self._states |= {status.handle: status.state for status in news}
         return news
 

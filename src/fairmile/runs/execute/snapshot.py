@@ -73,8 +73,8 @@ def lay_code(store: Store, root: str, folder: Path) -> None:
 
 def _state(code: CapturedCode) -> str:
     git = code.git
-    said = repr((git.commit, git.diff_sha256, [each.to_dict() for each in git.untracked])) if git else ""
-    return sha256_hex((said + repr([(each.name, each.sha256) for each in code.files])).encode())
+    text = repr((git.commit, git.diff_sha256, [each.to_dict() for each in git.untracked])) if git else ""
+    return sha256_hex((text + repr([(each.name, each.sha256) for each in code.files])).encode())
 
 
 def _files(code: CapturedCode) -> Iterator[tuple[str, Path]]:

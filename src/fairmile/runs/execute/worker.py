@@ -63,14 +63,14 @@ class Batch:
     def read(cls, folder: Path) -> Batch:
         """Read what was prepared in a folder."""
         try:
-            said = json.loads((folder / BATCH).read_bytes())
+            document = json.loads((folder / BATCH).read_bytes())
         except (OSError, ValueError) as error:
             raise SystemFailure(f"cannot read {folder / BATCH}: {error}") from error
-        shared = RunRecord.from_dict(said["document"], f"document in {folder / BATCH}")
-        root, wrapper = Path(said["root"]), tuple(said["around"])
-        more = {"values": said.get("values", {}), "travelled": said.get("travelled", False)}
-        more["own"] = frozenset(said.get("own", ()))
-        return cls(folder, shared, root, said["env"], said["code"], wrapper, **more)
+        shared = RunRecord.from_dict(document["document"], f"document in {folder / BATCH}")
+        root, wrapper = Path(document["root"]), tuple(document["around"])
+        more = {"values": document.get("values", {}), "travelled": document.get("travelled", False)}
+        more["own"] = frozenset(document.get("own", ()))
+        return cls(folder, shared, root, document["env"], document["code"], wrapper, **more)
 
     def text(self) -> str:
         """Return what batch.json holds."""
@@ -376,12 +376,12 @@ def _ended(batch: Batch, number: int, job: JobReference | None) -> Ended:
 def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
     """Execute the members of one task of a job array."""
     try:
-        said = json.loads((folder / file).read_bytes())
+        listed = json.loads((folder / file).read_bytes())
         index = int(os.environ.get("FAIRMILE_ARRAY_INDEX") or 0)
-        numbers = said["tasks"][index]
+        numbers = listed["tasks"][index]
     except (OSError, ValueError, LookupError) as error:
         raise SystemFailure(f"cannot read the tasks in {folder / file}: {error}") from error
-    job = JobReference(key=said["key"], system=said["system"], task=index)
+    job = JobReference(key=listed["key"], system=listed["system"], task=index)
     batch, failed = _launched(Batch.read(folder), launch), 0
     if at_once > 1:
         os.environ[_AT_JOB] = json.dumps(job.to_dict())

@@ -118,7 +118,7 @@ def iri(id: str) -> str:
 
 
 def _own_files(folder: Path, record: RunRecord) -> dict[str, FileFacts]:
-    found: dict[str, FileFacts] = {}
+    files: dict[str, FileFacts] = {}
     root = os.fspath(folder)
     try:
         names = os.listdir(root)
@@ -126,13 +126,13 @@ def _own_files(folder: Path, record: RunRecord) -> dict[str, FileFacts]:
         names = []
     for name in sorted(names):
         if name in _ABOUT or (name.startswith("events.") and name.endswith(".jsonl")):
-            found[name] = _facts(f"{root}/{name}", digested=name != RECORD)  # the record may yet be replaced
+            files[name] = _facts(f"{root}/{name}", digested=name != RECORD)  # the record may yet be replaced
     if not record.spec.folder and record.result is not None:
         start = _start(record.spec)
         for name, each in record.result.outputs.items():
             if os.path.exists(f"{root}/{start}{name}"):
-                found[start + name] = FileFacts(each.size_bytes, each.sha256)
-    return found
+                files[start + name] = FileFacts(each.size_bytes, each.sha256)
+    return files
 
 
 def _start(spec: RecordedSpec) -> str:
@@ -255,35 +255,35 @@ class _Card:
 
     def _object(self) -> Any:
         """Add what went in: inputs by digest, and parameters."""
-        found = []
+        nodes = []
         for name, each in self.captured.inputs.items():
             path = f"{INPUTS}/{name}"
             if path in self.files:
-                found.append({"@id": _local(path)})
+                nodes.append({"@id": _local(path)})
             elif any(file.startswith(f"{path}/") for file in self.files):
-                found.append({"@id": _local(path) + "/"})
+                nodes.append({"@id": _local(path) + "/"})
             else:
-                found.append(self._elsewhere("input", name, each, "CreativeWork"))
+                nodes.append(self._elsewhere("input", name, each, "CreativeWork"))
         for name, value in self.spec.params.items():
-            found.append(self._value("param", name, value))
-        return _one(found or [self._value("param", "command", self._command())])
+            nodes.append(self._value("param", name, value))
+        return _one(nodes or [self._value("param", "command", self._command())])
 
     def _came_out(self, action: Node) -> None:
         """Add outputs, metrics and energy."""
         result = self.result
-        found = []
+        nodes = []
         start = _start(self.spec)
         for name, each in result.outputs.items():
             path = start + name
             is_here = path in self.files and not self.spec.folder
-            found.append({"@id": _local(path)} if is_here else self._elsewhere("output", name, each, "CreativeWork"))
+            nodes.append({"@id": _local(path)} if is_here else self._elsewhere("output", name, each, "CreativeWork"))
         metrics = [
             self._value("metric", name, number_text(metric.value), metric.unit)
             for name, metric in result.metrics.items()
         ]
         energy = self._energy(result.energy)
-        if found or metrics or energy:
-            action["result"] = _one([*found, *metrics, *energy])
+        if nodes or metrics or energy:
+            action["result"] = _one([*nodes, *metrics, *energy])
         if metrics:
             action["evaluationResults"] = _one(metrics)
         usage = [self._value("usage", name, value, _USAGE_UNITS.get(name, "")) for name, value in result.usage.items()]
@@ -329,7 +329,7 @@ class _Card:
     def _machine(self, hardware: Mapping[str, Any]) -> Node:
         cpu, gpus = hardware.get("cpu") or {}, hardware.get("gpus") or []
         software = self.captured.software
-        said = {
+        node = {
             "name": self.spec.system or hardware.get("host") or "a computer",
             "cpuModel": cpu.get("model"),
             "cpuCorePerNode": cpu.get("cores"),
@@ -341,7 +341,7 @@ class _Card:
             "operatingSystem": " ".join(str(software[key]) for key in ("os", "kernel", "machine") if software.get(key)),
         }
         # Not typed as a system of the catalog: what is told here is what one run saw of it.
-        return {"@id": "#machine", "@type": "IndividualProduct", **{key: value for key, value in said.items() if value}}
+        return {"@id": "#machine", "@type": "IndividualProduct", **{key: value for key, value in node.items() if value}}
 
     def _file(self, name: str, facts: FileFacts) -> Node:
         identifier = _local(name)
@@ -361,7 +361,7 @@ class _Card:
 
     def _folders(self) -> list[Node]:
         """Add the inputs that are folders of the crate."""
-        found = []
+        nodes = []
         for name, each in self.captured.inputs.items():
             inside = [file for file in self.files if file.startswith(f"{INPUTS}/{name}/")]
             if inside:
@@ -370,8 +370,8 @@ class _Card:
                     node["identifier"] = ni(each.sha256)
                 node["hasPart"] = _one([{"@id": _local(file)} for file in inside])
                 self.nodes.append(node)
-                found.append({"@id": node["@id"]})
-        return found
+                nodes.append({"@id": node["@id"]})
+        return nodes
 
     def _elsewhere(self, role: str, name: str, facts: CodeFile | CapturedInput | OutputFile, kind: str) -> Node:
         """Add something that does not lie in the crate and is known by its digest."""
@@ -385,9 +385,9 @@ class _Card:
         return self._once(node)
 
     def _value(self, role: str, name: str, value: Any, unit: str = "") -> Node:
-        said = value if isinstance(value, (str, bool, int)) else _plain(value)
+        text = value if isinstance(value, (str, bool, int)) else _plain(value)
         node: Node = {"@id": f"#{role}/{_quote(name)}", "@type": "PropertyValue"}
-        node |= {"name": name, "propertyID": name, "value": said}
+        node |= {"name": name, "propertyID": name, "value": text}
         if unit:
             node["unitText"] = unit
         return self._once(node)

@@ -249,8 +249,8 @@ class Ledger:
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
         with self._index() as index:
             question = f"SELECT {', '.join(_COLUMNS)} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
-            found = index.execute(question, [*values, limit or -1]).fetchall()
-        return RunRows(_row(dict(zip(_COLUMNS, each, strict=True))) for each in found)
+            rows = index.execute(question, [*values, limit or -1]).fetchall()
+        return RunRows(_row(dict(zip(_COLUMNS, each, strict=True))) for each in rows)
 
     def counts(self, groups: Sequence[str] = ()) -> dict[str, dict[RunState, int]]:
         """Return how many runs are in which state: of each of some groups, and of all runs under an empty name."""
@@ -380,7 +380,7 @@ class Ledger:
 
     def _entries(self) -> dict[str, os.DirEntry[str]]:
         """Return the folders and packs of all runs by id; a folder goes before a pack of the same run."""
-        found: dict[str, os.DirEntry[str]] = {}
+        by_id: dict[str, os.DirEntry[str]] = {}
         try:
             with os.scandir(self.root) as entries:
                 for entry in entries:
@@ -388,14 +388,14 @@ class Ledger:
                     if name.startswith("."):
                         continue
                     if not name.endswith(SUFFIX):
-                        found[name] = entry
+                        by_id[name] = entry
                     else:
-                        found.setdefault(name.removesuffix(SUFFIX), entry)
+                        by_id.setdefault(name.removesuffix(SUFFIX), entry)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise SystemFailure(f"cannot read {self.root}: {error.strerror}") from error
-        return found
+        return by_id
 
     # The index
 
@@ -509,8 +509,8 @@ def _values(id: str, stamp: str, entry: os.DirEntry[str]) -> tuple[Any, ...] | N
     except FileNotFoundError:
         return None
     except SystemFailure as error:
-        said = f"its record cannot be read: {error}"
-        damaged = {"id": id, "stamp": stamp, "name": "", "state": "interrupted", "created": 0.0, "reason": said}
+        reason = f"its record cannot be read: {error}"
+        damaged = {"id": id, "stamp": stamp, "name": "", "state": "interrupted", "created": 0.0, "reason": reason}
         return tuple(damaged.get(column, _EMPTY.get(column, "")) for column in _COLUMNS)
 
 

@@ -383,10 +383,10 @@ def _migrated(data: Mapping[str, Any]) -> dict[str, Any]:
 def _check_format(written: Any, source: str) -> None:
     if written is None:
         return
-    found = re.fullmatch(rf"{_NAME}/(\d+)(?:\.\d+)?", str(written))
-    if found is None:
+    match = re.fullmatch(rf"{_NAME}/(\d+)(?:\.\d+)?", str(written))
+    if match is None:
         raise SystemFailure(f"{source} is damaged: format is {written!r:.60}, expected {FORMAT}")
-    if int(found[1]) > int(_MAJOR):
+    if int(match[1]) > int(_MAJOR):
         raise SystemFailure(
             f"{source} has the format {written}, and this version of Fairmile reads {FORMAT}",
             hint="update Fairmile to the version that wrote it",

@@ -235,9 +235,9 @@ class _Text:
         return [int.from_bytes(self.take(4), "little") if given else None for given in self.defined(count)]
 
     def expect(self, wanted: int) -> None:
-        found = self.byte()
-        if found != wanted:
-            raise self.wrong(f"has part {found:#x}, expected {wanted:#x}")
+        byte = self.byte()
+        if byte != wanted:
+            raise self.wrong(f"has part {byte:#x}, expected {wanted:#x}")
 
     def wrong(self, what: str) -> Integrity:
         return damaged(self.archive, f"the header of the 7z archive is damaged: it {what}")
