@@ -243,7 +243,7 @@ def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
         plan([])
     with pytest.raises(UsageError, match="too few"):
         plan([tmp_path], size_bytes=1000)
-    with pytest.raises(DiskFailure, match=r"no permission to write|read-only|0 B free"):
+    with pytest.raises(DiskFailure, match=r"no write permission|read-only|0 B are free"):
         plan(["/proc"])
 
 

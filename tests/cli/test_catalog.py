@@ -110,7 +110,7 @@ def test_a_bad_file_is_told_and_nothing_is_written(
     result = fairmile("catalog", command, "--json", "--", name)
     assert result.code == 2
     assert "Traceback" not in result.err
-    assert "fault of fairmile" not in result.err
+    assert "bug in fairmile" not in result.err
     if command == "add":
         assert result.err.startswith("error: ")
         assert name in result.json["error"]["message"]

@@ -79,7 +79,7 @@ def test_a_reference_decides_the_exit_code(fairmile: Fairmile, runs: Path, place
     result = fairmile("compare", "base", "--reference", "references.yaml")
     assert result.code == code
     assert ("pass" if code == 0 else "fail") in result.out
-    assert ("does not keep to its reference" in result.err) == (code == 1)
+    assert ("is outside its reference" in result.err) == (code == 1)
 
 
 def test_a_regression_is_one_document_for_a_program(fairmile: Fairmile, runs: Path, place: Path) -> None:

@@ -84,13 +84,13 @@ def test_a_hint_for_the_whole_document_is_told_once() -> None:
 
 def test_a_failing_file_is_named() -> None:
     failure = Failure.of(PermissionError(errno.EACCES, "Permission denied", "/data/x"))
-    assert failure.message == "/data/x cannot be used: Permission denied"
+    assert failure.message == "/data/x: Permission denied"
     assert failure.type == "SystemFailure"
 
 
 def test_a_full_disk_behind_the_output_is_told() -> None:
     failure = Failure.of(OSError(errno.ENOSPC, "No space left on device"))
-    assert failure.message == "the output cannot be written: No space left on device"
+    assert failure.message == "cannot write the output: No space left on device"
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +100,13 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(FileNotFoundError) as caught:
         Path.cwd()
     failure = Failure.of(caught.value)
-    assert failure.message == "the folder you are in is gone"
+    assert failure.message == "the current folder no longer exists"
     assert "cd" in failure.hint
 
 
 def test_a_missing_file_is_not_taken_for_a_missing_folder() -> None:
     failure = Failure.of(FileNotFoundError(errno.ENOENT, "No such file or directory", "x.json"))
-    assert failure.message == "x.json cannot be used: No such file or directory"
+    assert failure.message == "x.json: No such file or directory"
 
 
 def test_an_unexpected_error_is_a_fault_of_ours_and_says_how_to_report_it() -> None:

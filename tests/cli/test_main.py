@@ -325,7 +325,7 @@ def test_from_a_folder_that_is_gone_the_reason_is_told(
     gone.rmdir()
     result = fairmile("search", "mnist")
     assert result.code == 3
-    assert result.err.startswith("error: the folder you are in is gone\n  hint: ")
+    assert result.err.startswith("error: the current folder no longer exists\n  hint: ")
 
 
 def test_a_home_that_is_a_file_still_allows_to_search(
@@ -343,7 +343,7 @@ def test_a_home_that_is_a_file_still_allows_to_search(
         result = fairmile(*arguments)
         assert result.code == 3, arguments
         assert result.err.startswith("error: "), arguments
-        assert "fault of fairmile" not in result.err
+        assert "bug in fairmile" not in result.err
     assert (place / "lake.jsonld").read_bytes() == before
 
 

@@ -182,8 +182,8 @@ def test_the_gpus_are_listed_without_a_target(fairmile: Fairmile) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["memory", "gpt.yaml", "-a", "batch"], "-a 'batch' sets no argument"),
-        (["memory", "gpt.yaml", "-a", "a-b=1"], "-a 'a-b=1' sets no argument"),
+        (["memory", "gpt.yaml", "-a", "batch"], "-a 'batch' is not NAME=VALUE"),
+        (["memory", "gpt.yaml", "-a", "a-b=1"], "-a 'a-b=1' is not NAME=VALUE"),
         (["memory", "gpt.yaml", "-a", "layers=[1]"], "gpt.yaml layers: Input should be a valid integer"),
         (["memory", "nosuch.py"], "no such file: nosuch.py"),
         (["memory", "gpt.yaml", "--gpu", "h2oo"], "no device named 'h2oo'"),
@@ -194,8 +194,8 @@ def test_the_gpus_are_listed_without_a_target(fairmile: Fairmile) -> None:
         (["memory", "step.py", "-a", "batch=1.5"], "batch=1.5 is not a batch size"),
         (["memory", "step.py", "-a", "batch=NaN"], "batch=nan is not a batch size"),
         (["memory", "plain.py", "--largest"], "cannot tell which argument of plain.py is the batch size"),
-        (["memory", "step.py", "--largest", "--zero", "3"], "--largest finds the batch of one GPU"),
-        (["memory", "step.py", "--largest", "-o", "x.html"], "--largest finds the batch of one GPU"),
+        (["memory", "step.py", "--largest", "--zero", "3"], "--largest applies to one GPU"),
+        (["memory", "step.py", "--largest", "-o", "x.html"], "--largest applies to one GPU"),
         (["memory", "gpt.yaml", "--pipeline", "99"], "a pipeline of 99 stages needs 99 layers or more"),
         (["time", "gpt.yaml"], "gpt.yaml is a description, so its operators are unknown"),
         (["time", "step.py", "--sample-size", "²"], "²"),

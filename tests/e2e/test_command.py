@@ -160,7 +160,7 @@ def test_output_that_cannot_be_written_is_told(run: Run, arguments: list[str]) -
     with open("/dev/full", "w") as full:
         done = run(*arguments, stdout=full)
     assert done.returncode == 3
-    assert done.stderr.startswith("error: the output cannot be written: ")
+    assert done.stderr.startswith("error: cannot write the output: ")
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 

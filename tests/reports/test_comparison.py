@@ -154,7 +154,7 @@ def test_runs_that_are_not_done_do_not_count_and_are_told(tmp_path: Path) -> Non
 def test_a_group_without_a_run_that_is_done_is_not_comparable(tmp_path: Path) -> None:
     bad = make_run(tmp_path, "b-1", name="b", state="timeout")
     found = cell(compare({"a": repeats(tmp_path, "a", {"loss": LOW}), "b": [bad]}), "loss")
-    assert (found.verdict, found.why) == (Verdict.NOT_COMPARABLE, "no run of it is done")
+    assert (found.verdict, found.why) == (Verdict.NOT_COMPARABLE, "none of its runs is done")
 
 
 def test_groups_without_any_run_that_is_done_are_refused(tmp_path: Path) -> None:

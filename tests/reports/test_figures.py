@@ -152,7 +152,7 @@ def test_a_long_series_stays_small(tmp_path: Path) -> None:
     [
         (lambda run: figures.learning_curve(run), "logged no metric more than once"),
         (lambda run: figures.phases(run), "neither spans nor power"),
-        (lambda run: figures.prediction(run), "nothing was predicted"),
+        (lambda run: figures.prediction(run), "has no prediction"),
         (lambda run: figures.bands({"a": [run]}, "loss"), "none of these runs logged 'loss'"),
         (lambda run: figures.histogram([], "loss"), "no finite value of 'loss'"),
     ],

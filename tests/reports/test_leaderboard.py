@@ -103,7 +103,7 @@ def test_runs_that_are_not_done_are_left_out_and_told(tmp_path: Path) -> None:
 
 
 def test_a_metric_without_direction_cannot_be_ranked(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nothing says which direction is better"):
+    with pytest.raises(UsageError, match="its better direction is unknown"):
         leaderboard([make_run(tmp_path, metrics={"colour": 1.0})], "colour")
 
 
@@ -212,15 +212,15 @@ def test_cooperation_combines_the_parts(tmp_path: Path) -> None:
 
 def test_a_whole_with_a_missing_part_is_none(tmp_path: Path) -> None:
     runs = [*repeats(tmp_path, "part", {"loss": [1.0]}), make_run(tmp_path, "lost", state="failed")]
-    with pytest.raises(RunFailed, match="a part is missing: run lost is failed"):
+    with pytest.raises(RunFailed, match="cannot combine run lost: it is failed"):
         cooperation(runs, {"loss": "sum"})
 
 
 def test_a_part_without_the_number_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="run part-000000 has no metric 'samples'"):
+    with pytest.raises(NotFound, match="cannot combine 'samples': run part-000000 lacks it"):
         cooperation(repeats(tmp_path, "part", {"loss": [1.0]}), {"samples": "sum"})
 
 
 def test_an_unknown_way_to_combine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'median' combines nothing"):
+    with pytest.raises(UsageError, match="'median' is not a way to combine metrics"):
         cooperation(repeats(tmp_path, "part", {"loss": [1.0]}), {"loss": "median"})

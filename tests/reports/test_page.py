@@ -360,7 +360,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_figures_of_runs_that_logged_nothing_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="nothing that makes a figure"):
+    with pytest.raises(NotFound, match="nothing to draw"):
         report([make_run(tmp_path)]).write(tmp_path / "p", "svg")
 
 

@@ -222,7 +222,7 @@ def test_the_page_of_a_sweep_shows_results_influence_and_figures(tmp_path: Path)
 def test_the_heat_map_is_drawn_over_the_parameters_that_were_asked_for(tmp_path: Path) -> None:
     made = report(grid(tmp_path), over=["lr", "depth"])
     assert [each.name for each in made.pictures if each.name.startswith("heat")] == ["heat-map-loss-lr-depth"]
-    with pytest.raises(UsageError, match="a heat map has two parameters"):
+    with pytest.raises(UsageError, match="a heat map needs two parameters"):
         report(grid(tmp_path / "b"), over=["lr"])
 
 

@@ -68,7 +68,7 @@ def test_of_a_study_are_searched_between_their_ends() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--seed 3..1", "--seed: the range 3..1 runs backwards"),
+        ("--seed 3..1", "--seed: the range 3..1 is reversed"),
         ("--lr 1,2 --lr 3,4", "--lr is given twice"),
         ("--seed 1..99999999", "more than 1,000,000 values"),
         ("--lr 0.1..0.2,5", "a search range"),

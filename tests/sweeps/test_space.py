@@ -89,7 +89,7 @@ def test_an_included_point_that_is_there_is_not_doubled_but_one_that_was_exclude
 
 
 def test_an_inclusion_must_say_the_value_of_every_axis_that_varies() -> None:
-    with pytest.raises(UsageError, match="which 'b'"):
+    with pytest.raises(UsageError, match="lacks a value for 'b'"):
         Space({"a": [1, 2], "b": [1, 2]}, include=[{"a": 5}])
 
 
@@ -104,7 +104,7 @@ def test_repeats_are_innermost() -> None:
     assert dict(points[1].values) == {"a": 1}
     assert ids(Space({}, repeats=2)) == ["repeat_1", "repeat_2"]
     assert ids(Space({})) == ["point"]
-    with pytest.raises(UsageError, match="0 times"):
+    with pytest.raises(UsageError, match="repeats is 0"):
         Space({"a": [1]}, repeats=0)
 
 

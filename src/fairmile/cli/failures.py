@@ -39,11 +39,11 @@ class Failure(NamedTuple):
         if isinstance(error, OSError):
             return cls("SystemFailure", *_system(error), 3)
         if type(error).__module__ == "sqlite3":
-            hint = "free some space, or build it anew with `fairmile catalog reindex`"
-            return cls("SystemFailure", f"the index cannot be used: {error}", hint, 3)
+            hint = "free some space, or rebuild it with `fairmile catalog reindex`"
+            return cls("SystemFailure", f"cannot use the index: {error}", hint, 3)
         if isinstance(error, MemoryError):
-            return cls("SystemFailure", "the memory is used up", "give the job more, or less to do at once", 3)
-        hint = "this is a fault of fairmile; run the command again with --debug and report what it prints"
+            return cls("SystemFailure", "out of memory", "use a machine with more memory, or run less concurrently", 3)
+        hint = "this is a bug in fairmile; run the command again with --debug and report the output"
         return cls(type(error).__name__, f"{type(error).__name__}: {error}", hint, 3)
 
     def to_dict(self) -> ErrorDict:
@@ -94,22 +94,22 @@ def _near_option(word: str, options: Sequence[str]) -> str:
 def _usage_hint(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
-        return "--help shows how it is used"
+        return "use --help to see the usage"
     if isinstance(error, click.NoSuchOption) and isinstance(context.command, click.Group):
-        return f"options stand behind the command, as in `{context.command_path} COMMAND {error.option_name}`"
+        return f"put options after the command: `{context.command_path} COMMAND {error.option_name}`"
     takes_program = any("PROGRAM" in each for each in context.command.collect_usage_pieces(context))
     if isinstance(error, click.NoSuchOption) and takes_program and "did you mean" not in _usage(error):
-        return f"options of your program go after it, as in `{context.command_path} train.py {error.option_name} …`"
-    return f"`{context.command_path} --help` shows how it is used"
+        return f"put options of your program after it: `{context.command_path} train.py {error.option_name} …`"
+    return f"`{context.command_path} --help` shows the usage"
 
 
 def _system(error: OSError) -> tuple[str, str]:
     if error.filename is None and isinstance(error, FileNotFoundError) and not _is_somewhere():
-        return "the folder you are in is gone", "change to another one with cd"
+        return "the current folder no longer exists", "change to another folder with cd"
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
-        return f"the output cannot be written: {reason}" if error.errno == errno.ENOSPC else reason, ""
-    return f"{error.filename} cannot be used: {reason}", "check the path, who may use it, and the space left"
+        return f"cannot write the output: {reason}" if error.errno == errno.ENOSPC else reason, ""
+    return f"{error.filename}: {reason}", "check the path, its permissions and the free space"
 
 
 def _is_somewhere() -> bool:

@@ -132,7 +132,7 @@ def _parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"-a {text!r} sets no argument", hint="write -a NAME=VALUE, as -a batch=64")
+            raise UsageError(f"-a {text!r} is not NAME=VALUE", hint="write -a NAME=VALUE, such as -a batch=64")
         arguments[name] = _parse_value(value)
     return arguments
 
@@ -188,7 +188,7 @@ def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: b
     how = {"arguments": _parse_arguments(arguments), "allocator": options["allocator"], **_trace_fields(options)}
     if largest:
         if options["output"] is not None or layout is not None:
-            raise UsageError("--largest finds the batch of one GPU", hint=_remove_hint(options))
+            raise UsageError("--largest applies to one GPU, without a page", hint=_remove_hint(options))
         batch = predictions.largest_batch(
             target, gpu=gpu, batch_argument=options["batch_argument"],
             on_step=out.say if sys.stderr.isatty() else lambda _: None, **how

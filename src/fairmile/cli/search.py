@@ -88,7 +88,7 @@ def search(
     catalog = Workspace.open(on_progress=out.progress).catalog
     if facet is not None:
         if words or kind or regex or hubs:
-            raise UsageError("--facet cannot be combined with a search", hint="leave out the words, or --facet")
+            raise UsageError("--facet cannot be combined with a search", hint="remove the words or --facet")
         out.show(catalog.facets(facet), lambda values: _print_facet(values, out))
         return 0
     if regex is not None and not regex:
@@ -96,7 +96,9 @@ def search(
     text = " ".join(map(_as_typed, words))
     if hubs:
         if regex or all_versions:
-            raise UsageError("--hub cannot be combined with --regex or --all-versions", hint="hubs take words alone")
+            raise UsageError(
+                "--hub cannot be combined with --regex or --all-versions", hint="use only words with --hub"
+            )
         hits = catalog.search_hubs(text, hubs=hubs, kind=kind, limit=limit)
         out.show(hits, lambda found: _print_hub_hits(found, out))
         return 3 if hits.failed and not hits else 0
@@ -150,7 +152,7 @@ def _print_hub_hits(hits: HubHits, out: Out) -> None:
     ]
     out.table(["kind", "handle", "licence", "size", "about"], rows, shrink=("licence", "about"))
     for hub, reason in hits.failed.items():
-        out.say(f"warning: {hub} did not answer: {reason}")
+        out.say(f"warning: {hub} did not respond: {reason}")
     if rows:
         out.hint("`fairmile show HANDLE` describes one, `fairmile catalog add HANDLE` keeps its card")
     elif not hits.failed:

@@ -59,7 +59,7 @@ def show(name: str, kind: str | None, fair: bool, view: str | None, raw: bool, o
       fairmile show dataset/mnist --view table1
     """
     if raw and (fair or view):
-        raise UsageError("--raw cannot be combined with --fair or --view", hint="run the command twice")
+        raise UsageError("--raw cannot be combined with --fair or --view", hint="run the command once for each")
     workspace = Workspace.open(on_progress=out.progress)
     card = workspace.show(name, kind=kind)
     if raw:

@@ -38,7 +38,7 @@ def probe(known: str, over: str, name: str, output: Path | None, card: Path | No
       fairmile system probe --on laptop
     """
     if card is not None and not known:
-        raise UsageError("--card needs --on, since it keeps a comparison", hint="name the system to compare with")
+        raise UsageError("--card needs --on", hint="add --on SYSTEM, the system to compare with")
     systems = Workspace.open().systems
 
     def report(step: str) -> None:
@@ -58,7 +58,7 @@ def _print_draft(out: Out, draft: SystemDraft) -> None:
         out.document(draft.text)
         return
     out.line(f"wrote {draft.file}")
-    out.hint(f"fill in what its comments ask for, then `fairmile system check {draft.file}`")
+    out.hint(f"fill in the values that its comments name, then `fairmile system check {draft.file}`")
 
 
 def _print_survey(out: Out, survey: Survey, *files: Path | None) -> None:
@@ -68,7 +68,7 @@ def _print_survey(out: Out, survey: Survey, *files: Path | None) -> None:
     ]
     out.table(["verdict", "component", "registered", "found"], rows, shrink=["registered", "found"])
     out.line(", ".join(f"{number} {verdict}" for verdict, number in survey.counts.items() if number))
-    share = "no registered component could be seen" if survey.share is None else f"{survey.share:.0%} as registered"
+    share = "no registered component was found" if survey.share is None else f"{survey.share:.0%} as registered"
     out.say(f"{survey.title} compared with {survey.host}: {count(len(survey.rows), 'component')}, {share}")
     for file in filter(None, files):
         out.say(f"wrote {file}")

@@ -64,7 +64,7 @@ def _print_project(project: TrustedProject, out: Out) -> None:
 def _nearest() -> Path:
     file = find_project(Path.cwd())
     if file is None:
-        raise NotFound(f"no {PROJECT_FILE} of yours in this folder or above", hint="give its path")
+        raise NotFound(f"no {PROJECT_FILE} of yours in this folder or above", hint="pass its path")
     return file
 
 

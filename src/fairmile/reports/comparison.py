@@ -151,12 +151,12 @@ def compare(
     tolerance.
     """
     if not any(groups.values()):
-        raise UsageError("there is nothing to compare", hint="name two runs, groups or names of runs")
+        raise UsageError("nothing to compare", hint="name two runs, groups or names of runs")
     counting = {name: [run for run in runs if counts(run)] for name, runs in groups.items()}
     everything = [run for runs in counting.values() for run in runs]
     if not everything:
         raise NotFound(
-            "none of these runs is done, so there is nothing to compare",
+            "nothing to compare: none of these runs is done",
             hint=f"`fairmile runs show {next(run.id for runs in groups.values() for run in runs)}` shows why",
         )
     known = known_names(everything)
@@ -305,7 +305,7 @@ class _MetricRow:
 def _trouble(cell: Cell, runs: int, present: int) -> str:
     """Return why the mean of a group does not stand for all its runs, if it does not."""
     if cell.estimate is None:
-        return "no run of it is done" if runs == 0 else "it was not measured"
+        return "none of its runs is done" if runs == 0 else "it was not measured"
     if cell.estimate.not_finite:
         return f"{cell.estimate.not_finite} of {present} values are NaN or infinite"
     return f"{runs - present} of {runs} runs did not measure it" if present < runs else ""

@@ -238,7 +238,7 @@ def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: st
     """Draw how often values fall between edges."""
     found = values if isinstance(values, Histogram) else count_in_bins(values)
     if not found.counts:
-        raise NotFound(f"there is no finite value of {name!r} to count")
+        raise NotFound(f"no run has a finite value of {name!r}")
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
@@ -257,7 +257,7 @@ def prediction(run: Run) -> Picture:
     known = measures(run)
     pairs = [(name, said, known.get(MEASURED_AS.get(name, name))) for name, said in run.prediction.items()]
     if not pairs:
-        raise NotFound(f"nothing was predicted for run {run.id}")
+        raise NotFound(f"run {run.id} has no prediction")
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(len(pairs), 1, squeeze=False)[:, 0]
@@ -284,7 +284,7 @@ def bars(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Pi
     chosen = colours or group_colours(comparison.groups)
     rows = [row for row in comparison.rows if any(_has_mean(cell.estimate) for cell in row.cells)][:6]
     if not rows:
-        raise NotFound("none of the groups has a number to draw")
+        raise NotFound("no group has a number to draw")
     groups, columns = list(comparison.groups), 2 if len(rows) == 4 else min(3, len(rows))
     lines = math.ceil(len(rows) / columns)
     labels = [short_label(name) for name in groups]

@@ -126,7 +126,7 @@ def effect(first: Estimate, second: Estimate, *, noise: Noise | None = None, is_
     """
     sds = (noise.sd, noise.sd) if noise else (first.sd, second.sd)
     if sds[0] is None or sds[1] is None:
-        raise UsageError("a difference needs at least two values on either side")
+        raise UsageError("a difference needs at least two values on each side")
     confidence = min(first.confidence, second.confidence)
     # A spread in the last digits of a float is none. In units of the rest no square overflows or vanishes.
     least = 1e-12 * max(abs(first.mean), abs(second.mean))
@@ -173,7 +173,9 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 def _check(confidence: float) -> None:
     if not 0 < confidence < 1:
-        raise UsageError(f"a confidence lies between 0 and 1, not at {confidence:g}", hint="write 0.95 for 95 %")
+        raise UsageError(
+            f"the confidence level is {confidence:g}, expected a number between 0 and 1", hint="write 0.95 for 95 %"
+        )
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -143,12 +143,12 @@ def leaderboard(
     that stand beside them. `better` overrules what the runs say of the direction.
     """
     if n < 1:
-        raise UsageError(f"a leaderboard has at least one place, not {n}")
+        raise UsageError(f"the leaderboard has {n} places, expected at least 1")
     chosen = [run for run in runs if where is None or where(run)]
     done = [run for run in chosen if counts(run)]
     names = known_names(done)
     if metric not in names:
-        raise unknown_metric(metric, names) if done else NotFound("no run that is done was chosen")
+        raise unknown_metric(metric, names) if done else NotFound("none of the selected runs is done")
     values = {run.id: each[metric] for run in done if metric in (each := measures(run))}
     having = [run for run in done if run.id in values]
     unit, better = _one_kind(metric, list(values.values()), better)
@@ -257,18 +257,20 @@ def cooperation(runs: Sequence[Run], combine: Mapping[str, str | Combine]) -> Co
     The whole exists only when every part is done and has the metric.
     """
     if not runs:
-        raise UsageError("a whole needs at least one part")
+        raise UsageError("combining needs at least one run")
     for run in runs:
         if run.state is not RunState.DONE:
-            raise RunFailed(f"a part is missing: run {run.id} is {run.state}", hint=f"`fairmile rerun {run.id}`")
+            raise RunFailed(f"cannot combine run {run.id}: it is {run.state}", hint=f"`fairmile rerun {run.id}`")
     values = {}
     for metric, how in combine.items():
         function = how if callable(how) else _COMBINE.get(how)
         if function is None:
-            raise UsageError(f"{how!r} combines nothing", hint=f"use {', '.join(_COMBINE)} or a function")
+            raise UsageError(
+                f"{how!r} is not a way to combine metrics", hint=f"use {', '.join(_COMBINE)} or a function"
+            )
         without = [run.id for run in runs if metric not in measures(run)]
         if without:
-            raise NotFound(f"run {without[0]} has no metric {metric!r}, so the whole has none")
+            raise NotFound(f"cannot combine {metric!r}: run {without[0]} lacks it")
         values[metric] = function([measures(run)[metric].value for run in runs])
     return Cooperation(tuple(run.id for run in runs), values)
 
@@ -295,13 +297,13 @@ def _one_kind(metric: str, measured: Sequence[Measure], better: Better = "") -> 
     directions = {better} if better else {each.better for each in measured} - {""}
     if len(units) > 1:
         raise UsageError(
-            f"{metric} cannot be ranked: its runs use the units {', '.join(sorted(unit or 'none' for unit in units))}",
-            hint="choose runs of one kind, such as with --where name=NAME",
+            f"cannot rank {metric}: its runs use the units {', '.join(sorted(unit or 'none' for unit in units))}",
+            hint="select runs with the same unit, such as with --where name=NAME",
         )
     if len(directions) != 1:
-        why = "its runs do not agree on" if directions else "nothing says"
+        why = "its runs disagree on the better direction" if directions else "its better direction is unknown"
         raise UsageError(
-            f"{metric} cannot be ranked: {why} which direction is better",
+            f"cannot rank {metric}: {why}",
             hint="declare it where the metric is logged: better: lower, or better: higher",
         )
     return next(iter(units)), next(iter(directions))

@@ -101,7 +101,7 @@ class Report(Result):
         """
         if not _NARROWEST_MM <= width_mm <= _WIDEST_MM:
             raise UsageError(
-                f"a figure cannot be {width_mm:g} mm wide", hint=f"choose {_NARROWEST_MM} to {_WIDEST_MM} mm"
+                f"the width of figures is {width_mm:g} mm", hint=f"choose {_NARROWEST_MM} to {_WIDEST_MM} mm"
             )
         path = Path(path)
         wanted: list[tuple[Path, Callable[[], bytes]]]
@@ -141,7 +141,7 @@ def report(
     meant.
     """
     if not runs:
-        raise UsageError("there is no run to report", hint="`fairmile runs ls` shows what there is")
+        raise UsageError("no run to report", hint="`fairmile runs ls` lists the runs")
     if len(runs) == 1:
         run = runs[0]
         supply = supply or Supply()
@@ -416,4 +416,4 @@ def _machines(runs: Sequence[Run]) -> Iterator[Block]:
 def _no_figures() -> FairmileError:
     if not figures.can_draw():
         return figures.needs_matplotlib()
-    return NotFound("these runs logged nothing that makes a figure", hint="`fm.log(loss=…, step=…)` logs a metric")
+    return NotFound("these runs logged nothing to draw", hint="`fm.log(loss=…, step=…)` logs a metric")

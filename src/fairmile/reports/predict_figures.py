@@ -143,7 +143,7 @@ def memory_over_time(found: MemoryAccount) -> Picture:
     """Draw what is allocated and reserved over the traced steps, their phases, the peak, and the limit where near."""
     points = found.timeline
     if len(points) < 2:
-        raise NotFound("there is no time line")
+        raise NotFound("there is no timeline")
     places = [each.step + each.place for each in points]
     limit = max(0, found.device_bytes - found.context_bytes)
     highest = max(each.reserved_bytes for each in points)
@@ -334,7 +334,7 @@ def efficiency_curve(found: ScalingPrediction) -> Picture:
     """Draw the throughput of one GPU against that on the fewest, and up to where more GPUs are worth it."""
     rows = [each for each in planned(found) if each.efficiency is not None]
     if len(rows) < 2:
-        raise NotFound("too few numbers of GPUs for a curve")
+        raise NotFound("too few GPU counts for a curve")
     counts = [each.gpus for each in rows]
     values = [100 * (each.efficiency or 0.0) for each in rows]
 
@@ -410,7 +410,7 @@ def planned(found: ScalingPrediction) -> list[ScalingRow]:
     """Return the numbers of GPUs for which there is a plan; NotFound where there is none."""
     rows = [each for each in found.rows if each.plan is not None]
     if not rows:
-        raise NotFound("no number of GPUs has a plan that fits")
+        raise NotFound("no layout fits on any number of GPUs")
     return rows
 
 

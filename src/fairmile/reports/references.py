@@ -107,7 +107,7 @@ class Check(Result):
         first = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise RunFailed(
-            f"{first.metric} on {first.system} does not keep to its reference: {first.why}{more}",
+            f"{first.metric} on {first.system} is outside its reference: {first.why}{more}",
             hint="`fairmile report` on these runs shows what changed",
         )
 
@@ -129,7 +129,7 @@ def check(runs: Sequence[Run], references: Sequence[Reference]) -> Check:
     if not findings:
         raise NotFound(
             f"no reference is for {', '.join(unchecked) or 'these runs'}",
-            hint=f"there are some for {', '.join(dict.fromkeys(each.system for each in references)) or 'no system'}",
+            hint=f"references exist for {', '.join(dict.fromkeys(each.system for each in references)) or 'no system'}",
         )
     return Check(tuple(findings), tuple(unchecked))
 
@@ -232,7 +232,7 @@ class _Reading:
         for key in stated:
             if key not in _KEYS:
                 hint = did_you_mean(str(key), _KEYS) or f"known are {', '.join(_KEYS)}"
-                self._wrong(f"no field {key!r} is known", (*path, str(key)), hint=hint)
+                self._wrong(f"unknown field {key!r}", (*path, str(key)), hint=hint)
         value = stated.get("value")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             self._wrong("expected a finite number", (*path, "value"))

@@ -159,7 +159,7 @@ class Reports(Noun, internal=_INTERNAL):
         named = [ledger.get(row.id) for row in ledger.rows()] if everything else self._chosen(references)
         chosen = [run for run in named if holds(run)]
         if named and not chosen:
-            raise NotFound(f"no run has {' and '.join(where)}", hint="`fairmile runs ls` shows what there is")
+            raise NotFound(f"no run has {' and '.join(where)}", hint="`fairmile runs ls` lists the runs")
         return chosen
 
     def _chosen(self, references: Sequence[str]) -> list[Run]:

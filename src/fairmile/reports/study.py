@@ -170,7 +170,7 @@ def importance(sweep: Sweep, *, use_forest: bool = True) -> Importance | None:
 def front(sweep: Sweep, goals: Sequence[Goal]) -> Front:
     """Return the points that no other point beats in all goals at once (the Pareto front)."""
     if len(goals) < 2:
-        raise UsageError("a front needs two objectives", hint="name two metrics")
+        raise UsageError("a Pareto front needs two objectives", hint="name two metrics")
     settled = [_settled(sweep, name, better) for name, better in goals]
     having = [point for point in sweep.points if all(_mean(point, name) is not None for name, _ in settled)]
     if not having:
@@ -280,7 +280,7 @@ def _settled(sweep: Sweep, name: str, better: Better) -> Goal:
     directions = {better} if better else {each.better for each in known} - {""}
     if len(directions) != 1:
         raise UsageError(
-            f"nothing says which direction of {name} is better", hint="declare it: better: lower, or higher"
+            f"the better direction of {name} is unknown", hint="declare it with better: lower, or better: higher"
         )
     return name, next(iter(directions))
 

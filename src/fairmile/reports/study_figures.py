@@ -95,7 +95,7 @@ def history(steps: Sequence[Step], metric: str, unit: str, better: Better) -> Pi
 def trial_curves(found: TrialCurves, metric: str, unit: str, better: Better) -> Picture:
     """Draw the curves of trials; a cross is where one was stopped."""
     if not found.curves:
-        raise NotFound(f"no trial told {metric!r} more than once")
+        raise NotFound(f"no trial logged {metric!r} more than once")
     known = scale_of([y for each in found.curves for y in each.curve.ys if math.isfinite(y)] or [0.0], unit, better)
     ended = [each for each in found.curves if each.step.ending in _MARKS]
     best = min(ended, key=lambda each: cost(each.step.value, better), default=None)
@@ -169,7 +169,7 @@ def contours(sweep: Sweep, x: str, y: str) -> Picture:
         if (a := across.number(run)) is not None and (b := up.number(run)) is not None
     ]
     if across.numbers is None or up.numbers is None or len(placed) < _FEWEST_FOR_CONTOURS:
-        raise NotFound(f"too few trials have {x} and {y} as numbers")
+        raise NotFound(f"too few trials with {x} and {y} as numbers")
     known = scale_of([value for *_, value in placed], sweep.unit, sweep.better)
     best = min(placed, key=lambda each: cost(each[3], sweep.better))
 

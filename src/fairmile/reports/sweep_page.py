@@ -376,7 +376,7 @@ def _pairs(sweep: Sweep, ranked: Sequence[str], over: Sequence[str]) -> list[tup
     """Return the pairs of axes to draw: the one that was asked for, or those of the axes that do most."""
     if over:
         if len(over) != 2 or over[0] == over[1]:
-            raise UsageError("a heat map has two parameters", hint="such as --over lr,depth")
+            raise UsageError("a heat map needs two parameters", hint="write such as --over lr,depth")
         return [(sweep.axis(over[0]).name, sweep.axis(over[1]).name)]
     names = ranked[:3]
     return [(x, y) for at, y in enumerate(names) for x in names[at + 1 :]][:_MOST_MAPS]

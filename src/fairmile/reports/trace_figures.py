@@ -92,7 +92,7 @@ def timeline(found: TraceTimeline, *, name: str) -> Picture:
     """Draw what each rank did over time, and where its steps begin."""
     rows = found.rows[:_MOST_RANKS]
     if not rows or not found.length_s:
-        raise NotFound("the trace has no time to draw")
+        raise NotFound("the trace has no timeline to draw")
     size, unit = _time_unit(found.length_s)
     used = [part for part in PART_NAMES if part != "idle" and any(row.parts.get(part) for row in rows)]
 
@@ -181,7 +181,7 @@ def finding_bars(found: Sequence[Finding], total_s: float) -> Picture:
     """Draw what each finding costs."""
     shown = [each for each in found if each.seconds > 0][:_MOST_FINDINGS]
     if not shown:
-        raise NotFound("nothing was found to draw")
+        raise NotFound("there are no findings to draw")
     size, unit = _time_unit(shown[0].seconds)
 
     def draw(figure: Figure) -> None:
@@ -205,7 +205,7 @@ def wait_matrix(labels: Sequence[str], matrix: Sequence[Sequence[float]], *, nam
     """Draw who waited how long for whom."""
     values = np.array(matrix, float)[:_MOST_RANKS, :_MOST_RANKS]
     if not len(values) or values.max() <= 0:
-        raise NotFound("nobody waited for anybody")
+        raise NotFound("no rank waited for another")
     names = [short_label(each) for each in labels[:_MOST_RANKS]]
     size, unit = _time_unit(float(values.max()))
     highest = float(values.max()) / size
@@ -249,7 +249,7 @@ def bandwidth(found: Sequence[CollectiveSummary]) -> Picture:
     """Draw the bandwidth of collectives over their size, beside what the model says they could have."""
     shown = [each for each in found if each.bytes > 0 and each.bus_bytes_per_s]
     if not shown:
-        raise NotFound("the trace does not tell the size of a collective")
+        raise NotFound("the trace has no sizes of collectives")
     kinds = list(dict.fromkeys((each.operation, each.ranks) for each in shown))[:6]
     if len({each.bytes for each in shown}) < 4:
         return _bandwidth_bars(shown)
@@ -354,7 +354,7 @@ def roofline(found: Roofline) -> Picture:
     """Draw operators by flop per byte and flop/s, under the ceilings of the device."""
     points = [each for each in found.points if each.intensity > 0 and each.flops_per_s > 0]
     if not points:
-        raise NotFound("there is no operator to draw under a roofline")
+        raise NotFound("there is no operator for a roofline")
     kinds = list(dict.fromkeys(each.bound or "operators" for each in points))
     longest = max(each.seconds for each in points) or 1.0
     is_known = bool(found.peaks and found.bytes_per_s > 0)
