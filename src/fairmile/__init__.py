@@ -140,7 +140,7 @@ def search(
 
 
 def show(name: str, *, kind: str | None = None) -> ResolvedCard:
-    """Return the card that a name, handle, id, DOI or digest resolves to, or that a file or folder holds."""
+    """Return the card of a name, handle, id, DOI or digest, or of a file or folder."""
     return _workspace().show(name, kind=kind)
 
 
@@ -154,7 +154,7 @@ def match(
 def fetch(
     names: str | Sequence[str], *, to: str | Path | None = None, progress: bool | Watch = True, **options: Any
 ) -> FetchedAssets:
-    """Fetch assets or addresses into the store, and into the folder `to` if given.
+    """Fetch assets or URLs into the store, and into the folder `to` if given.
 
     `options` are those of `fm.assets.fetch`, such as `pool`, `fresh`, `limit`, `sha256`, `unpack` and `replace`. With
     `access_granted=True` you confirm that you may have data whose card restricts access.
@@ -199,7 +199,7 @@ def rerun(
     progress: bool | Watch = True,
     **changes: Any,
 ) -> Rerun:
-    """Repeat a run, or that of a crate, from its record in a fresh folder, and return what differs.
+    """Repeat a run or a crate from its record in a fresh folder, and return what differs.
 
     `changes` are fields of the new run, such as `system` and `environment`. A run that somebody else recorded needs
     `trust=True`; read `fm.runs.rerun_plan(run).review` first. See `fm.run` for `echo` and `progress`.
@@ -290,14 +290,14 @@ def _id(run: str | Recorded) -> str:
 
 
 def status() -> WorkspaceStatus:
-    """Return what is running, what is queued and what ended last, here and on every system."""
+    """Return active and queued work and recent runs, here and on every system."""
     return _workspace().status()
 
 
 def compare(
     *runs: str | Recorded, metrics: Sequence[str] = (), reference: str | Path | None = None, confidence: float = 0.95
 ) -> Evaluation:
-    """Compare runs, groups of repeats or all runs of a name with the first one, and tell differences from noise.
+    """Compare runs, groups of repeats or all runs of a name with the first, and tell differences from noise.
 
     Each is an id, a name, or what `fm.run`, `fm.sweep` and `fm.tune` return. `reference` is a file of reference values
     to check them against.
@@ -311,7 +311,7 @@ def compare(
 def report(
     *runs: str | Recorded, metrics: Sequence[str] = (), where: Sequence[str] = (), over: Sequence[str] = ()
 ) -> Report:
-    """Report runs, or the last ones. A notebook shows the report; `write(path)` makes a file of it.
+    """Report runs, or the last ones; a notebook shows the report, `write(path)` writes it to a file.
 
     Each is an id, a name, or what `fm.run`, `fm.sweep` and `fm.tune` return.
     """
@@ -319,7 +319,7 @@ def report(
 
 
 def watch(command: Sequence[str] = (), *, seconds: float | None = None, **options: Any) -> WatchReport:
-    """Measure power, energy and load while a program runs, or of the machine for some seconds, or until interrupted.
+    """Measure power, energy and load of a program, or of the machine for some seconds or until interrupted.
 
     `options` are those of `fairmile.meter.watching.watch`, such as `sources`, `gpus`, `period_s` and `log`.
     """
@@ -334,7 +334,7 @@ def doctor() -> Diagnosis:
 
 
 def trust(path: str | Path, *, dry_run: bool = False) -> TrustedProject:
-    """Trust a `fairmile.yaml`, or that of a folder, as it is now; return what its settings may do from then on."""
+    """Trust a `fairmile.yaml`, or that of a folder, in its current form; return what its settings allow."""
     from fairmile.workspace import Workspace, project_file
 
     return Workspace.trust().add(project_file(path), dry_run=dry_run)

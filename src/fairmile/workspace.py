@@ -277,7 +277,7 @@ def _stamp(file: Path) -> tuple[str, int, int, int] | None:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Hands out the nouns over one set of settings."""
+    """One workspace: its catalog, store, runs and all other nouns, under one set of settings."""
 
     config: Config
     user_file: Path

@@ -18,7 +18,7 @@ from fairmile.store.store import Store
 
 
 class MeasuredBenchmarks(Benchmarks):
-    """The benchmarks of a workspace, with those whose measurements it records."""
+    """Benchmarks of a workspace, including those of storage and collectives."""
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ _INTERNAL = "is_referred laid"  # for other parts of Fairmile
 
 
 class Assets(Noun, internal=_INTERNAL):
-    """Fetches assets into the store and hands them out."""
+    """Assets in the store: fetch, load and repair them."""
 
     def __init__(
         self, home: Path, catalog: Callable[[], Catalog], store: Store, transfer: Callable[[], Transfer]
@@ -134,7 +134,7 @@ class Assets(Noun, internal=_INTERNAL):
         unpack: bool = False,
         access_granted: bool = False,
     ) -> Plans:
-        """Return what `fetch` would do; only sizes are asked for. What it would refuse is refused here."""
+        """Return what `fetch` would do, with sizes; errors are the same as those of `fetch`."""
         with self._transfer() as transfer:
             targets = self._targets(names, limit, sha256, unpack)
             for target in targets:
@@ -156,7 +156,7 @@ class Assets(Noun, internal=_INTERNAL):
         access_granted: bool = False,
         on_fetched: Callable[[Fetched], None] | None = None,
     ) -> FetchedAssets:
-        """Fetch assets or addresses into the store, and into the folder `to` where given.
+        """Fetch assets or URLs into the store, and into the folder `to` if given.
 
         What is stored already, by source or by content, does not move again unless `fresh` is given. `limit` takes
         the first n files. `sha256` and `unpack` are for an address, which has no card to declare them. Of several
@@ -185,7 +185,7 @@ class Assets(Noun, internal=_INTERNAL):
         return assets
 
     def file(self, address: str, sha256: str | None = None) -> Path:
-        """Return the one file at an address as a path here, fetched unless it is there."""
+        """Return the path of the file at a URL, and fetch it unless the store has it."""
         folder = self._views / "files" / sha256_hex(f"{address} {sha256}".encode())[:32]
         found = [path for path in folder.rglob("*") if path.is_file()] if sha256 else []
         if len(found) != 1:
@@ -204,7 +204,7 @@ class Assets(Noun, internal=_INTERNAL):
         pool: str | None = None,
         access_granted: bool = False,
     ) -> LoadedAsset:
-        """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
+        """Return an asset with its files, and fetch them unless the store has them; `fresh` fetches again."""
         card = self._catalog.get(name, kind=kind)
         fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool, access_granted=access_granted)[0]
         view = self._views / card.kind / card.handle.name / f"{card.handle.version}-{fetched.root[:12]}"
@@ -216,7 +216,7 @@ class Assets(Noun, internal=_INTERNAL):
         return self.materialize(name)
 
     def materialize(self, name: str) -> MaterializedAsset:
-        """Return where a program can read an asset or an address; it is fetched unless the store has it."""
+        """Return a path where a program can read an asset or a URL, and fetch it unless the store has it."""
         if self._target(name, None).kind == "card":
             loaded = self.load(name)
             sizes = Counter[str]()
@@ -232,7 +232,7 @@ class Assets(Noun, internal=_INTERNAL):
         return MaterializedAsset(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
 
     def repair(self, *, dry_run: bool = False) -> Repairs:
-        """Fetch again what is damaged or missing of everything in the store."""
+        """Fetch all damaged or missing data of the store again."""
         repairs = Repairs(dry_run=dry_run)
         for ref in self._store.refs():
             if ref.kind not in ("card", "url") or ref.name.startswith("archive ") or self._store.complete(ref):
@@ -254,11 +254,11 @@ class Assets(Noun, internal=_INTERNAL):
         return "repaired" if now is not None and self._store.complete(now) else "failed: it is still incomplete"
 
     def gc(self, *, older_than_s: float = OLDER_THAN_S, grace_s: float = GRACE_S, dry_run: bool = False) -> GcPlan:
-        """Remove from the store what no card, run or pin refers to, and return the plan; see `cleanup.gc`."""
+        """Remove data that no card, run or pin refers to, and return the plan; see `cleanup.gc`."""
         return self._store.gc(self.is_referred, older_than_s=older_than_s, grace_s=grace_s, dry_run=dry_run)
 
     def is_referred(self, ref: Ref) -> bool:
-        """Tell whether a card, a run or a pin still refers to a name of the store."""
+        """Return whether a card, a run or a pin refers to a name of the store."""
         if ref.kind != "card":
             return ref.kind != "url"
         home = ref.details.get("home")

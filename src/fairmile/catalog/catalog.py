@@ -78,7 +78,7 @@ _INTERNAL = (  # for other parts of Fairmile
 
 
 class Catalog(Lookup, Noun, internal=_INTERNAL):
-    """Cards of every source as one view: search, read, add, change, exchange."""
+    """All cards of all sources: search, read, add, change and exchange them."""
 
     if not TYPE_CHECKING:
 
@@ -105,7 +105,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
                 yield index
 
     def reindex(self, *, dry_run: bool = False) -> Refresh:
-        """Build the index anew from the files; a dry run counts them."""
+        """Rebuild the index from the files; a dry run counts them."""
         if dry_run:
             return Refresh(added=sum(1 for folder in self.folders() for _ in folder.scan()), dry_run=True)
         return rebuild(self.index_path, self.folders(), self._uses(), on_card=self._on_progress)
@@ -290,7 +290,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         kind: str | None = None,
         dry_run: bool = False,
     ) -> UpdatedCard:
-        """Change properties of a card: set, append to, or drop them; returns the card as written.
+        """Set, append to or remove properties of a card, and return the card as written.
 
         `files` are files and folders whose sizes, digests, formats and columns go onto the card, and `address` is
         where others fetch the files that have no address yet. Texts may have the short form of their property, as in
@@ -378,7 +378,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         add: bool = False,
         replace: bool = False,
     ) -> Description:
-        """Return a card drafted from a file, a folder or what an address leads to, and what only its owner can add.
+        """Draft a card from a file, a folder or a URL, and list what only its owner can add.
 
         `set` has properties that you state, and `address` where others fetch the files. The card is written to the
         file `target`, or added to the local catalog with `add`; otherwise nothing is written.
@@ -419,7 +419,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
             return drafted
 
     def check(self, paths: AnyPath | Iterable[AnyPath], *, format: str | None = None) -> CheckedFiles:
-        """Check cards and foreign documents; every problem has file, line and field. Nothing is changed."""
+        """Check cards and foreign documents, and return every problem with file, line and field."""
         verdicts = CheckedFiles()
         for path in as_paths(paths):
             try:
@@ -441,7 +441,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         replace: bool = False,
         dry_run: bool = False,
     ) -> ExportedDocuments:
-        """Return the documents that describe an asset in a foreign format; written below `target` where given.
+        """Export an asset to a foreign format; write the documents below `target` if given.
 
         A file that is there and differs is a Conflict unless `replace` is given; then nothing is written.
         """
@@ -481,7 +481,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         return matches
 
     def publish(self, target: AnyPath, *, catalog: str | None = None, dry_run: bool = False) -> Publication:
-        """Write the cards of a catalog (the local one) as a folder that any web server can offer."""
+        """Write the cards of a catalog (default: the local one) as a folder for a web server."""
         folder = self.local if catalog is None else self._folder(catalog)
         cards = [folder.read(path) for path, _ in folder.scan()]
         if not dry_run:
@@ -493,21 +493,21 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
     def add_source(
         self, name: str, location: str, *, type: str | None = None, revision: str = "", dry_run: bool = False
     ) -> AddedSource:
-        """Declare a source in the user's settings and sync it; nothing is declared when the first sync fails."""
+        """Add a source to the user's settings and sync it; if the first sync fails, nothing is added."""
         report = self._sources.add(name, location, type=type, revision=revision, dry_run=dry_run)
         if not dry_run:
             self.open_index().close()
         return report
 
     def remove_source(self, name: str, *, dry_run: bool = False) -> SourceRemoval:
-        """Take a source out of the user's settings and drop its copy; a dry run only checks that it can be removed."""
+        """Remove a source and its copy from the user's settings; a dry run only checks."""
         self._sources.remove(name, dry_run=dry_run)
         if not dry_run:
             self.open_index().close()
         return SourceRemoval(name, dry_run)
 
     def sync(self, names: Sequence[str] = (), *, dry_run: bool = False, allow_empty: bool = False) -> SyncReports:
-        """Bring sources up to date; one that fails is reported and its last copy still serves.
+        """Update sources; a source that fails is reported and keeps its last copy.
 
         A source that lists no card any more, as an unmounted folder does, keeps its copy unless `allow_empty` is given.
         """
@@ -516,7 +516,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         return reports
 
     def catalogs(self) -> Catalogs:
-        """Return every catalog in order of precedence, with its state and its clashes with those before it."""
+        """Return all catalogs in order of precedence, with their state and name clashes."""
         with self.open_index() as index:
             counts = index.count()
             clashes = index.clashes([folder.name for folder in self.folders()])

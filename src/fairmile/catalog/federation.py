@@ -69,7 +69,7 @@ class Federation:
         return [self._facts(name) for name in self._settings]
 
     def add(self, name: str, location: str, *, type: str | None, revision: str, dry_run: bool) -> AddedSource:
-        """Declare a source in the user's settings and sync it; nothing is declared when the first sync fails."""
+        """Add a source to the user's settings and sync it; if the first sync fails, nothing is added."""
         check_source_name(name)
         if name in self._settings:
             raise Conflict(f"a source named {name!r} already exists", hint=f"`fairmile catalog source rm {name}` first")

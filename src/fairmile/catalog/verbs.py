@@ -36,7 +36,7 @@ class _Kind(Noun):
     def load(
         self, name: str, *, fresh: bool = False, pool: str | None = None, access_granted: bool = False
     ) -> LoadedAsset:
-        """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew.
+        """Return an asset with its files, and fetch them unless the store has them; `fresh` fetches again.
 
         With `access_granted` you confirm that you may have what its card declares restricted.
         """

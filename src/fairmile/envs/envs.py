@@ -237,7 +237,7 @@ _INTERNAL = "note_use preamble seeing wrap"  # for other parts of Fairmile
 
 
 class Envs(Noun, internal=_INTERNAL):
-    """The environments below one folder, which a group may share.
+    """Software environments in one folder, which a group can share.
 
     A *reference* is a name, the beginning of a digest, or the file of a specification. Where several environments
     bear one name, the one that became ready last is meant. `find` returns the specification that a catalog has under
@@ -263,7 +263,7 @@ class Envs(Noun, internal=_INTERNAL):
         self._version = version
 
     def seeing(self, environ: Mapping[str, str]) -> Envs:
-        """Return the same environments, built by commands that see these variables of this process and no others."""
+        """Return the same environments, whose build commands see only these environment variables."""
         runner = _Limited(self._runner, environ)
         return Envs(self.root, runner, environ=environ, bring=self._bring, find=self._find, version=self._version)
 
@@ -300,7 +300,7 @@ class Envs(Noun, internal=_INTERNAL):
     def build(
         self, what: What, *, on_line: Callable[[str], None] = lambda _: None, wait_s: float = 86_400.0
     ) -> Environment:
-        """Return the environment, building what is missing of it; of many who ask at once, one builds.
+        """Build an environment, or its missing parts, and return it; concurrent requests build it once.
 
         What a killed build finished is kept. The others wait, up to `wait_s`. An environment that is ready is checked
         again only where the specification asks for other checks than its record holds.
@@ -353,7 +353,7 @@ class Envs(Noun, internal=_INTERNAL):
         return render(environment.acts, shell)
 
     def wrap(self, ref: What) -> tuple[str, ...]:
-        """Return what stands before the argv of a program: the command of a container, or nothing."""
+        """Return the command that goes before a program, such as that of a container; empty if none is needed."""
         return self._ready(ref).wrap
 
     def shell(self, ref: What, argv: Sequence[str] = ()) -> Command:
@@ -368,7 +368,7 @@ class Envs(Noun, internal=_INTERNAL):
     def export(
         self, ref: What, format: str, *, base: str = "", to: str | Path | None = None, dry_run: bool = False
     ) -> Packaged:
-        """Return an environment in another form (one of `exports.FORMATS`), exactly as it was built.
+        """Return an environment in another format (one of `exports.FORMATS`), exactly as built.
 
         The definition of an image starts from the image `base`, else from that of the specification. The files are
         written into the folder `to`, where given and not with `dry_run`.
@@ -381,7 +381,7 @@ class Envs(Noun, internal=_INTERNAL):
         return replace(exported, folder=str(to))
 
     def kernel(self, ref: What, *, system: str = "", dry_run: bool = False) -> InstalledKernel:
-        """Install a Jupyter kernel that starts in an environment, once it is seen to start; not with `dry_run`.
+        """Install a Jupyter kernel for an environment, and check that it starts.
 
         `system` is the name of a machine that Jupyter shows beside the environment's.
         """
@@ -395,7 +395,7 @@ class Envs(Noun, internal=_INTERNAL):
         return InstalledKernel(kernel.name, install_kernel(kernel, folder, dry_run=dry_run), dry_run)
 
     def note_use(self, ref: What) -> None:
-        """Note that this process uses an environment until it ends, also when another program takes its place.
+        """Mark an environment as used by this process until it ends, even after `exec`.
 
         On this machine `rm` and `gc` see for as long as it lives; on others they see the note for ten minutes.
         """
@@ -447,7 +447,7 @@ class Envs(Noun, internal=_INTERNAL):
         keep: Callable[[Environment], bool] = lambda _: False,
         dry_run: bool = False,
     ) -> Removals:
-        """Remove environments that were not used, and builds that did not change, for `older_than_s`.
+        """Remove environments unused, and builds unchanged, for `older_than_s`.
 
         Environments in use, under construction, or accepted by `keep` stay.
         """

@@ -179,7 +179,7 @@ _INTERNAL = "own_folder"  # for other parts of Fairmile
 
 
 class Machines(Noun, internal=_INTERNAL):
-    """All systems by name; `ssh://[USER@]HOST` is any machine without a scheduler.
+    """All systems by name; `ssh://[USER@]HOST` names any machine without a scheduler.
 
     The last of `folders` holds the user's own systems.
     """
@@ -231,7 +231,7 @@ class Machines(Noun, internal=_INTERNAL):
         return self.registry.rows()
 
     def show(self, name: str) -> SystemDetails:
-        """Return a system in full, with where its description comes from."""
+        """Return a system in full, with the source of its description."""
         return self.registry.show(name)
 
     def check(self, files: AnyPath | Sequence[AnyPath]) -> FileChecks:
@@ -263,7 +263,7 @@ class Machines(Noun, internal=_INTERNAL):
         output: Path | None = None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> SystemDraft:
-        """Probe this machine, or the host `over` by ssh, and draft its system file; write that to `output` if given.
+        """Probe this machine, or the host `over` by ssh, and draft its system file; write it to `output` if given.
 
         `name` is that of the system in the draft. `on_step` gets each thing that is looked at.
         """
@@ -286,7 +286,7 @@ class Machines(Noun, internal=_INTERNAL):
         return survey
 
     def partition(self, name: str) -> Partition:
-        """Return the partition that SYSTEM:PARTITION names; of SYSTEM alone the one that has GPUs, or the usual one."""
+        """Return the partition SYSTEM:PARTITION; for SYSTEM alone, the one with GPUs or the default."""
         wanted, _, part = name.partition(":")
         system = self.registry[wanted]
         known = system.partitions

@@ -92,7 +92,7 @@ _INTERNAL = "bring_one equipped find left_behind refresh"  # for other parts of 
 
 
 class Jobs(Noun, internal=_INTERNAL):
-    """All jobs of one user, on every system.
+    """All jobs of a user, on every system.
 
     `clock` gives seconds since the epoch, `sleep` waits; a batch system is asked at most once in `ask_every_s`.
     """
@@ -133,24 +133,24 @@ class Jobs(Noun, internal=_INTERNAL):
     def pack(
         self, commands: Sequence[Sequence[str]], like: JobSpec, *, at_once: int | None = None, on: str = "laptop"
     ) -> JobStatus:
-        """Submit many short commands as one job, which is like another one in everything but its program."""
+        """Submit many short commands as one job."""
         shared = {name: getattr(like, name) for name in _SHARED}
         return self.submit(packed(commands, at_once=at_once, wrap=like.wrap, **shared), on=on)
 
     def plan_pack(self, commands: Sequence[Sequence[str]], like: JobSpec, *, on: str = "laptop") -> PackPlan:
-        """Return what `pack` would submit; a job that the system cannot run raises."""
+        """Return what `pack` would submit; raise if the system cannot run the job."""
         self.machines[on].script(like)
         return PackPlan(tuple(tuple(each) for each in commands), on)
 
     def plan(self, spec: JobSpec, *, on: str = "laptop") -> JobPlan:
-        """Return the script that `submit` would hand over; a job that the system cannot run raises."""
+        """Return the script that `submit` would submit; raise if the system cannot run the job."""
         machine = self.machines[on]
         script = machine.script(spec)
         elsewhere = [f"cannot be submitted from here: {machine.elsewhere}"] if machine.elsewhere else []
         return JobPlan(script.text, (*script.notes, *elsewhere))
 
     def submit(self, spec: JobSpec, *, on: str = "laptop") -> JobStatus:
-        """Hand a job over and return at once; the same `key` a second time gives the job it gave the first time."""
+        """Submit a job and return at once; a second call with the same `key` returns the same job."""
         machine = self.machines[on]
         spec = _placed(machine.filled(spec), is_remote=bool(machine.reach.host))
         request = make_request(spec, machine.system)  # what the system cannot give is said before anything is made
@@ -167,7 +167,7 @@ class Jobs(Noun, internal=_INTERNAL):
         return self._status(record, Known(TaskStatus(State.QUEUED)))
 
     def left_behind(self, spec: JobSpec, *, on: str = "laptop") -> str:
-        """Say what a job on another machine will not see of the folder that it shows; empty where it sees all of it."""
+        """Return which files of the current folder a job on another machine will not see; empty if it sees all."""
         if not spec.shows or spec.folder or not self.machines[on].reach.host:
             return ""
         return describe_left_behind(Path(spec.shows), [os.path.abspath(source) for source in spec.inputs.values()])
@@ -295,22 +295,22 @@ class Jobs(Noun, internal=_INTERNAL):
         return self.refresh([self._records.get(reference)])[0]
 
     def show(self, reference: str) -> JobDetails:
-        """Return the current status of a job and, where it failed, why."""
+        """Return the current status of a job and, if it failed, why."""
         job = self.get(reference)
         return JobDetails(job, self._diagnosis(job))
 
     def id_of(self, key: str) -> str:
-        """Return the id of the job that was submitted with a key, empty where there is none; no system is asked."""
+        """Return the id of the job submitted with a key, or an empty string; no system is asked."""
         record = self._records.with_key(key)
         return "" if record is None else record.id
 
     def find(self, key: str) -> JobStatus | None:
-        """Return the status of the job that was submitted with a key; None where there is none."""
+        """Return the status of the job submitted with a key; None if there is none."""
         record = self._records.with_key(key)
         return None if record is None else self.refresh([record])[0]
 
     def ls(self, *, live: bool = False) -> JobList:
-        """Return all jobs, the newest first; only those that have not ended with `live`."""
+        """Return all jobs, newest first; with `live`, only unfinished ones."""
         records, damaged = [], []
         for id in self._records.ids():
             try:
@@ -323,7 +323,7 @@ class Jobs(Noun, internal=_INTERNAL):
         return JobList(job for job in jobs if not (live and job.is_over))
 
     def refresh(self, records: Iterable[Record]) -> list[JobStatus]:
-        """Find out the status of jobs: their own notes first, then one question to each scheduler that may be asked."""
+        """Update the status of jobs from their folders, then with one query per scheduler."""
         records = list(records)
         by_system: dict[str, list[tuple[Record, Known | None]]] = {}
         done: dict[str, JobStatus] = {}
@@ -520,7 +520,7 @@ class Jobs(Noun, internal=_INTERNAL):
     # Waiting, ending, reading
 
     def wait(self, references: Sequence[str], *, timeout_s: float | None = None) -> JobList:
-        """Wait until jobs have ended and return their status; with a time-out, perhaps before that."""
+        """Wait until jobs have ended, or until a timeout, and return their status."""
         deadline = self._clock() + timeout_s if timeout_s is not None else float("inf")
         records = [self._records.get(reference) for reference in references]
         ids = [record.id for record in records]
@@ -545,7 +545,7 @@ class Jobs(Noun, internal=_INTERNAL):
             pause_s = min(pause_s * 1.3, last_s)
 
     def cancel(self, references: Sequence[str], *, dry_run: bool = False) -> JobList:
-        """Ask for the end of jobs and return their status; those that have ended stay as they are."""
+        """Cancel jobs and return their status; ended jobs stay as they are."""
         records = [self._records.get(reference) for reference in references]
         if dry_run:
             return JobList(self.refresh(records))
@@ -562,7 +562,7 @@ class Jobs(Noun, internal=_INTERNAL):
         return JobList(self.refresh([self._records.get(record.id) for record in records]))
 
     def log(self, reference: str, *, task: int | None = None, errors: bool = False, tail: bool = False) -> JobLog:
-        """Return the output of a job, or of one of its tasks; only its end with `tail`."""
+        """Return the output of a job or of one of its tasks; with `tail`, only the end."""
         record = self._records.get(reference)
         name = self._log_name(record, task, errors)
         place = self.machines[record.system].place
@@ -609,7 +609,7 @@ class Jobs(Noun, internal=_INTERNAL):
         return f"{stem}.log" if task is None else f"{stem}.{task}.log"
 
     def explain(self, reference: str) -> Diagnosis | None:
-        """Say why a job failed and what to do about it; None where it did not."""
+        """Return why a job failed and what to do about it; None if it did not fail."""
         return self._diagnosis(self.get(reference))
 
     def _diagnosis(self, job: JobStatus) -> Diagnosis | None:
@@ -624,7 +624,7 @@ class Jobs(Noun, internal=_INTERNAL):
         return diagnose(status, output, self._records.get(job.id).spec)
 
     def bring(self, reference: str, to: AnyPath, *, dry_run: bool = False) -> CopiedFiles:
-        """Copy the declared outputs of a job into a folder and return where they are, or would be."""
+        """Copy the declared outputs of a job into a folder and return their paths."""
         record = self._records.get(reference)
         place = self.machines[record.system].place
         copied = CopiedFiles()
@@ -641,7 +641,7 @@ class Jobs(Noun, internal=_INTERNAL):
         self.machines[record.system].place.bring(record.id, _inside(record.spec) + name, target)
 
     def rm(self, references: Sequence[str], *, dry_run: bool = False) -> RemovedJobs:
-        """Remove jobs that have ended, with their folders here and on their systems; return their ids."""
+        """Remove ended jobs and their folders, here and on their systems, and return their ids."""
         records, damaged = [], []
         for reference in references:
             try:
@@ -670,7 +670,7 @@ class Jobs(Noun, internal=_INTERNAL):
     def plan_certification(
         self, name: str, *, software: Sequence[str] | None = None, resources: Resources | None = None
     ) -> CertificationPlan:
-        """Return the checks that `certify` would make; see there."""
+        """Return the checks that `certify` would run."""
         plan: CertificationPlan = _CERTIFICATION["plan"](self, name, software=software, resources=resources)
         return plan
 

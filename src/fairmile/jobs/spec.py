@@ -71,7 +71,7 @@ class Signal(_Part):
 
 
 class JobSpec(_Part):
-    """One job."""
+    """A job: its program, resources and environment."""
 
     argv: tuple[str, ...] = Field(min_length=1)
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "job"

@@ -103,7 +103,7 @@ class Meter:
         return self._log.dropped
 
     def span(self, name: str, /, n: object = ..., **attributes: object) -> Block:
-        """Return a context manager that times its block; attributes are recorded with it, `n` at the least cost."""
+        """Return a context manager that times its block and records attributes with it; `n` is the cheapest."""
         try:
             timer: Timer = self._local.spans[name]
         except (AttributeError, KeyError):

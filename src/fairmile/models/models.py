@@ -40,7 +40,7 @@ class Models(CatalogModels):
         again: bool = False,
         **fields: Any,
     ) -> Run:
-        """Train a model, or let a trained one predict, and return the record of that run.
+        """Train a model, or run inference with a trained one, and return the run.
 
         A model is run by the benchmark that judges it, or by its own command. `weights` are those of an earlier run,
         by its id, or a file; inference needs them. Further `fields` are those of a run, as `seed` and `system`.

@@ -302,7 +302,7 @@ _INTERNAL = "foresee learn table_file"  # for other parts of Fairmile
 
 
 class Predict(Noun, internal=_INTERNAL):
-    """Predictions of a workspace; `folder` holds what was measured on its own devices, and cached predictions.
+    """Predictions of memory, time and scaling; `folder` holds local measurements and cached predictions.
 
     `resolve` tells what a word means, `step_of` finds the file that builds a step of a benchmark or model,
     `partition_of` knows machines, `metrics_of` gives the metrics of a run, and `steps_of_runs` the steps that runs of
@@ -328,7 +328,7 @@ class Predict(Noun, internal=_INTERNAL):
         self._steps_of_runs = steps_of_runs
 
     def trace(self, target: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> StepTrace:
-        """Return what a step does, operator by operator, without a GPU; `how` are fields of a TraceRequest."""
+        """Trace a step operator by operator, without a GPU; `how` are fields of a TraceRequest."""
         return self._trace(self._subject(target), arguments or {}, how)
 
     def memory(
@@ -341,7 +341,7 @@ class Predict(Noun, internal=_INTERNAL):
         layout: Layout | None = None,
         **how: Any,
     ) -> MemoryPrediction:
-        """Tell what a step needs on a GPU, and where it is spread over several, what the fullest rank needs.
+        """Predict the memory of a step on a GPU, or of the fullest rank of a parallel layout.
 
         The batch of the target is that of one replica: `micro_batch` of a layout follows from it. `allocator` is what
         PYTORCH_CUDA_ALLOC_CONF would say; `how` are fields of a TraceRequest, as `precision`. Of a step that depends
@@ -375,7 +375,7 @@ class Predict(Noun, internal=_INTERNAL):
         on_step: Callable[[str], None] = lambda _: None,
         **how: Any,
     ) -> LargestBatch:
-        """Find the largest batch that fits, without a GPU; `on_step` is called with what it is doing."""
+        """Find the largest batch that fits, without a GPU; `on_step` receives progress messages."""
         asked, on, given = self._subject(target), device(gpu), dict(arguments or {})
         if asked.description is not None:
             _refuse_allocator(target, allocator)
@@ -435,7 +435,7 @@ class Predict(Noun, internal=_INTERNAL):
     def foresee(
         self, file: Path, arguments: Mapping[str, Any], on: str | Partition, *, as_shipped: bool = False
     ) -> StepForecast:
-        """Tell memory and time of the step that `file` builds on a GPU or a partition's GPU; it is traced once.
+        """Predict memory and time of the step that `file` builds, on a GPU or the GPU of a partition; trace it once.
 
         With `as_shipped` nothing that was measured here counts.
         """
@@ -455,7 +455,7 @@ class Predict(Noun, internal=_INTERNAL):
         goal: Goal | None = None,
         **how: Any,
     ) -> ScalingPrediction:
-        """Tell how a target scales on a system, with the best way to spread it at each number of GPUs.
+        """Predict how a target scales on a system, with the best layout for each number of GPUs.
 
         `batch` is that of the whole step (strong scaling) or of one GPU (weak).
         """
@@ -519,7 +519,7 @@ class Predict(Noun, internal=_INTERNAL):
         file: Path | None = None,
         dry_run: bool = False,
     ) -> Calibrated:
-        """Measure operators on a device of this machine; predictions for that kind of GPU then go by them first.
+        """Measure operators on a device of this machine, so that predictions for its GPU model use measured times.
 
         Those of the targets come first, then a general list. `gpu` names the kind where the machine cannot.
         """
@@ -537,12 +537,12 @@ class Predict(Noun, internal=_INTERNAL):
         return calibrate(wanted, file, for_s=for_s, since=begun, device=device_name)
 
     def learn_from_runs(self, *, dry_run: bool = False) -> Corrections:
-        """Correct the table of each GPU by the runs of benchmarks that trained on one; with `dry_run` keep nothing."""
+        """Correct the operator times of each GPU by benchmark runs on a single GPU; `dry_run` keeps nothing."""
         steps = self._steps_of_runs(self).items()
         return Corrections((self.learn(gpu, each, dry_run=dry_run) for gpu, each in steps), dry_run=dry_run)
 
     def learn(self, gpu: str, steps: Sequence[MeasuredRun], *, dry_run: bool = False) -> Correction:
-        """Correct the table of a GPU by steps of runs: what was foreseen, the seconds it took, and which run it was.
+        """Correct the operator times of a GPU by measured steps: prediction, measured seconds and run of each.
 
         Steps are foreseen `as_shipped`. What was learnt before is forgotten: `steps` are all that count. With `dry_run`
         nothing is kept.
@@ -551,7 +551,7 @@ class Predict(Noun, internal=_INTERNAL):
         return self._measured.learn(device(gpu), seen, dry_run=dry_run)
 
     def table_file(self, gpu: str) -> Path:
-        """Return where the operator times of a GPU that were measured here are kept."""
+        """Return the file with the locally measured operator times of a GPU."""
         return self._measured.table_file(device(gpu))
 
 

@@ -73,7 +73,7 @@ _INTERNAL = "groups"  # for other parts of Fairmile
 
 
 class Reports(Noun, internal=_INTERNAL):
-    """Reports of runs; each word is an id, a group or a name of runs, or `last`. Nothing is changed."""
+    """Reports of runs; each reference is an id, a group or a name of runs, or `last`."""
 
     def __init__(self, ledger: Callable[[], Ledger], supply: Supply, about: Callable[[str], About]) -> None:
         self._ledger = ledger
@@ -87,7 +87,7 @@ class Reports(Noun, internal=_INTERNAL):
         where: Sequence[str] = (),
         over: Sequence[str] = (),
     ) -> Report:
-        """Report runs, without any word what ran last; `write(path)` of the result makes the file.
+        """Report runs, or the last ones without a reference; `write(path)` of the result writes the file.
 
         A sweep or study is reported by the metric that its file names, unless `metrics` are given.
         """
@@ -107,7 +107,7 @@ class Reports(Noun, internal=_INTERNAL):
     def compare(
         self, *references: str, metrics: Sequence[str] | None = None, confidence: float = CONFIDENCE
     ) -> Comparison:
-        """Compare groups of repeats with the first one; those of a single word by what they are repeats of."""
+        """Compare groups of repeats with the first; a single reference is split into groups of repeats."""
         return compare(self.groups(*references), metrics, confidence=confidence)
 
     def evaluate(
@@ -117,7 +117,7 @@ class Reports(Noun, internal=_INTERNAL):
         confidence: float = CONFIDENCE,
         file: Path | None = None,
     ) -> Evaluation:
-        """Compare runs, where there are several, and check them against the reference values of a file, if given."""
+        """Compare several runs, and check them against a file of reference values if given."""
         several = sum(map(len, self.groups(*references).values())) > 1
         if not several and file is None:
             raise UsageError(
@@ -145,11 +145,11 @@ class Reports(Noun, internal=_INTERNAL):
         return Path(path)
 
     def leaderboard(self, metric: str, *references: str, n: int = 10, where: Sequence[str] = ()) -> Leaderboard:
-        """Rank runs by a metric; without any word all that have it."""
+        """Rank runs by a metric; without a reference, all runs that have it."""
         return leaderboard(self._having(metric, references), metric, n=n, where=parse_where(where))
 
     def groups(self, *references: str) -> Mapping[str, Sequence[Run]]:
-        """Return the runs that each word means; those of a single word in groups of repeats."""
+        """Return the runs of each reference; those of a single reference in groups of repeats."""
         selected = {reference: self._ledger().select(reference) for reference in references}
         return group_runs(next(iter(selected.values()))) if len(selected) == 1 else selected
 

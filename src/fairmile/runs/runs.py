@@ -78,7 +78,7 @@ _INTERNAL = (  # for other parts of Fairmile
 
 
 class Runs(Planner, Noun, internal=_INTERNAL):
-    """All runs of one workspace, and the verbs that make new ones."""
+    """All runs of a workspace, and calls that start new ones."""
 
     # Execute
 
@@ -104,7 +104,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return self.execute(plan, again=again, echo=echo, on_step=on_step)
 
     def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> RunList:
-        """Execute a plan several times, as one group; whoever cancels one cancels those that are left.
+        """Execute a plan several times, as one group; cancelling one run cancels the rest.
 
         A seed counts up from one to the next.
         """
@@ -136,7 +136,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         on_step: Callable[[Step], None] = lambda _: None,
         trust: bool = False,
     ) -> Run:
-        """Execute a plan; see `run`. One of a record from elsewhere needs `trust`: somebody has read its review."""
+        """Execute a plan as `run` does; a record from somebody else needs `trust`, after reading its review."""
         if plan.review is not None and not trust:
             raise refuse_unseen(plan.review)
         task = Task(plan.spec.name, lambda _: self.prepare(plan, again=again, on_step=on_step))
@@ -174,7 +174,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     def prepare(
         self, plan: RunPlan, *, again: bool = True, on_step: Callable[[Step], None] = lambda _: None
     ) -> PreparedRun | Run:
-        """Fetch what a run needs, capture what goes in, and make its folder; or return an earlier run with the same."""
+        """Fetch and capture the inputs of a run and create its folder, or return an earlier run with the same."""
         plan.refuse()
         spec = self._spec_of(plan)
         checked = self.check_needs(spec)
@@ -211,7 +211,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return reusable.run
 
     def remove(self, references: Iterable[str], *, dry_run: bool = False) -> Changes[str]:
-        """Remove runs that have ended, with the outputs that were kept of them, and return their ids."""
+        """Remove ended runs and their stored outputs, and return their ids."""
         removed = super().remove(references, dry_run=dry_run)
         for id in () if dry_run else removed:
             forget_outputs(self._services.store, id)
@@ -221,7 +221,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     def recording(
         self, name: str, *, params: Mapping[str, Value] | None = None, metrics: Mapping[str, MetricSpec] | None = None
     ) -> Iterator[Recording]:
-        """Record the block as a run: what it logs, how long it takes, and how it ends."""
+        """Record a block of code as a run: what it logs, how long it takes and how it ends."""
         spec = RunSpec(name=name, argv=(name,), params=params or {}, metrics=metrics or {}, watch_s=0)
         record = RunRecord(captured=Captured(agent=capture.agent()), inside=True)
         folder = self.create(spec, record)
@@ -244,7 +244,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     # Many at once
 
     def freeze(self, plan: RunPlan, folder: Path, *, in_place: bool = False) -> Frozen:
-        """Prepare once what many runs share, below a folder: inputs, environment, and a copy of the code.
+        """Prepare in a folder what many runs share: inputs, environment and a copy of the code.
 
         Each of them has a folder of its own to work in, which shows that of the specification, unless `in_place` has
         all work in that one.
@@ -253,7 +253,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
 
     @property
     def executors(self) -> Executors:
-        """What executes runs: this process, a pool of processes here, and the systems that are known."""
+        """Executors of runs: this process, a local pool of processes, and all known systems."""
         return Executors(self._host)
 
     @property
@@ -262,7 +262,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return Arrays(self.root, self._services.jobs(), self._services.envs)
 
     def refresh(self, on_problem: Callable[[str], None] = lambda _: None) -> list[Run]:
-        """Look after runs on systems: bring what has ended, and say of the others where they stand.
+        """Update runs on systems: collect those that ended, and return the status of the others.
 
         One that cannot be asked, since its system does not answer, stays as it is.
         """
@@ -289,11 +289,11 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         tag: str = "",
         limit: int | None = None,
     ) -> RunRows:
-        """Return the runs with a name, of a group, in some states or with a tag, the newest first."""
+        """Return runs, newest first, filtered by name, group, state or tag."""
         return self.rows(name=name, group=group, states=states, tag=tag, limit=limit)
 
     def cancel(self, reference: str) -> Run:
-        """End a run that waits or runs, on a system or here, and return it as it stands then."""
+        """Cancel a queued or running run, here or on a system, and return it."""
         run = self.collect(reference)
         if run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="only queued and running runs can be cancelled")
@@ -313,7 +313,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return CancelledRuns("cancelled", map(self.cancel, references))
 
     def show(self, reference: str, *, region: str | None = None, pue: float | None = None) -> RunDetails:
-        """Return a run, brought up to date, with the footprint of its energy where the region is known.
+        """Return the current state of a run, with the cost and CO₂ of its energy if the region is known.
 
         `region` and `pue` replace those of the settings.
         """
@@ -331,7 +331,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return self.collect(reference)
 
     def output(self, reference: str) -> RunOutput:
-        """Return what the program of a run has printed so far."""
+        """Return the output of a run so far."""
         run = self.collect(reference)
         if run.packed:
             with zipfile.ZipFile(run.folder) as archive:
@@ -363,7 +363,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     # Go on
 
     def resume(self, reference: str, *, echo: BinaryIO | None = None) -> Run:
-        """Go on with a run that did not end well, in its own folder, with what it left there."""
+        """Resume a run that failed or was interrupted, in its own folder."""
         run = self.resumable(reference)
         work = PreparedRun(run.folder, run.record, run.spec)
         return self._carried_out([Task.of(work)], echo)[0]
@@ -377,7 +377,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         trust: bool = False,
         **changes: Any,
     ) -> Rerun:
-        """Do a run again from its record alone, in a fresh folder, and say how the two differ.
+        """Repeat a run from its record in a fresh folder, and return what differs.
 
         `what` is a run, a crate, or what `rerun_plan` returned. A run of somebody else is executed only with `trust`,
         which says that somebody has read its review.
@@ -408,7 +408,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         with_inputs: bool = False,
         dry_run: bool = False,
     ) -> Changes[Path]:
-        """Write a run in another format, with its code where the format can hold it, and return the files.
+        """Export a run to another format, with its code if the format allows, and return the files.
 
         Without `target` the file is named after the run.
         """
@@ -422,7 +422,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return Changes("wrote", files)
 
     def import_runs(self, source: Path | str, format: str = "rocrate", *, dry_run: bool = False) -> ImportedRuns:
-        """Import the runs that a file or folder of another format holds; a run that is known already stays as it is."""
+        """Import runs from a file or folder of another format; runs that are already known stay as they are."""
         runs = import_runs(self, self._services.store, Path(source), format, dry_run=dry_run)
         return ImportedRuns("would import" if dry_run else "imported", runs)
 
@@ -435,13 +435,13 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         span: str = "epoch",
         limit_s: float | None = None,
     ) -> Projection:
-        """Predict from short runs how long `to` steps take, and the wall time to ask a batch system for."""
+        """Predict from short runs how long `to` steps take, and the time limit to request."""
         chosen = [run for reference in references for run in self.select(reference)]
         projection = project(chosen, to=to, steps_param=param, span=span)
         return replace(projection, walltime_s=walltime(projection, limit_s=limit_s))
 
     def explain(self, run: Run) -> Diagnosis | None:
-        """Say why a run failed and what to do about it, as far as its output tells; None where it did not."""
+        """Return why a run failed and what to do about it, as far as its output shows; None if it did not fail."""
         if run.state in (RunState.DONE, RunState.QUEUED, RunState.RUNNING):
             return None
         states = {RunState.TIMEOUT: State.TIMED_OUT, RunState.CANCELLED: State.CANCELLED}

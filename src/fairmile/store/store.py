@@ -49,7 +49,7 @@ _INTERNAL = (  # for other parts of Fairmile
 
 
 class Store(Shelves, Noun, internal=_INTERNAL):
-    """Holds bytes by content: looks them up, keeps them in order and exchanges them with other stores.
+    """Stored data by content: find, verify, clean up and exchange it.
 
     Pools that are added or removed are written to `settings_file`, and take effect when the store is opened next.
     """
@@ -76,17 +76,17 @@ class Store(Shelves, Noun, internal=_INTERNAL):
         return names
 
     def du(self) -> PoolUsages:
-        """Return what each pool holds and how much space it has."""
+        """Return the contents and free space of each pool."""
         usages: PoolUsages = _WORK["du"](self)
         return usages
 
     def verify(self, names: Collection[str] = (), *, on_bytes: OnBytes | None = None) -> Verified:
-        """Read every byte, of all pools or of what `names` stand for; what is damaged is put aside."""
+        """Verify all pools, or the data of `names`, byte by byte; damaged data is set aside."""
         verified: Verified = _WORK["verify"](self, names, on_bytes)
         return verified
 
     def damaged(self) -> list[str]:
-        """Return the digests that were found damaged and have not come again."""
+        """Return the digests of damaged data that was not fetched again yet."""
         digests: list[str] = _WORK["damaged"](self)
         return digests
 
@@ -98,12 +98,12 @@ class Store(Shelves, Noun, internal=_INTERNAL):
         grace_s: float = GRACE_S,
         dry_run: bool = False,
     ) -> GcPlan:
-        """Remove what nothing refers to and return the plan; see `cleanup.gc` for what is kept."""
+        """Remove data that nothing refers to, and return the plan; see `cleanup.gc` for what is kept."""
         plan: GcPlan = _WORK["gc"](self, keep, older_than_s=older_than_s, grace_s=grace_s, dry_run=dry_run)
         return plan
 
     def push(self, name: str, target: str, *, dry_run: bool = False, on_bytes: OnBytes | None = None) -> Exchanged:
-        """Bring what a name stands for to another pool folder, `/folder` or `user@host:/folder`."""
+        """Copy the data of a name to another pool folder, `/folder` or `user@host:/folder`."""
         return self._exchange(target, on_bytes).push(name, dry_run=dry_run)
 
     def pull(
@@ -115,7 +115,7 @@ class Store(Shelves, Noun, internal=_INTERNAL):
         dry_run: bool = False,
         on_bytes: OnBytes | None = None,
     ) -> Exchanged:
-        """Bring what a name stands for in another pool folder into this store."""
+        """Copy the data of a name from another pool folder into this store."""
         return self._exchange(source, on_bytes).pull(name, pool=pool, dry_run=dry_run)
 
     def add_pool(self, name: str, folder: str, *, dry_run: bool = False, **settings: Any) -> AddedPool:
@@ -132,7 +132,7 @@ class Store(Shelves, Noun, internal=_INTERNAL):
         return removed
 
     def measure_pool(self, name: str, size_bytes: int = DEFAULT_BYTES, *, dry_run: bool = False) -> MeasuredPool:
-        """Measure how fast a pool is with files of `size_bytes` in all; later choices of a pool use the figures."""
+        """Measure the speed of a pool with `size_bytes` of files; later fetches rank pools by it."""
         pool = self.pools[name]
         return MeasuredPool(pool, size_bytes, None if dry_run else self.pools.measure(pool, size_bytes))
 

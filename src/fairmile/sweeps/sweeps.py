@@ -111,7 +111,7 @@ _INTERNAL = "check combined define define_any plan_trial points"  # for other pa
 
 
 class Sweeps(Noun, internal=_INTERNAL):
-    """All sweeps of one workspace, each a folder of its own."""
+    """All sweeps of a workspace, each in its own folder."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         allow_code: bool = False,
         changes: Mapping[str, Any] | None = None,
     ) -> tuple[Definition, Source]:
-        """Return what files, a name or a command say of a sweep, and the same as data that can be kept.
+        """Return the definition of a sweep from files, a name or a command, and its source as data.
 
         `program` is the path of a program and its arguments, some of which are axes, as `--lr 0.1,0.01`; `tuning` tells
         that they are searched. `params` are axes and settings that go before those of the files, `changes` other keys,
@@ -212,7 +212,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         template: Path | None = None,
         **changes: Any,
     ) -> None:
-        """Raise what is wrong with points, as far as files and the catalog tell: an undefined placeholder, no asset.
+        """Raise an error if points cannot run: an undefined placeholder, a missing file or asset.
 
         `changes` are fields of the runs, as `system`.
         """
@@ -241,7 +241,7 @@ class Sweeps(Noun, internal=_INTERNAL):
     def list_points(
         self, what: Definable, *, params: Mapping[str, Any] | None = None, template: Path | None = None
     ) -> SweepPoints:
-        """Return the points of a sweep, or raise what is wrong with one of them."""
+        """Return the points of a sweep; raise an error if one of them is invalid."""
         definition, _ = self.define_any(what, params=params)
         points = SweepPoints(definition.points.axes, definition.points)
         self.check(definition, points, template=template)
@@ -274,7 +274,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         split_among: int = 1,
         on_progress: Progress | None = None,
     ) -> Generated:
-        """Write a folder per point, with script and configuration, for those who submit by hand."""
+        """Write a folder per point, with its script and configuration, to submit by hand."""
         given: dict[str, Any] = {"name": name, "copy": copy, "split_among": split_among, "environ": self._environ}
         return generate(
             self.define_any(what, params=params)[0], template, Path(folder), on_progress=on_progress, **given
@@ -313,7 +313,7 @@ class Sweeps(Noun, internal=_INTERNAL):
     def plan_trial(
         self, definition: Definition, *, template: Path | None = None, **changes: Any
     ) -> tuple[RunPlan, float | None, str]:
-        """Return what one trial of a space would do, how long it is expected to take in seconds, and who says so."""
+        """Return the plan of one trial, its expected seconds, and the source of that estimate."""
         plan = self._plan_of(self._members(definition, template, changes), _any_point(definition))
         return plan, *self._expected(plan)
 
@@ -368,7 +368,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         study: StudyRecord | None = None,
         **changes: Any,
     ) -> Sweep:
-        """Freeze a sweep: its points with their identities, the code, the inputs, in a folder of its own."""
+        """Create a sweep: freeze its points, code and inputs in a new folder."""
         given = template or definition.fields.get("template")
         members = self._members(definition, template, changes)
         first, _, count = _ends(definition) if study is None else (_any_point(definition), None, 0)
@@ -419,12 +419,12 @@ class Sweeps(Noun, internal=_INTERNAL):
             return self.root / id, id
 
     def ls(self, *, limit: int | None = None) -> SweepList:
-        """Return sweeps and studies, the newest first, with how many runs of each are in which state."""
+        """Return sweeps and studies, newest first, with the number of runs in each state."""
         sweeps = list_sweeps(self.root)[:limit]
         return SweepList(sweeps, self._runs().counts([each.id for each in sweeps]))
 
     def get(self, reference: str | Sweep) -> Sweep:
-        """Return the sweep that an id, its unique start or end, a name that only one has, or `last` means."""
+        """Return a sweep by its id, the unique start or end of it, a unique name, or `last`."""
         if isinstance(reference, Sweep):
             return reference
         sweeps = list_sweeps(self.root)
@@ -461,7 +461,7 @@ class Sweeps(Noun, internal=_INTERNAL):
     # Status
 
     def status(self, reference: str | Sweep, *, states: Collection[str] = (), best: str = "") -> SweepStatus:
-        """Return the status of the points of a sweep in some states, or in all, and which is the best.
+        """Return the status of the points of a sweep, optionally only in some states, and the best point.
 
         `best` is the metric, if not the one that the sweep declares or, without that, the one that ranks its page. Of
         points in some states it is told only where it is asked for.
@@ -471,7 +471,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         return SweepStatus(sweep, points, self.best(sweep, best) if best or not states else "")
 
     def best(self, sweep: Sweep, metric: str = "") -> str:
-        """Return in a sentence which point is best; empty where no point is done, or no metric ranks them.
+        """Return a sentence about the best point; empty if no point is done or no metric ranks them.
 
         Without `metric` that is the one which the sweep declares, or else the one that ranks its page.
         """
@@ -479,7 +479,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         return self._best(done, metric or sweep.record.best) if done else ""
 
     def points(self, sweep: Sweep) -> SweepStatus:
-        """Return the status of each point; runs whose job has ended silently are settled first."""
+        """Return the status of each point, after updating runs whose jobs have ended."""
         statuses = SweepStatus(sweep)
         batch = Batch.read(sweep.folder)
         shared = batch.shared.spec.params
@@ -512,7 +512,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         pilots: int = 0,
         on_end: Callable[[Ended], None] = lambda _: None,
     ) -> SweepStatus:
-        """Execute what of a sweep is missing, and with `failed` also what failed, to the end.
+        """Run the missing points of a sweep, and with `failed` also the failed ones.
 
         That is done by `at_once` processes on this machine, or by so many `pilots` on the sweep's system: jobs that
         stay and take one point after the other, so that none waits in the queue.
@@ -546,7 +546,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         at_once: int | None = None,
         queued: int | None = None,
     ) -> list[ArrayState]:
-        """Hand what of a sweep is missing over to its system as job arrays, and return at once.
+        """Submit the missing points of a sweep to its system as job arrays, and return at once.
 
         A task executes `pack` points, one after the other or `slots` at once; without `pack` as many as fill ten
         minutes by what points took before. `at_once` tasks run together at most, and no more than `queued` wait. What
@@ -569,7 +569,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         return executor.submitted
 
     def wait(self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None) -> SweepStatus:
-        """Follow a sweep on its system to its end; what its limit held back is submitted as others end."""
+        """Wait for a sweep on its system to end; points held back by limits are submitted as others end."""
         while True:
             statuses = self.points(sweep)
             on_look(statuses)
@@ -588,7 +588,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         return statuses
 
     def cancel(self, reference: str | Sweep, *, dry_run: bool = False) -> ChangedSweep:
-        """Cancel the jobs of a sweep. Finished points stay, and points that are held back are not submitted."""
+        """Cancel the jobs of a sweep; finished points stay, and points not yet submitted stay so."""
         sweep = self.get(reference)
         if not sweep.system:
             return ChangedSweep(sweep.folder, sweep.record, "has no jobs, since it runs here")
@@ -604,12 +604,12 @@ class Sweeps(Noun, internal=_INTERNAL):
     # What came out
 
     def results(self, sweep: Sweep) -> list[Run]:
-        """Return the records of all points that have begun, in the order of the points."""
+        """Return the runs of all started points, in the order of the points."""
         runs = self._runs()
         return sorted((runs.get(row.id) for row in runs.rows(group=sweep.id)), key=lambda run: (len(run.id), run.id))
 
     def combined(self, sweep: Sweep) -> Run | None:
-        """Return the run of the combining step, where there was one."""
+        """Return the run of the combining step; None if there is none."""
         return self._runs().find(f"{sweep.id}{COMBINED}")
 
     def _conclude(self, sweep: Sweep, statuses: Sequence[PointStatus]) -> None:

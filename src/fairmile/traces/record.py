@@ -211,7 +211,7 @@ def record(
     watch: bool = True,
     period_s: float = 1.0,
 ) -> Recorded:
-    """Run a program and leave its traces, spans and samples in a new folder; it need not know, nor be changed.
+    """Run an unmodified program and write its traces, spans and samples to a new folder.
 
     Its input, output, signals and exit code are its own. Nodes other than this one need the folder, too.
     """

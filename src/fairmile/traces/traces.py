@@ -47,7 +47,7 @@ class Exported(Results[Path]):
 
 
 class Traces(Noun):
-    """Traces of any framework; `partition_of` knows the machines whose network a trace is compared with."""
+    """Record, read, analyze, replay and export traces of any framework."""
 
     record = staticmethod(record)
     plan_recording = staticmethod(plan_recording)
@@ -57,7 +57,7 @@ class Traces(Noun):
         self._partition_of = partition_of
 
     def analyze(self, paths: Paths, *, format: str | None = None, on: str = "") -> TraceAnalysis:
-        """Return where the time of recorded ranks went; `on` names the system whose network they used."""
+        """Return where time went on every rank; `on` names the system whose network was used."""
         return analyze(read_traces(paths, format=format), model=self._model(on))
 
     def replay(
@@ -70,7 +70,7 @@ class Traces(Noun):
         to: str = "",
         algorithms: Mapping[str, str] | None = None,
     ) -> Replayed:
-        """Return the time of a step if something had been different, such as `{"bandwidth": 4}`.
+        """Predict the step time in a what-if scenario, such as `{"bandwidth": 4}`.
 
         `on` is the system that was traced, `to` the one to move to; `algorithms` fix how collectives are done there.
         """

@@ -104,7 +104,7 @@ _INTERNAL = "about engine is_live is_spent settle spent"  # for other parts of F
 
 
 class Studies(Noun, internal=_INTERNAL):
-    """The tuning of one workspace; a study is a sweep whose points an engine chooses."""
+    """All studies of a workspace; a study is a sweep whose points a tuning engine chooses."""
 
     def __init__(self, sweeps: Sweeps, runs: Callable[[], Runs]) -> None:
         self._sweeps = sweeps
@@ -118,7 +118,7 @@ class Studies(Noun, internal=_INTERNAL):
         template: Path | None = None,
         **changes: Any,
     ) -> StudyPlan:
-        """Return what a study would do, or raise what is wrong with it; `changes` are as in `fm.tune`."""
+        """Return what a study would do, or raise an error; `changes` are as in `fm.tune`."""
         definition, changes = self._sweeps.define_any(what, params=params, tuning=True, **changes)
         space, settings = self._checked(definition, changes)
         run, trial_s, source = self._sweeps.plan_trial(definition, template=template, **changes)
@@ -128,7 +128,7 @@ class Studies(Noun, internal=_INTERNAL):
         return StudyPlan(space, definition.objectives, settings, run, trial_s, source)
 
     def create(self, definition: Definition, source: Source, **changes: Any) -> Sweep:
-        """Make a study of a definition; `changes` are fields of its runs, or keys of `tuning` such as `trials`.
+        """Create a study from a definition; `changes` are fields of its runs, or keys of `tuning` such as `trials`.
 
         The seed of the sampler is `tuning_seed`: `seed` is that of the runs.
         """
@@ -180,7 +180,7 @@ class Studies(Noun, internal=_INTERNAL):
         return space, parse_settings(said, definition.objectives, origin, space=checked)
 
     def extend(self, study: Sweep, *, trials: int) -> Sweep:
-        """Give a study a budget of so many trials in all."""
+        """Set the total number of trials of a study."""
         extended = replace(study.study, settings=replace(study.study.settings, trials=trials))
         return write_sweep(study.folder, replace(study.record, study=extended))
 
@@ -189,17 +189,17 @@ class Studies(Noun, internal=_INTERNAL):
         return _engine(study, self._runs())
 
     def spent(self, study: Sweep) -> SpentDict:
-        """Return what the trials of a study took: node_hours, and energy_j as far as it was measured, or None."""
+        """Return the cost of all trials: node_hours, and energy_j as far as measured, or None."""
         return _spent(study, self._runs())
 
     def get(self, reference: str | Sweep) -> Sweep:
-        """Return the study that an id, its unique start or end, a name that only one has, or `last` means."""
+        """Return a study by its id, the unique start or end of it, a unique name, or `last`."""
         study = self._sweeps.get(reference)
         _ = study.study  # a sweep raises
         return study
 
     def status(self, reference: str | Sweep) -> StudyStatus:
-        """Return the trials of a study, the best of them, and what all of them took."""
+        """Return the trials of a study, the best of them, and their total cost."""
         study = self.get(reference)
         return self._status(study, self._trials(study, self.engine(study)))
 
@@ -212,7 +212,7 @@ class Studies(Noun, internal=_INTERNAL):
         return [replace(each, step=step_of_best(ledger.get(each.run))) if each.run else each for each in trials]
 
     def trials(self, study: Sweep) -> Sequence[TrialRecord]:
-        """Return what is known of all trials; of one that ended, what the record of its run tells."""
+        """Return all trials; ended ones as their run records them."""
         return self._trials(study, self.engine(study))
 
     def _trials(self, study: Sweep, engine: Engine) -> Sequence[TrialRecord]:
@@ -225,7 +225,7 @@ class Studies(Noun, internal=_INTERNAL):
         ]
 
     def settle(self, study: Sweep) -> None:
-        """Bring up to date what nobody else will: trials whose worker died, and the ends of their runs."""
+        """Mark trials of dead workers, and their runs, as ended."""
         engine = self.engine(study)
         if engine.shares:  # else only who works on the study may write of it
             self._reap(study, engine)
@@ -236,7 +236,7 @@ class Studies(Noun, internal=_INTERNAL):
         return self._with_steps(_best(study, self.trials(study)))
 
     def hindsight(self, study: Sweep) -> list[dict[str, Any]]:
-        """Return, for each way to extrapolate curves, how often it would have been right on the finished trials."""
+        """Return how often each way to extrapolate curves would have been right on the finished trials."""
         better, settings = study.study.objectives[0].better, study.study.settings
         first_rung = settings.first_rung or 1
         judged = hindsight(self.trials(study), better, startup=settings.startup, min_steps=first_rung)
@@ -256,7 +256,7 @@ class Studies(Noun, internal=_INTERNAL):
         ]
 
     def about(self, id: str) -> tuple[list[tuple[str, Better]], list[dict[str, Any]], list[str]]:
-        """Return what a report needs: objectives, how well curves would be extrapolated, logarithmic parameters."""
+        """Return data for a report: objectives, quality of extrapolation, parameters on a log scale."""
         try:
             sweep = self._sweeps.get(id)
         except NotFound:  # its runs came from elsewhere
@@ -274,7 +274,7 @@ class Studies(Noun, internal=_INTERNAL):
     def run(
         self, study: Sweep, *, workers: int = 1, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None
     ) -> StudyStatus:
-        """Work on a study on this machine until its budget is spent; trials of dead workers are tried again."""
+        """Run a study on this machine until its budget is spent; trials of dead workers are retried."""
         engine = self.engine(study)
         (study.folder / _STOP).unlink(missing_ok=True)
         self._reap(study, engine)
@@ -313,7 +313,7 @@ class Studies(Noun, internal=_INTERNAL):
             )
 
     def submit(self, study: Sweep, *, workers: int = 1) -> str:
-        """Hand a study over to its system as a job array of workers, and return at once."""
+        """Submit a study to its system as a job array of workers, and return at once."""
         engine = self.engine(study)
         if not engine.shares:
             raise UsageError(
@@ -329,18 +329,18 @@ class Studies(Noun, internal=_INTERNAL):
         return executor.submitted[0].job
 
     def is_spent(self, study: Sweep) -> bool:
-        """Tell whether all trials that a study may have are over."""
+        """Return whether the budget of a study is spent and all its trials have ended."""
         most = study.study.settings.trials
         ended = sum(each.state in ("done", "pruned") for each in self.trials(study))
         return most is not None and ended >= most
 
     def is_live(self, study: Sweep) -> bool:
-        """Tell whether a job works on a study."""
+        """Return whether a job is running a study."""
         arrays = (self._runs().arrays.get(said["key"]) for said in read_tasks(study.folder))
         return any(array is not None and not array.is_over for array in arrays)
 
     def wait(self, study: Sweep, *, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None) -> StudyStatus:
-        """Follow a study on its system to its end; what was lost with a worker is tried once more."""
+        """Wait for a study on its system to end; trials of lost workers are retried once."""
         engine = self.engine(study)
         reaped_at = time.monotonic()
         while True:
@@ -360,7 +360,7 @@ class Studies(Noun, internal=_INTERNAL):
         return self._status(study, trials)
 
     def stop(self, reference: str | Sweep, *, dry_run: bool = False) -> ChangedStudy:
-        """Stop a study: start no further trial, and cancel its jobs."""
+        """Stop a study: start no more trials, and cancel its jobs."""
         study = self.get(reference)
         if dry_run:
             return ChangedStudy(study.id, "would be stopped")
