@@ -6,7 +6,7 @@ import click
 import pytest
 
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.main import COMMANDS, Entry
+from fairmile.cli.main import COMMANDS, Entry, command_group
 
 ENTRIES = {
     "there": Entry("fairmile.cli.doctor", "doctor", "Is there."),
@@ -77,6 +77,12 @@ def test_a_group_without_a_command_shows_its_help_and_fails(
     assert end.value.exit_code == 2
     assert captured.out == ""
     assert "Usage: tool" in captured.err
+
+
+def test_the_first_page_lists_every_command_in_a_section() -> None:
+    page = command_group().get_help(click.Context(command_group(), info_name="fairmile"))
+    assert "\nCommands:\n" not in page  # where those without a section would be
+    assert [name for name in COMMANDS if f"\n  {name} " not in page] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -201,7 +201,7 @@ def test_an_option_of_a_program_before_it_is_answered_with_where_it_goes(fairmil
     result = fairmile("run", "--lr", "0.1", "train.py")
     assert result.err.splitlines() == [
         "error: no such option '--lr'",
-        "  hint: options of your program go after it, as in `fairmile run train.py --lr …`",
+        "  hint: put options of your program after it: `fairmile run train.py --lr …`",
     ]
 
 

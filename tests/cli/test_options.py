@@ -17,7 +17,6 @@ SHARED = (
     "--json",
     "--wait/--leave",
     "--notify",
-    "--again",
     "--account",
 )
 

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from run_making import make_run, metric_document, repeats
 
@@ -158,6 +158,7 @@ def test_a_condition_without_key_or_value_is_refused(condition: str) -> None:
 
 
 @given(st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=200))
+@example([0.0, 0.0, 2.2250738585072014e-308, -6.0])
 def test_every_finite_value_is_in_one_bin(values: list[float]) -> None:
     found = histogram(values)
     assert sum(found.counts) == len(values)

@@ -12,6 +12,7 @@ import click
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, parse_duration
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
 from fairmile.flows.drawing import FORMATS, Drawing
 from fairmile.flows.exchange import Export
@@ -35,8 +36,17 @@ _FILE = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 
 def _params(command: Any) -> Any:
     for option in (
-        click.option("--again", multiple=True, metavar="STEP", help="Run this step even if it is up to date."),
-        click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter."),
+        click.option(
+            "--again", multiple=True, metavar="STEP", help="Run this step even if it is up to date; repeatable."
+        ),
+        click.option(
+            "-p",
+            "--param",
+            "params",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Set a parameter of the flow; repeatable.",
+        ),
     ):
         command = option(command)
     return command
@@ -48,7 +58,7 @@ def flow() -> None:
 
     FILE is a YAML or JSON file with `steps:`. A step whose command, code, parameters,
     environment and inputs are unchanged does not run again. FLOW is such a file, an id
-    that `fairmile flow ls` lists, or `last`.
+    from `fairmile flow ls`, or `last`.
     """
 
 
@@ -57,7 +67,7 @@ def flow() -> None:
 @_params
 @json_output(FlowPlan)
 def plan(out: Out, file: Path, params: Sequence[str], again: Sequence[str]) -> None:
-    """Show what each step would do, and why. Runs nothing.
+    """Show what each step would do and why; run nothing.
 
     \b
     Examples:
@@ -83,14 +93,19 @@ def _print_plan(out: Out, planned: FlowPlan) -> None:
 @flow.command()
 @_FILE
 @_params
-@click.option("-j", "jobs", type=click.IntRange(min=1), help="Steps to run concurrently here.  [default: processors]")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option(
+    "-j",
+    "jobs",
+    type=click.IntRange(min=1),
+    help="Number of steps to run concurrently on this machine.  [default: number of cores]",
+)
+@DRY_RUN
 @json_output(FlowStatus, FlowPlan)
 def run(out: Out, file: Path, params: Sequence[str], again: Sequence[str], jobs: int | None, dry_run: bool) -> int:
-    """Run a flow, or go on where it stopped.
+    """Run a flow, or resume it where it stopped.
 
-    Steps start as soon as what they need is there. What is up to date is skipped, and
-    deleted outputs come back from the store. The exit code is 1 if a step failed.
+    Each step starts as soon as its inputs are ready. Steps that are up to date are
+    skipped, and deleted outputs are restored from the store. The exit code is 1 if a step failed.
 
     \b
     Examples:
@@ -111,7 +126,7 @@ def run(out: Out, file: Path, params: Sequence[str], again: Sequence[str], jobs:
 @_FLOW
 @json_output(FlowStatus)
 def status_(out: Out, reference: str) -> None:
-    """Show where each step of a flow stands.
+    """Show the status of each step of a flow.
 
     \b
     Examples:
@@ -123,7 +138,7 @@ def status_(out: Out, reference: str) -> None:
 
 @flow.command()
 @_FLOW
-@click.option("--every", default="2s", show_default=True, metavar="TIME", help="Time between two looks.")
+@click.option("--every", default="2s", show_default=True, metavar="TIME", help="Time between two updates.")
 @json_output(FlowStatus)
 def watch(out: Out, reference: str, every: str) -> int:
     """Follow a flow until all its steps have ended.
@@ -149,10 +164,10 @@ def watch(out: Out, reference: str, every: str) -> int:
 
 @flow.command()
 @_FLOW
-@click.option("--dry-run", is_flag=True, help="Show what would be ended, and do nothing.")
+@DRY_RUN
 @json_output(CancelledFlow)
 def cancel(out: Out, reference: str, dry_run: bool) -> None:
-    """End a flow: its running steps here, and its jobs on systems.
+    """Cancel a flow: its running steps here and its jobs on systems.
 
     \b
     Example:
@@ -167,7 +182,7 @@ def cancel(out: Out, reference: str, dry_run: bool) -> None:
 @click.argument("step")
 @json_output(StepLog)
 def log(out: Out, reference: str, step: str) -> None:
-    """Print what the program of a step has printed.
+    """Print the output of a step.
 
     \b
     Example:
@@ -178,7 +193,7 @@ def log(out: Out, reference: str, step: str) -> None:
 
 @flow.command()
 @_FLOW
-@click.option("--format", type=click.Choice(FORMATS), help="Format.  [default: by the name of the file, else mermaid]")
+@click.option("--format", type=click.Choice(FORMATS), help="Format.  [default: by the file name, otherwise mermaid]")
 @click.option("-o", "--out", "target", type=click.Path(path_type=Path), help="Write to this file.")
 @json_output(Drawing)
 def graph(out: Out, reference: str, format: str | None, target: Path | None) -> None:
@@ -222,7 +237,7 @@ def export(out: Out, reference: str, to: str, target: Path | None) -> None:
 @flow.command()
 @json_output(FlowList)
 def ls(out: Out) -> None:
-    """List the flows that were run, the newest first."""
+    """List flows, newest first."""
     out.show(Workspace.open().flows.ls(), lambda flows: _print_flows(out, flows))
 
 
@@ -238,7 +253,7 @@ def _print_end(out: Out, status: FlowStatus) -> None:
         if step.state in BAD:
             out.line(f"{step.name}: {step.state}{f': {step.reason}' if step.reason else ''}")
             if step.run:
-                out.hint(f"`fairmile runs show {step.run}` tells more")
+                out.hint(f"`fairmile runs show {step.run}` shows details")
     out.line(f"flow {status.summary()}")
 
 

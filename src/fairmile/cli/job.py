@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -43,6 +43,13 @@ _ENVIRONMENT = click.option(
 )
 
 
+class _JobCommand(SectionedCommand):
+    sections: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "System and resources": SectionedCommand.sections["System and resources"],  # what a job is about comes first
+        **SectionedCommand.sections,
+    }
+
+
 @click.group(cls=LazyGroup)
 def job() -> None:
     """Submit programs to a system, follow them, and read their results.
@@ -52,7 +59,7 @@ def job() -> None:
     """
 
 
-@job.command(cls=SectionedCommand, context_settings={"allow_interspersed_args": False})
+@job.command(cls=_JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @submit_options
 @_ENVIRONMENT
@@ -100,7 +107,7 @@ def _print_submitted(out: Out, job: JobStatus, more: str = "") -> None:
     out.hint(f"`fairmile job show {job.id}` shows its status")
 
 
-@job.command(cls=SectionedCommand)
+@job.command(cls=_JobCommand)
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
     "--at-once",

@@ -71,7 +71,7 @@ _SUBMIT_OPTIONS = (
         "--after",
         multiple=True,
         metavar="JOB[:WHEN]",
-        help="Start after another job ended WHEN: ok, failed or any; repeatable.  [default: ok]",
+        help="Start after another job; WHEN is how it ends: ok, failed or any; repeatable.  [default: ok]",
     ),
     click.option(
         "--retries",

@@ -56,7 +56,7 @@ COMMANDS = {
 }
 
 _SECTIONS = {
-    "Run": ("run", "rerun", "sweep", "tune", "status"),
+    "Run": ("run", "rerun", "sweep", "tune", "flow", "status"),
     "Results": ("compare", "report", "runs"),
     "Models and data": ("search", "show", "match", "fetch", "catalog", "store"),
     "Performance": ("predict", "trace", "watch", "benchmark"),

@@ -156,17 +156,35 @@ def _parse_value(text: str) -> Any:
     type=click.IntRange(min=1),
     metavar="N",
     default=1,
+    show_default=True,
     help="Degree of data parallelism (number of replicas).",
 )
-@click.option("--zero", type=click.IntRange(0, 3), metavar="N", default=0, help="ZeRO stage; 3 is FSDP.")
-@click.option("--tensor", type=click.IntRange(min=1), metavar="N", default=1, help="Degree of tensor parallelism.")
+@click.option(
+    "--zero", type=click.IntRange(0, 3), metavar="N", default=0, show_default=True, help="ZeRO stage; 3 is FSDP."
+)
+@click.option(
+    "--tensor",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Degree of tensor parallelism.",
+)
 @click.option("--sequence-parallel", is_flag=True, help="Enable sequence parallelism among the tensor-parallel ranks.")
-@click.option("--pipeline", type=click.IntRange(min=1), metavar="N", default=1, help="Number of pipeline stages.")
+@click.option(
+    "--pipeline",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Number of pipeline stages.",
+)
 @click.option(
     "--micro-batches",
     type=click.IntRange(min=1),
     metavar="N",
     default=1,
+    show_default=True,
     help="Number of micro-batches per step and replica.",
 )
 @click.option("--offload", type=click.Choice(["host", "nvme"]), help="Offload the optimizer state.")

@@ -346,7 +346,9 @@ def _bins(values: Sequence[float]) -> int:
     width = 2 * quarter / math.cbrt(count)
     if width <= 0:
         return sturges
-    return max(1, min(_MOST_BINS, max(sturges, math.ceil((values[-1] - values[0]) / width))))
+    # A width next to nothing would need more bins than a float can count.
+    wanted = min((values[-1] - values[0]) / width, _MOST_BINS)
+    return max(1, min(_MOST_BINS, max(sturges, math.ceil(wanted))))
 
 
 def _notes(chosen: Sequence[Run], done: Sequence[Run], having: Sequence[Run], places: Sequence[Entry]) -> list[str]:
