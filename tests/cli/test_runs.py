@@ -22,6 +22,13 @@ def recorded(fairmile: Fairmile) -> str:
 
 
 class TestLs:
+    def test_without_any_it_says_how_to_record_one(self, fairmile: Fairmile) -> None:
+        none = fairmile("runs", "ls")
+        assert (none.code, none.out) == (0, "")
+        assert none.err == "no runs yet\nhint: `fairmile run train.py --lr 0.1` records one\n"
+        assert "no such runs" in fairmile("runs", "ls", "--state", "failed").err
+        assert "no sweeps yet" in fairmile("sweep", "ls").err
+
     def test_lists_runs_with_their_metrics(self, fairmile: Fairmile, recorded: str) -> None:
         assert "level 2.5" in fairmile("runs", "ls").out
         (row,) = fairmile("runs", "ls", "--json", "--tag", "paper").json["runs"]

@@ -76,6 +76,10 @@ def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: 
 
     def render(rows: RunRows) -> None:
         print_rows(out, rows)
+        if not rows:
+            is_chosen = bool(name or group or states or tag)
+            out.say("no such runs" if is_chosen else "no runs yet")
+            out.hint("`fairmile runs ls` lists all" if is_chosen else "`fairmile run train.py --lr 0.1` records one")
         if len(rows) == most:
             out.hint("there may be more runs; use --all to list them")
 

@@ -593,6 +593,9 @@ def _print_sweeps(out: Out, sweeps: SweepList) -> None:
         for each in sweeps
     ]
     out.table(["sweep", "size", "runs", "where", "created (UTC)"], rows)
+    if not sweeps:
+        out.say("no sweeps yet")
+        out.hint("`fairmile sweep train.py --lr 0.01,0.1` starts one")
 
 
 def _print_results(out: Out, status: SweepStatus) -> None:
