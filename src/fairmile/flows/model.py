@@ -111,15 +111,15 @@ class Step(_Part):
     flow: str = ""  # another flow, whose steps take the place of this one
     on: str = ""  # SYSTEM or SYSTEM/PARTITION; empty: this machine
     folder: str = ""  # where it runs and where its paths begin, as seen from the folder of the flow
-    inputs: Patterns = {}  # name → path, pattern, or asset
+    inputs: Patterns = Field(default_factory=dict)  # name → path, pattern, or asset
     outputs: Texts = ()  # paths or patterns
     after: Texts = ()  # steps that must have ended, beside those whose outputs are inputs
-    over: Over | str = {}  # repeats the step: variable → values, or a sweep file
-    params: Mapping[str, Value] = {}
-    env: Mapping[str, str] = {}
+    over: Over | str = Field(default_factory=dict)  # repeats the step: variable → values, or a sweep file
+    params: Mapping[str, Value] = Field(default_factory=dict)
+    env: Mapping[str, str] = Field(default_factory=dict)
     environment: str = ""
     code: Texts = ()
-    metrics: Mapping[str, MetricSpec] = {}
+    metrics: Mapping[str, MetricSpec] = Field(default_factory=dict)
     resources: Resources = Resources()
     seed: int | None = None
     when: str = ""  # empty: all before it succeeded; `failed`, `always`, or a condition on metrics

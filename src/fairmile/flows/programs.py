@@ -61,6 +61,7 @@ class Programs:
         self._known: dict[str, Program] = {}
         self._environments: dict[str, str] = {}
         self._files: dict[str, str] = {}
+        self._folders: dict[str, Path] = {}
         self._data = self._declared()
 
     def _declared(self) -> Collection[str]:
@@ -74,7 +75,10 @@ class Programs:
 
     def folder(self, step: Step) -> Path:
         """Return where a step runs."""
-        return Path(os.path.normpath(os.path.join(self._flow.folder or os.getcwd(), step.folder)))
+        if step.folder not in self._folders:
+            folder = os.path.normpath(os.path.join(self._flow.folder or os.getcwd(), step.folder))
+            self._folders[step.folder] = Path(folder)
+        return self._folders[step.folder]
 
     def check(self, name: str, step: Step) -> None:
         """Raise what is wrong with the program of a step, as far as files and the catalog tell."""

@@ -9,6 +9,7 @@ import pytest
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.runs.execute.executor import After, Condition, Graph, Handle, Member, Task, TaskStatus, Work
+from fairmile.runs.execute.limits import Limited
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 
@@ -210,3 +211,54 @@ def test_a_step_may_come_after_a_failure_alone() -> None:
         "c": RunState.DONE,
         "d": RunState.CANCELLED,
     }
+
+
+def test_tasks_that_are_added_come_after_those_that_are_over() -> None:
+    executor = Scripted(b=[RunState.FAILED])
+    graph = Graph([task("a"), task("b")], lambda _: executor)
+    graph.follow()
+    graph.add([task("c", "a"), task("d", "c"), task("e", "b"), Task.of(member("f"), After("b", "over"))])
+    over = graph.follow()
+    assert states(over) | {"a": RunState.DONE, "b": RunState.FAILED} == states(over)
+    assert [over[name].state for name in "cdef"] == [*[RunState.DONE] * 2, RunState.CANCELLED, RunState.DONE]
+
+
+def test_a_status_stands_for_a_task_that_needs_no_run() -> None:
+    executor = Scripted()
+    left_out = TaskStatus(Handle(""), RunState.CANCELLED, "nobody needs it")
+    tasks = [Task("a", lambda _: left_out), Task.of(member("b"), After("a", "over")), task("c", "a")]
+    graph = Graph(tasks, lambda _: executor)
+    assert states(graph.follow()) == {"a": RunState.CANCELLED, "b": RunState.DONE, "c": RunState.CANCELLED}
+    assert not graph.has_begun("a")
+
+
+def test_a_long_chain_after_a_bad_end_is_ended() -> None:
+    executor = Scripted(s0=[RunState.FAILED])
+    chain = [task("s0"), *(task(f"s{number}", f"s{number - 1}") for number in range(1, 3000))]
+    over = Graph(chain, lambda _: executor).follow()
+    assert over["s2999"].state is RunState.CANCELLED
+
+
+def test_after_a_cancellation_nothing_more_begins() -> None:
+    class Ending(Scripted):
+        def cancel(self, handles: Collection[Handle]) -> None:
+            self._states |= {handle.run: [RunState.CANCELLED] for handle in handles}
+
+    executor = Ending()
+    graph = Graph([task("a"), task("b", "a", retries=3), task("c")], lambda _: executor)
+    graph.submit()
+    graph.cancel()
+    assert set(states(graph.follow()).values()) == {RunState.CANCELLED}
+    assert executor.submitted == [["a", "c"]]
+
+
+def test_no_more_than_the_limit_are_handed_over_at_a_time() -> None:
+    executor = Scripted()
+    limited = Limited(executor, 2)
+    over = Graph([task(id) for id in "abcde"], lambda _: limited).follow()
+    assert set(states(over).values()) == {RunState.DONE}
+    assert executor.submitted == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    held = Limited(Scripted(), 1)
+    handles = held.submit([member("a"), member("b")])
+    held.cancel(handles[1:])
+    assert [status.state for status in held.poll(handles)] == [RunState.CANCELLED, RunState.DONE]

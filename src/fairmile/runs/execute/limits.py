@@ -43,7 +43,8 @@ class Limited:
         for handle in handles:
             if self._waiting.pop(handle, None) is not None:
                 self._news.append(TaskStatus(handle, RunState.CANCELLED, "it was cancelled before it began"))
-        self._executor.cancel([handle for handle in handles if handle in self._live])
+        if live := [handle for handle in handles if handle in self._live]:
+            self._executor.cancel(live)
 
     def collect(self, handle: Handle) -> Run:
         """Return the run of a task."""
