@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = dict(commands())
 
 # Of a disk that others use as well, of the clock, or of what else this machine does.
-CHANGING = ("date", "free_bytes", "inodes_free", "total_bytes", "used", "used_bytes", "why")
+CHANGING = ("date", "found", "free_bytes", "inodes_free", "total_bytes", "used", "used_bytes", "why")
 
 PROGRAM = """\
 import json, os, sys

@@ -309,7 +309,7 @@ class _Builder:
             self._fail(f"the tag {name!r} is not allowed", line)
         value = self._resolve(text, line)
         if type(value) not in _SCALAR_TAGS[name]:
-            self._fail(f"{text!r} is no {name}", line)
+            self._fail(f"{text!r} is not {'an' if name[0] in 'aeiou' else 'a'} {name}", line)
         return float(value) if name == "float" else value
 
     def _resolve(self, text: str, line: int) -> Any:
