@@ -423,9 +423,9 @@ def test_attributes_are_bounded_in_size(load: Load, tmp_path: Path) -> None:
 
 
 def test_the_name_may_be_left_out_only_where_one_file_suits(load: Load) -> None:
-    with pytest.raises(UsageError, match=r"has 2 files of this kind \(table\): say which") as caught:
+    with pytest.raises(UsageError, match=r"has 2 files of this kind \(table\)$") as caught:
         load({"a.csv": b"", "b.csv": b"", "c.txt": b""}).table()
-    assert caught.value.hint == "they are a.csv, b.csv"
+    assert caught.value.hint == "name one of a.csv, b.csv"
     with pytest.raises(NotFound, match="has no HDF5 or NetCDF file"):
         load({"c.txt": b"", "d.txt": b""}).attributes()
 

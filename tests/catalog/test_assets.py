@@ -495,7 +495,7 @@ def test_a_wrong_digest_of_an_address_is_refused(workspace: Workspace, server: W
         workspace.assets.fetch(server.url("data.bin"), sha256="abc")
     name = add(entry("data.bin", DATA, server.url("data.bin")))
     for more in ({"sha256": "0" * 64}, {"unpack": True}):
-        with pytest.raises(UsageError, match="for addresses"):
+        with pytest.raises(UsageError, match="only to URLs"):
             workspace.assets.fetch(name, **more)  # type: ignore[arg-type]
 
 
@@ -722,13 +722,13 @@ def test_two_names_that_end_alike_do_not_share_a_folder(
     workspace: Workspace, server: WebServer, tmp_path: Path
 ) -> None:
     server.files |= {"x/data.csv": DATA, "y/data.csv": MORE}
-    with pytest.raises(Conflict, match="two of the names"):
+    with pytest.raises(Conflict, match="two names would be written"):
         workspace.assets.fetch([server.url("x/data.csv"), server.url("y/data.csv")], to=tmp_path / "to")
     assert server.sent_bytes == 0
 
 
 def test_an_empty_name_names_nothing(workspace: Workspace) -> None:
-    with pytest.raises(UsageError, match="an empty name"):
+    with pytest.raises(UsageError, match="the name is empty"):
         workspace.assets.fetch("")
 
 

@@ -256,7 +256,7 @@ def test_two_fragments_of_one_name_are_refused() -> None:
 
 
 def test_a_login_in_an_address_is_refused_without_repeating_it() -> None:
-    with pytest.raises(UsageError, match="comes with a login") as caught:
+    with pytest.raises(UsageError, match="contains a login") as caught:
         model_of({"a": ["true"]}, git={"origin": "https://me:hunter2@example.org/a"})
     assert "hunter2" not in str(caught.value)
 
@@ -277,7 +277,7 @@ def test_the_last_revision_that_sabath_would_check_out_counts(git: dict[str, str
 
 def test_code_on_this_machine_is_refused_where_the_file_comes_from_elsewhere() -> None:
     data = json.dumps({"name": "T", "git": {"origin": "/srv/a"}, "run": {"a": ["true"]}}).encode()
-    with pytest.raises(UsageError, match="names a folder of this machine"):
+    with pytest.raises(UsageError, match="names a local folder"):
         sabath.read_model(Document("t.json", data), trusted=False)
 
 

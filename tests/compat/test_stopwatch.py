@@ -186,7 +186,7 @@ def test_a_report_of_cloudmesh_itself_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no column 'weight'"):
         StopWatch.load(str(tmp_path / "log"), attributes=["timer", "weight"])
     (tmp_path / "empty").write_text("nothing")
-    with pytest.raises(UsageError, match="has no lines"):
+    with pytest.raises(UsageError, match="line with column names"):
         StopWatch.load(str(tmp_path / "empty"))
 
 

@@ -359,7 +359,7 @@ def test_a_function_is_timed_under_its_own_name_where_none_is_given(meter: Meter
 
 
 def test_what_is_neither_a_name_nor_a_function_is_refused_where_it_stands(meter: Meter) -> None:
-    with pytest.raises(UsageError, match="7 is not a name"):
+    with pytest.raises(UsageError, match="7 is not a timer name"):
         meter.timed(7)  # type: ignore[call-overload]
 
 
@@ -410,7 +410,7 @@ def test_a_timer_that_runs_shows_as_running(meter: Meter) -> None:
 
 
 def test_a_name_that_is_no_text_is_refused(meter: Meter) -> None:
-    with pytest.raises(UsageError, match="7 is not a name"):
+    with pytest.raises(UsageError, match="7 is not a timer name"):
         meter.span(7)  # type: ignore[arg-type]
 
 

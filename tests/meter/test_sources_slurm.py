@@ -85,5 +85,5 @@ def test_a_slurm_that_does_not_answer_is_no_source(programs: Programs) -> None:
 
 
 def test_an_id_that_is_none_is_not_put_on_a_command_line(programs: Programs) -> None:
-    with pytest.raises(Unsupported, match="not a number of a job"):
+    with pytest.raises(Unsupported, match="expected a job number"):
         Slurm(Where(environ={"SLURM_JOB_ID": "1 --steal"}))

@@ -21,7 +21,7 @@ def test_a_step_that_eats_more_than_the_disk_gives_is_input_bound() -> None:
     found = loading(0.1, 64, 10e6, DISK, files_per_sample=0.001)
     assert (found.wanted_per_s, found.delivered_per_s, found.limit) == (640.0, 100.0, "storage")
     assert found.is_input_bound and found.step_time_s == pytest.approx(0.64)
-    assert "faster folder" in found.sentence
+    assert "faster storage" in found.sentence
 
 
 def test_a_step_that_eats_less_is_not() -> None:
@@ -52,7 +52,9 @@ def test_ranks_that_share_a_disk_get_a_part_each() -> None:
 
 def test_without_a_storage_evaluation_nothing_is_claimed() -> None:
     found = loading(0.1, 8, 1e6, {})
-    assert not found.is_input_bound and math.isinf(found.delivered_per_s) and "nothing is known" in found.sentence
+    assert (
+        not found.is_input_bound and math.isinf(found.delivered_per_s) and "the input rate is unknown" in found.sentence
+    )
 
 
 def test_a_step_without_time_cannot_be_fed() -> None:

@@ -154,7 +154,7 @@ def test_a_long_series_stays_small(tmp_path: Path) -> None:
         (lambda run: figures.phases(run), "neither spans nor power"),
         (lambda run: figures.prediction(run), "has no prediction"),
         (lambda run: figures.bands({"a": [run]}, "loss"), "none of these runs logged 'loss'"),
-        (lambda run: figures.histogram([], "loss"), "no finite value of 'loss'"),
+        (lambda run: figures.histogram([], "loss"), "no run has a finite value of 'loss'"),
     ],
 )
 def test_nothing_to_draw_is_said(tmp_path: Path, make: Callable[[Run], Picture], said: str) -> None:

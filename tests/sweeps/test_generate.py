@@ -325,9 +325,9 @@ class TestCode:
             made(template, tmp_path / "out", copy=[tmp_path / "nothing.py"])
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "train.py").write_text("")
-        with pytest.raises(UsageError, match="two files"):
+        with pytest.raises(UsageError, match="already has a file named"):
             made(template, tmp_path / "out", copy=[train, tmp_path / "other" / "train.py"])
-        with pytest.raises(UsageError, match="lies in it"):
+        with pytest.raises(UsageError, match="is inside it"):
             made(template, tmp_path / "out", copy=[tmp_path])
         assert not (tmp_path / "out").exists()
 

@@ -90,7 +90,7 @@ class TestScripts:
     @pytest.mark.parametrize("name", ["config.yaml", "config.in.yaml", ".in"])
     def test_cannot_have_the_name_of_the_configuration_or_none(self, tmp_path: Path, name: str) -> None:
         (tmp_path / name).write_text("")
-        with pytest.raises(UsageError, match="would become"):
+        with pytest.raises(UsageError, match="would be named"):
             Renderer(definition({}, {"a": [1]}), tmp_path / name, {})
 
     @pytest.mark.parametrize(("before", "after"), [(0o644, 0o755), (0o600, 0o700), (0o755, 0o755), (0o440, 0o750)])

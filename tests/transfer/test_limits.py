@@ -76,7 +76,7 @@ def test_a_limit_is_read(text: str, expected: list[Rule]) -> None:
         ("20 MB/min", "'20 MB/min'"),
         ("20 XB/s", "'20 XB'"),
         ("-5 MB/s", "'-5 MB'"),
-        ("0 MB/s", "'0 MB/s' would never end"),
+        ("0 MB/s", "the rate '0 MB/s' is zero"),
         ("20 MB/s 25:00-26:00", "'25:00'"),
         ("20 MB/s 08:60-09:00", "'08:60'"),
         ("20 MB/s 24:01-09:00", "'24:01'"),

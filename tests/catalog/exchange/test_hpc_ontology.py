@@ -172,7 +172,7 @@ def test_facts_of_people_and_definitions_are_kept_with_the_first_card_that_leads
 
 
 def test_definitions_alone_are_refused() -> None:
-    with pytest.raises(InvalidDocument, match="describes no asset") as caught:
+    with pytest.raises(InvalidDocument, match="describes no AIModel") as caught:
         turtle("hpc:Thing a <http://www.w3.org/2002/07/owl#Class> .")
     assert caught.value.problems[0].file == "x.ttl"
 

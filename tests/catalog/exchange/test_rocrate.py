@@ -206,7 +206,7 @@ def test_dangling_and_repeated_ids_become_warnings() -> None:
     assert "'#nowhere', which the crate does not describe" in messages(root, "mentions")
     assert "'pics/missing.jpg'" in messages(named(drafts, "run of ImageMagick"), "object")
     assert "a second time" in messages(root, "@graph[13]")
-    assert "no entity" in messages(root, "@graph[14]")
+    assert "not an entity" in messages(root, "@graph[14]")
     assert {"@id": "pics/after.jpg", "@type": "File", "name": "described twice"} in root.foreign["@graph"]
     assert "not an entity" in root.foreign["@graph"]
 

@@ -164,7 +164,7 @@ def test_failures_and_values_that_are_no_numbers_are_recorded_and_the_search_goe
 
     study = work(engine(tmp_path, trials=13), sometimes)  # ten are chosen by chance, the others by the search
     assert len(study.trials()) == 13
-    assert study.reasons()[1] == "exit code 1" and "no finite number" in study.reasons()[2]
+    assert study.reasons()[1] == "exit code 1" and "expected a finite number" in study.reasons()[2]
 
 
 def test_an_error_of_execution_ends_the_work_and_is_raised(tmp_path):

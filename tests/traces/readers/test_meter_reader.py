@@ -127,7 +127,7 @@ def test_logs_of_all_hosts_of_a_run_are_one_and_half_a_line_is_told(tmp_path: Pa
         stream.write('{"spans": "forw')
     table = read_traces(tmp_path)
     assert table.ranks == [0, 1]
-    assert any("1 lines could not be read" in note for note in table.notes)
+    assert any("skipped 1 unreadable lines" in note for note in table.notes)
 
 
 def test_a_log_that_nobody_wrote_to_is_an_error(tmp_path: Path) -> None:

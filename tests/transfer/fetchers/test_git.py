@@ -208,7 +208,7 @@ def test_an_address_names_repository_revision_and_path(address: str, expected: G
 
 
 def test_a_password_for_ssh_is_refused_without_repeating_it() -> None:
-    with pytest.raises(UsageError, match="ssh does not take") as caught:
+    with pytest.raises(UsageError, match="ssh does not accept") as caught:
         GitAddress.parse("git+ssh://me:hunter2@host/x.git")
     assert "hunter2" not in str(caught.value)
 

@@ -98,7 +98,7 @@ def test_a_file_that_is_cut_off_is_found(tmp_path, length):
     file = tmp_path / "a.tfrecord"
     write_records(file, [os.urandom(100)], is_gzip=False)
     file.write_bytes(file.read_bytes()[:length])
-    with pytest.raises(Integrity, match="record 1 is cut off"):
+    with pytest.raises(Integrity, match="record 1 is truncated"):
         list(records(file))
 
 

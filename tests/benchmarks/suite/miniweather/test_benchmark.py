@@ -131,8 +131,8 @@ def test_a_time_step_that_is_too_long_fails_with_time_and_field(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"case": "termal"}, "parameter case: 'termal' is none of thermal"),
-        ({"step": "smaple"}, "parameter step: 'smaple' is none of"),
+        ({"case": "termal"}, "parameter case: 'termal' is not one of thermal"),
+        ({"step": "smaple"}, "parameter step: 'smaple' is not one of"),
         ({"physics_steps": 0}, "parameter physics_steps: expected at least 1, found 0"),
         ({"courant": -1.0}, "parameter courant: expected more than 0"),
         ({"nx": 2}, "parameter nx: expected at least 4, found 2"),
