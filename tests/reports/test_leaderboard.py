@@ -21,6 +21,7 @@ from fairmile.reports.leaderboard import (
     parse_where,
     selection,
 )
+from fairmile.reports.page import report
 from fairmile.reports.verdicts import Verdict
 from fairmile.runs.record.run import Run
 
@@ -225,3 +226,9 @@ def test_a_part_without_the_number_is_named(tmp_path: Path) -> None:
 def test_an_unknown_way_to_combine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'median' is not a way to combine metrics"):
         cooperation(repeats(tmp_path, "part", {"loss": [1.0]}), {"loss": "median"})
+
+
+def test_a_page_colours_verdicts_and_no_value(tmp_path: Path) -> None:
+    runs = [run for name, loss in (("a", 1.0), ("b", 2.0)) for run in repeats(tmp_path, name, {"loss": [loss]})]
+    table = report(runs).html().partition('">Leaderboard by loss</h2>')[2].partition("</table>")[0]
+    assert '<td class="number" data-sort="2">2</td>' in table

@@ -227,7 +227,7 @@ def bands(
         spans = "its 95 % confidence interval" if has_interval(most) else "the lowest and highest value"
         note = f"Lines are means over the repeats (their number in brackets), bands {spans}."
     if left_out:
-        note += f" The first {len(shown)} of {len(shown) + left_out} are shown" + (", the best." if ranked else ".")
+        note += f" The {'best' if ranked else 'first'} {len(shown)} of {len(shown) + left_out} are shown."
     if broken := sum(curve.not_finite for each in shown.values() for curve in each):
         note += f" Not shown: {broken} that {'is' if broken == 1 else 'are'} NaN or infinite."
     height = 3.1 + (0.2 * math.ceil(len(shown) / 2) if crowded else 0)

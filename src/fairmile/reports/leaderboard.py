@@ -30,6 +30,7 @@ from fairmile.runs.record.values import Better, bounds_of
 
 Where = Callable[[Run], bool]
 Combine = Callable[[Sequence[float]], float]
+VERSUS_FIRST = "vs first"  # the column of verdicts
 _MOST_BINS = 60
 _COMBINE: dict[str, Combine] = {
     "sum": math.fsum,
@@ -81,7 +82,7 @@ class Leaderboard(Result):
             verdict = [each.verdict or ""] if self.has_repeats else []
             system = [each.system] if several_systems else []
             rows.append([str(each.rank), each.label, mean, *repeats, *system, *verdict])
-        repeated = (["runs", "best"], ["vs first"]) if self.has_repeats else ([], [])
+        repeated = (["runs", "best"], [VERSUS_FIRST]) if self.has_repeats else ([], [])
         systems = ["system"] if several_systems else []
         return ["rank", "what", title(self.metric), *repeated[0], *systems, *repeated[1]], rows
 

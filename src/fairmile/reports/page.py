@@ -20,7 +20,7 @@ from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, No
 from fairmile.reports.comparison import Comparison, compare, group_runs, json_value
 from fairmile.reports.differences import hardware_lines
 from fairmile.reports.figures import PAPER_WIDTH_MM, Picture
-from fairmile.reports.leaderboard import Leaderboard, leaderboard
+from fairmile.reports.leaderboard import VERSUS_FIRST, Leaderboard, leaderboard
 from fairmile.reports.measures import ALWAYS, between, counts, deviation, ending, known_names, measures, percent, title
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
 from fairmile.reports.shapes import ReportDict, ReportFilesDict
@@ -326,8 +326,8 @@ def _ranked(board: Leaderboard) -> Iterator[Block]:
         tone: Tone = "warn" if place.verdict in (Verdict.TOO_FEW, Verdict.NOT_COMPARABLE) else "dim"
         sort = {"rank": float(place.rank), title(board.metric): place.estimate.mean, "best": place.best}
         cells.append(
-            [Cell(text, sort.get(name), tone if at == len(row) - 1 else "")
-             for at, (name, text) in enumerate(zip(columns, row, strict=True))]
+            [Cell(text, sort.get(name), tone if name == VERSUS_FIRST else "")
+             for name, text in zip(columns, row, strict=True)]
         )  # fmt: skip
     yield table(columns, cells, numbers=["rank", title(board.metric), "runs", "best"])
     if board.of > len(board.places):
@@ -398,7 +398,7 @@ def _listed(runs: Sequence[Run]) -> Iterator[Block]:
     yield table([columns[at] for at in filled], shown, numbers=[title(name) for name in names])
     if len(runs) > _MOST_RUNS:
         yield Text(f"The first {_MOST_RUNS} of {len(runs):,}.")
-    yield Text("fairmile rerun RUN does one of them again from its record alone.")
+    yield Text("fairmile rerun RUN repeats one of them from its record alone.")
 
 
 def _cell_text(cell: str | Cell) -> str:
