@@ -114,7 +114,7 @@ def timeline(found: TraceTimeline, *, name: str) -> Picture:
         handles.append(_patch(GRID, "idle"))
         legend_above(figure, handles=handles, most=6, handlelength=1.2)
 
-    marks = "Black lines are where steps begin and end." if len(rows[0].steps) <= _MOST_STEP_LINES else ""
+    marks = "Vertical lines mark where steps begin and end." if len(rows[0].steps) <= _MOST_STEP_LINES else ""
     note = marks + more_note(len(found.rows) - len(rows))
     return Picture(name, found.title, draw, 0.95 + 0.3 * len(rows), note)
 
