@@ -28,7 +28,7 @@ from fairmile.runs.execute.executor import Executor
 from fairmile.sweeps.tuning.engine import ENGINES
 from fairmile.testing import energy
 from fairmile.testing.energy import EnergySourceTests
-from fairmile.testing.executors import ExecutorSuite, Place
+from fairmile.testing.executors import ExecutorSetup, ExecutorSuite
 from fairmile.testing.fetchers import FolderFetcherTests, Served
 from fairmile.testing.schedulers import Listing, Said, SchedulerTests, Subject
 from fairmile.traces.reading import FORMATS
@@ -101,7 +101,7 @@ class TestHwmon(EnergySourceTests):
         return energy.Subject(lambda: Hwmon(Where(machine)), work, vanish, lambda: Hwmon(Where(nothing)))
 
 
-class ListedPlace(Place):
+class ListedSetup(ExecutorSetup):
     @contextmanager
     def executor(self) -> Iterator[Executor]:
         with super().executor() as inner:
@@ -113,14 +113,14 @@ class TestListed(ExecutorSuite):
     outlives = False
 
     @pytest.fixture
-    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExecutorSetup:
         monkeypatch.chdir(tmp_path)
-        return ListedPlace(workspace_here(tmp_path).runs, "in place", tmp_path, environ_of(tmp_path))
+        return ListedSetup(workspace_here(tmp_path).runs, "in place", tmp_path, environ_of(tmp_path))
 
 
 def test_an_executor_is_handed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    place = ListedPlace(workspace_here(tmp_path).runs, "in place", tmp_path, environ_of(tmp_path))
+    place = ListedSetup(workspace_here(tmp_path).runs, "in place", tmp_path, environ_of(tmp_path))
     work = place.run("echo high tide")
     with place.executor() as executor:
         (handle,) = executor.submit([work])

@@ -24,6 +24,7 @@ from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.runs.execute import capture, carrier
 from fairmile.runs.execute.batches import Frozen
+from fairmile.runs.execute.claims import is_claimed
 from fairmile.runs.execute.executor import After, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.freezing import freeze
@@ -365,6 +366,8 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     def resume(self, reference: str, *, echo: BinaryIO | None = None) -> Run:
         """Resume a run that failed or was interrupted, in its own folder."""
         run = self.resumable(reference)
+        if is_claimed(run.folder):
+            raise Conflict(f"run {run.id} is being resumed by another process")
         work = PreparedRun(run.folder, run.record, run.spec)
         return self._carried_out([Task.of(work)], echo)[0]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from fairmile.base.errors import UsageError
 from fairmile.flows.flows import Flows
 
+SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 Write = Callable[[str], Path]
 FLOW = """\
 steps:
@@ -41,20 +42,19 @@ def test_what_is_unknown_cannot_be_exported(flows: Flows, write: Write) -> None:
         flows.export(file, to="snakemake")
 
 
-@pytest.mark.skipif(not os.environ.get("SNAKEMAKE") and not shutil.which("snakemake"), reason="needs snakemake")
+@pytest.mark.skipif(not SNAKEMAKE.exists(), reason="needs pip install snakemake")
 def test_snakemake_sees_the_same_graph_and_runs_it(flows: Flows, write: Write, tmp_path: Path) -> None:
     file = write(FLOW)
     flows.run(file)
     Path("Snakefile").write_text(flows.export(file, to="snakemake").text)
     for name in ("1.txt", "2.txt", "all.out"):
         os.remove(name)
-    program = os.environ.get("SNAKEMAKE") or "snakemake"
     environ = {**os.environ, "HOME": str(tmp_path)}
-    drawn = subprocess.run([program, "--dag"], env=environ, capture_output=True, text=True, check=True).stdout
+    drawn = subprocess.run([SNAKEMAKE, "--dag"], env=environ, capture_output=True, text=True, check=True).stdout
     labels = dict(re.findall(r'(\d+)\[label = "(\w+)', drawn))
     edges = {(labels[one], labels[other]) for one, other in re.findall(r"(\d+) -> (\d+)", drawn)}
     assert {(one, other) for one, other in edges if other != "all"} == {
         *(("make_1", "it_s_all"), ("make_2", "it_s_all"), ("it_s_all", "tell"))
     }
-    subprocess.run([program, "-q", "all", "-j", "1"], env=environ, check=True)
+    subprocess.run([SNAKEMAKE, "-q", "all", "-j", "1"], env=environ, check=True)
     assert Path("all.out").read_text() == "1 {{}}\n2 {{}}\n"

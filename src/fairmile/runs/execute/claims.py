@@ -32,7 +32,7 @@ def claim(
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(Lock(folder.parent / f".{folder.name}.resume", timeout_s=_PATIENCE_S))
+            stack.enter_context(_lock(folder))
         except Locked:
             yield None
             return
@@ -51,6 +51,19 @@ def claim_prepared(folder: Path, prepared: RunRecord) -> Iterator[RunRecord | No
         return
     with claim(folder) as record:
         yield record
+
+
+def is_claimed(folder: Path) -> bool:
+    """Tell whether another process goes on with a run at this moment."""
+    try:
+        with _lock(folder):
+            return False
+    except Locked:
+        return True
+
+
+def _lock(folder: Path) -> Lock:
+    return Lock(folder.parent / f".{folder.name}.resume", timeout_s=_PATIENCE_S)
 
 
 def is_done(record: RunRecord) -> bool:
