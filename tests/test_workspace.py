@@ -211,7 +211,7 @@ def test_a_file_that_the_user_names_is_trusted_and_stands_in_for_the_project_s(
     workspace = opened(environ, tmp_path)
     assert (workspace.home, workspace.config["catalog.base"]) == (tmp_path / "data", "")
     environ["FAIRMILE_CONFIG"] = "cj.yaml"
-    with pytest.raises(UsageError, match=r"FAIRMILE_CONFIG: .*cj\.yaml is no file"):
+    with pytest.raises(UsageError, match=r"FAIRMILE_CONFIG: .*cj\.yaml is not a file"):
         opened(environ, tmp_path)
 
 

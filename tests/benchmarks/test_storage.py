@@ -217,13 +217,13 @@ def test_a_quota_limits_the_room(tmp_path: Path) -> None:
             return [Quota("user", 1, 95 * MB, 100 * MB, 1, None)]
 
     quotas: Any = Full()
-    with pytest.raises(DiskFailure, match=r"4\.8 MiB free \(quota of the user\)"):
+    with pytest.raises(DiskFailure, match=r"4\.8 MiB are free \(quota of the user\)"):
         plan([tmp_path], size_bytes=50 * MB, quotas=quotas)
 
 
 def test_a_ram_disk_has_no_more_room_than_the_memory(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_free_memory", lambda: [30 * MB])
-    with pytest.raises(DiskFailure, match=r"28\.6 MiB free \(memory\)"):
+    with pytest.raises(DiskFailure, match=r"28\.6 MiB are free \(memory\)"):
         plan([memory_folder], size_bytes=50 * MB)
 
 

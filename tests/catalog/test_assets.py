@@ -412,7 +412,7 @@ def test_restricted_data_come_once_the_right_is_confirmed_and_need_no_second_con
     assert workspace.assets.materialize(name).root == fetched.root
     with pytest.warns(DeprecationWarning, match="now Assets.materialize"):
         assert workspace.assets.laid(name).root == fetched.root
-    with pytest.raises(UsageError, match="restricted"):
+    with pytest.raises(UsageError, match="restricts access"):
         workspace.assets.fetch(name, fresh=True)
 
 

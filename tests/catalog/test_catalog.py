@@ -728,7 +728,7 @@ def test_find_refuses_what_is_no_facet_and_no_link(catalog: Catalog) -> None:
     with pytest.raises(UsageError, match="no facet or link named 'trainedon'") as caught:
         catalog.find("model", trainedon="x")
     assert "trainedOn" in str(caught.value.hint)
-    with pytest.raises(UsageError, match="the facet 'domain' takes a text"):
+    with pytest.raises(UsageError, match="the facet 'domain' takes a string"):
         catalog.find("model", domain=["x"])
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, filled_home: Path) -> Iterato
         for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG"))]:
             patch.delenv(name)
         patch.setenv("HOME", str(top / "user"))
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         patch.setenv("FAIRMILE_HOME", str(top / "home"))
         patch.chdir(work)
         trusted_project(work, "transfer: {retries: 3, unsized: 1 GB}\n")

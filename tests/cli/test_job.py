@@ -318,7 +318,7 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
             "--output-file: '../x' is not a name inside the job's folder",
         ),
         (["submit", "--environment", "nosuch", "--", "true"], "no environment named 'nosuch' was built"),
-        (["submit"], "missing argument '-- PROGRAM [ARGUMENT]...'"),
+        (["submit"], "missing argument 'PROGRAM [ARGUMENT]... | -- COMMAND...'"),
         (["submit", "--", ""], "PROGRAM: expected a program and its arguments"),
         (["pack", "commands.txt", "--array", "3"], "no such option '--array'"),
         (["pack", "commands.txt", "--launch", "srun"], "no such option '--launch'"),

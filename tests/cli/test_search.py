@@ -238,7 +238,7 @@ def test_hubs_are_searched_shown_and_added_through_the_settings(
         assert result.code == 0
         row = re.split(r"  +", result.out.splitlines()[1])
         assert row[:4] == ["dataset", "zenodo:10734921", "CC-BY-4.0", "1.2 KiB"]
-        assert re.search(r"^warning: openml did not answer: ", result.err, re.MULTILINE)
+        assert re.search(r"^warning: openml did not respond: ", result.err, re.MULTILINE)
         shown = fairmile("show", "zenodo:10734921", "--json").json
         assert shown["handle"] == "zenodo:10734921"
         assert shown["card"]["license"] == "https://spdx.org/licenses/CC-BY-4.0"

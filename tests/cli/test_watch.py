@@ -257,7 +257,7 @@ def test_a_log_that_cannot_be_written_is_said_before_anything_runs(fairmile: Fai
 def test_a_program_that_is_not_there_is_an_error_of_the_machine(fairmile: Fairmile) -> None:
     done = fairmile("watch", "--", "no-such-program-of-ours")
     assert done.code == 3
-    assert done.err.startswith("error: no program 'no-such-program-of-ours'")
+    assert done.err.startswith("error: no-such-program-of-ours: command not found")
 
 
 def test_ctrl_c_ends_the_looking_with_the_summary(tmp_path: Path) -> None:

@@ -75,31 +75,32 @@ def test_the_version_is_told(run: Run) -> None:
 def test_the_help_lists_every_command(run: Run) -> None:
     done = run("--help")
     assert done.returncode == 0
-    assert re.findall(r"^  (\w+) +[A-Z]", done.stdout.partition("Commands:")[2], re.MULTILINE) == [
-        "search",
-        "show",
-        "match",
-        "fetch",
+    assert re.findall(r"^  ([a-z]+) +[A-Z]", done.stdout.partition("Run:")[2], re.MULTILINE) == [
         "run",
         "rerun",
         "sweep",
         "tune",
+        "flow",
         "status",
         "compare",
         "report",
+        "runs",
+        "search",
+        "show",
+        "match",
+        "fetch",
+        "catalog",
+        "store",
         "predict",
         "trace",
         "watch",
-        "catalog",
-        "store",
+        "benchmark",
+        "job",
         "system",
         "env",
-        "job",
-        "runs",
-        "benchmark",
-        "trust",
-        "completion",
         "doctor",
+        "completion",
+        "trust",
     ]
 
 

@@ -71,7 +71,7 @@ def test_values_that_refer_to_other_variables_are_kept_as_written(tmp_path: Path
         ("builds:\n- {name: a}\n", 2, "none"),
         ("builds:\n- {name: a, git: 'ext::sh -c id'}\n", 2, "would run a command"),
         ("builds:\n- {name: a, git: https://me:pw@host/x}\n", 2, "login"),
-        ("builds:\n- {name: a, git: https://h/x, subfolder: ../..}\n", 2, "no folder inside"),
+        ("builds:\n- {name: a, git: https://h/x, subfolder: ../..}\n", 2, "not a folder inside"),
         ("builds:\n- {name: a, git: https://h/x, system: cmke}\n", 2, "did you mean 'cmake'?"),
         ("builds:\n- {name: a, git: https://h/x, system: commands}\n", 2, "commands"),
         ("builds:\n- {name: a, git: https://h/x}\n- {name: a, git: https://h/y}\n", 1, "two builds"),

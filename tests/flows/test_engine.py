@@ -180,7 +180,7 @@ def test_a_line_that_a_kill_cut_short_is_passed_over(flows: Flows, write: Write)
     status = flows.run(file)
     journal = flows.root / status.id / "steps.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
-    assert set(FlowState(flows.root / status.id).done) == {"a"}
+    assert len(FlowState(flows.root / status.id).done) == 1  # they end in any order
     assert flows.run(file).counts() == {"done": 2}
     assert set(FlowState(flows.root / status.id).done) == {"a", "b"}
 

@@ -200,7 +200,7 @@ def test_a_rank_may_fit_because_its_allocator_gives_unused_segments_back(
         assert found.fits == account(traces["whole"], small, limit_bytes=int(limit)).fits
     assert (ends[True].fits, ends[False].fits) == (True, False)
     assert ends[True].device_used_bytes == ends[True].gpu.memory_bytes
-    assert "only because unused segments are given back" in ends[True].squeeze
+    assert "only by returning unused segments to the device" in ends[True].squeeze
     assert ends[True].squeeze.endswith(format_size(round(roomy.rank.device_bytes)))
     assert ends[False].device_used_bytes == roomy.device_used_bytes
 
@@ -276,7 +276,7 @@ def test_the_argument_that_is_the_batch_must_be_known(predict: Predict, made: Ma
     made()
     file = tmp_path / "step.py"
     file.write_text("def build(images=4): ...\n")
-    with pytest.raises(UsageError, match=r"which argument of .*step\.py:build is the batch\?"):
+    with pytest.raises(UsageError, match=r"cannot tell which argument of .*step\.py:build is the batch size"):
         predict.largest_batch(f"{file}:build")
 
 

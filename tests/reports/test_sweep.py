@@ -140,7 +140,7 @@ def test_points_of_the_same_value_are_as_good_without_repeats(tmp_path: Path) ->
 
 def test_the_direction_can_be_told_where_the_runs_do_not(tmp_path: Path) -> None:
     runs = [point(tmp_path, at, {"lr": at}, metrics={"y": float(at)}) for at in range(3)]
-    with pytest.raises(UsageError, match="which direction is better"):
+    with pytest.raises(UsageError, match="its better direction is unknown"):
         best(runs, "y")
     assert best(runs, "y", better="higher").first.runs == ("night-2",)
 

@@ -70,14 +70,6 @@ def test_training_ends_when_the_margin_over_the_baseline_is_reached(
 
 
 @pytest.mark.thorough
-def test_every_format_gives_back_the_samples_and_a_figure(speed: ModuleType, tmp_path: Path, capsys: Any) -> None:
-    speed.loader(_bench(speed, tmp_path))
-    told = capsys.readouterr().out
-    for name in speed.FORMATS:
-        assert f"  {name} " in told
-
-
-@pytest.mark.thorough
 def test_harness_and_plain_loop_take_turns_and_train_alike(speed: ModuleType, tmp_path: Path) -> None:
     device = torch.device("cpu")
     bench = _bench(speed, tmp_path, "mnist")

@@ -135,7 +135,7 @@ class TestRefusals:
         before = notebook.read_bytes()
         done = subprocess.run([*notebook_argv("n.ipynb")[:-1], "n.ipynb"], cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, notebook.read_bytes()) == (2, before)
-        assert "overwritten" in done.stderr
+        assert "n.ipynb is both the notebook and its output" in done.stderr
 
     def test_a_missing_notebook(self, tmp_path: Path) -> None:
         done = execute(tmp_path / "nothing.ipynb")

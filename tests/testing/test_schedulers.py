@@ -287,7 +287,7 @@ def test_a_forgotten_job_is_on_no_list_and_runs_on(fake: FakeScheduler, cluster:
 
 
 def test_a_fault_that_does_not_exist_is_refused(fake: FakeScheduler) -> None:
-    with pytest.raises(SystemFailure, match="no setting"):
+    with pytest.raises(SystemFailure, match="is not a setting"):
         fake.set(earthquakes=1)
 
 

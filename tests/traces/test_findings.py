@@ -39,7 +39,7 @@ def test_a_straggler_is_named_with_what_it_costs(device: bool) -> None:
     assert first.kind == "straggler" and first.title.startswith("Rank 3 ")
     assert first.seconds == pytest.approx(5 * 0.005, rel=1e-6)
     assert first.share == pytest.approx(0.025 / 0.095, rel=1e-6)
-    assert "16 ms a step" in first.why and "11 ms" in first.why
+    assert "16 ms per step" in first.why and "11 ms" in first.why
     assert "straggler" not in [each.kind for each in found.findings[1:]]
 
 

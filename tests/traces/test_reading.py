@@ -67,12 +67,12 @@ def test_one_broken_file_of_many_is_left_out_and_told(tmp_path: Path) -> None:
     write_kineto(tmp_path, 1, events=[])
     table = read_traces(tmp_path)
     assert table.ranks == [0]
-    assert any(note.startswith("left out: ") and "rank1.json holds no event" in note for note in table.notes)
+    assert any(note.startswith("skipped: ") and "rank1.json has no events" in note for note in table.notes)
     assert "1 of 2 ranks have no trace: rank 1" in table.notes
 
 
 def test_broken_files_alone_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(Integrity, match=r"rank1\.json holds no event"):
+    with pytest.raises(Integrity, match=r"rank1\.json has no events"):
         read_traces(write_kineto(tmp_path, 1, events=[]))
 
 
@@ -100,14 +100,14 @@ def test_two_files_that_claim_one_rank_and_nothing_tells_more_leave_one(tmp_path
     write_kineto(tmp_path, 0, name="b.json", events=kineto_events(0)[:8])
     table = read_traces(tmp_path)
     assert len(table) == 18
-    assert "rank 0 is claimed by a.json, b.json: b.json left out" in table.notes
+    assert "a.json, b.json all claim rank 0: skipped b.json" in table.notes
 
 
 def test_files_of_the_same_name_are_told_by_their_folders(tmp_path: Path) -> None:
     write_kineto(tmp_path / "a", 0)
     write_kineto(tmp_path / "b", 0, events=kineto_events(0)[:8])
     write_kineto(tmp_path, 0, name="cut.json", events=kineto_events(0)[:6])
-    claimed = "rank 0 is claimed by a/rank0.json, b/rank0.json, cut.json: b/rank0.json, cut.json left out"
+    claimed = "a/rank0.json, b/rank0.json, cut.json all claim rank 0: skipped b/rank0.json, cut.json"
     assert claimed in read_traces(tmp_path).notes
 
 

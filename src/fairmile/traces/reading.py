@@ -209,7 +209,7 @@ def _read_all(jobs: Sequence[_Job], workers: int) -> tuple[list[EventTable], lis
     failures = [each for each in results if not isinstance(each, EventTable)]
     if not tables:
         raise failures[0]
-    return tables, [f"left out: {each}" for each in failures]
+    return tables, [f"skipped: {each}" for each in failures]
 
 
 def _read_one(job: _Job, options: Mapping[str, Any]) -> EventTable | FairmileError:

@@ -86,7 +86,7 @@ def test_weights_alone_are_taken_from_any_file_of_pytorch(tmp_path: Path) -> Non
 def test_a_file_never_runs_code(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     torch.save({"w": _Trap(str(trap))}, tmp_path / "evil.pt")
-    with pytest.raises(UsageError, match=r"evil\.pt holds more than tensors and plain values"):
+    with pytest.raises(UsageError, match=r"evil\.pt contains more than tensors and plain values"):
         checkpoints.load(tmp_path / "evil.pt")
     assert not trap.exists()
 

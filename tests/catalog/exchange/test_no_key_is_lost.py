@@ -32,6 +32,7 @@ from fairmile.base.yaml import load as load_yaml
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange.common.media_types import media_type
 from fairmile.catalog.exchange.draft import Document, finish
+from fairmile.catalog.exchange.zenodo import plain_text
 from fairmile.catalog.licences import licence_iri
 from fairmile.catalog.profile import check_body
 
@@ -48,7 +49,16 @@ SORT_OF_NEIGHBOUR = re.compile(
     r"@type|@context|type|propertyID|schemeURI|resourceTypeGeneral|\w+Type|\w+Scheme|is_[a-z_]+"
 )
 # Codes that a format defines and that a property of the profile says in its own word.
-CODES = {"software", "info:eu-repo/semantics/openAccess", "other", "s:Integer", "#{levels.zip}"}
+CODES = {
+    "software",
+    "open",
+    "isSupplementTo",
+    "isDerivedFrom",
+    "info:eu-repo/semantics/openAccess",
+    "other",
+    "s:Integer",
+    "#{levels.zip}",
+}
 
 
 def reader(format: str) -> Any:
@@ -160,7 +170,7 @@ def normal_forms(text: str) -> Iterator[str]:
         yield checksum.hex
     with suppress(UsageError):
         yield f"{parse_size(text)} B"
-    yield re.sub(r"</?p>", "", text)
+    yield plain_text(text)
     yield f".{text}"  # YAML's infinity and not-a-number
     yield text.replace(" ", "T", 1)
     yield re.sub(r"^https?://(dx\.)?(doi|orcid)\.org/", r"https://\2.org/", text)

@@ -89,7 +89,7 @@ def test_outliers_count_little() -> None:
 def test_without_a_law_each_group_keeps_its_own_table() -> None:
     fit = fit_collective("all_reduce", points_of(direct, FEW, (2, 4, 5, 8)))
     assert not fit.has_law
-    assert "no law" in fit.notes[0]
+    assert "no formula fits" in fit.notes[0]
     assert mean_error(fit, points_of(direct, FEW, (2, 4, 5, 8))) < 0.01
     assert fit.error_bar(6) > 0.15
 
@@ -162,11 +162,11 @@ def test_each_collective_has_its_own_fit_and_can_be_written_down() -> None:
 
 
 def test_what_cannot_be_learnt_from_is_told() -> None:
-    with pytest.raises(UsageError, match="no time of all_reduce with more than one rank"):
+    with pytest.raises(UsageError, match="no measurement of all_reduce with more than one rank"):
         fit_collective("all_reduce", [MeasuredPoint("all_reduce", 1, 1, 1.0)])
-    with pytest.raises(UsageError, match="cannot be"):
+    with pytest.raises(UsageError, match="invalid measurement"):
         fit_collective("all_reduce", [MeasuredPoint("all_reduce", 1, 2, 0.0)])
-    with pytest.raises(UsageError, match="no ring"):
+    with pytest.raises(UsageError, match="do not form a ring"):
         fit_collective("all_reduce", [MeasuredPoint("all_reduce", 1, 2, 1.0)], rings=lambda ranks: 0.0)
 
 

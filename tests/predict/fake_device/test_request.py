@@ -623,7 +623,7 @@ def test_what_cannot_be_traced_is_said_in_a_sentence(
     ("given", "word"),
     [
         ({"steps": 0}, "steps"),
-        ({"accumulate": 0}, "accumulated"),
+        ({"accumulate": 0}, "accumulate is 0"),
         ({"precision": "fp4"}, "fp4"),
         ({"optimizer_form": "slow"}, "slow"),
     ],

@@ -182,7 +182,7 @@ def test_a_step_that_fits_only_without_its_unused_segments_fits_with_retries() -
     assert roomy.fits and roomy.retries == 0
     tight = account(make.trace(1), H200, limit_bytes=roomy.context_bytes + 150 * MIB)
     assert tight.fits and tight.retries > 0
-    assert roomy.squeeze == "" and "unused segments are given back" in tight.squeeze
+    assert roomy.squeeze == "" and "returning unused segments to the device" in tight.squeeze
 
 
 def test_what_is_told_of_a_step_that_is_squeezed_in_is_what_the_device_then_shows() -> None:

@@ -116,7 +116,7 @@ def test_unused_segments_are_given_back_before_the_device_is_full() -> None:
 def test_a_full_device_says_its_numbers() -> None:
     allocator = Allocator(limit_bytes=100 * MIB)
     allocator.allocate(0, 60 * MIB)
-    with pytest.raises(DeviceFull, match=r"80\.0 MiB asked for, 60\.0 MiB in use, 60\.0 MiB reserved of 100\.0 MiB"):
+    with pytest.raises(DeviceFull, match=r"80\.0 MiB requested, 60\.0 MiB in use, 60\.0 MiB reserved of 100\.0 MiB"):
         allocator.allocate(1, 80 * MIB)
 
 

@@ -146,7 +146,7 @@ def test_offload_takes_its_way_over_the_bus() -> None:
 
 
 def test_tensors_of_a_traced_model_are_not_split() -> None:
-    with pytest.raises(UsageError, match="not known"):
+    with pytest.raises(UsageError, match="cannot be predicted"):
         _model().step(Layout(tensor=2))
 
 

@@ -365,7 +365,7 @@ class TestBudgets:
         assert engine(tmp_path, energy_j=0.5, spent=lambda: {"energy_j": 1.0}).waiting() == 0
 
     def test_a_budget_that_nobody_measures_is_refused(self, tmp_path):
-        with pytest.raises(UsageError, match="energy_j needs someone"):
+        with pytest.raises(UsageError, match="energy_j needs a function"):
             work(engine(tmp_path, energy_j=1.0), bowl)
 
     def test_who_works_can_be_told_to_stop(self, tmp_path):

@@ -184,7 +184,7 @@ class TestHere:
     @pytest.mark.thorough
     def test_a_budget_of_energy_that_nobody_measures_is_refused(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, STUDY.replace("trials: 6", "energy: 5 MJ"))
-        with pytest.raises(RunFailed, match="nothing measured"):
+        with pytest.raises(RunFailed, match="was not measured"):
             workspace.studies.run(study)
         assert workspace.studies.spent(study)["energy_j"] is None
 

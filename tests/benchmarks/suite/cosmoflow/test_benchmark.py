@@ -190,7 +190,7 @@ def test_no_universes_cannot_be_made(tmp_path, name):
 
 
 def test_an_unknown_model_is_told(tmp_path):
-    with pytest.raises(UsageError, match="'resnet' is none of cosmoflow"):
+    with pytest.raises(UsageError, match="'resnet' is not one of cosmoflow"):
         prepared(tmp_path, **SMALL, model="resnet")
     assert benchmark.TARGET == 0.124
 

@@ -97,7 +97,7 @@ def test_made_up_data_has_neither_target_nor_published_figures(trained: Path) ->
     found = results(trained)
     assert found["metric"]["target"] is None
     assert found["published"] == []
-    assert "made-up" in found["data"]
+    assert "synthetic" in found["data"]
 
 
 def test_the_notes_tell_what_nnse_is_and_who_wins(trained: Path) -> None:
@@ -185,7 +185,7 @@ def test_bad_settings_are_a_sentence(cache: Path, tmp_path: Path) -> None:
         ({"d_model": 0}, "d_model, heads and lstm_layers"),
         ({"d_model": 9}, "9 cannot be divided among 2 heads"),
         ({"model": "persistence", "work": "inference"}, "needs no weights"),
-        ({"model": "gru"}, "'gru' is none of tft, lstm"),
+        ({"model": "gru"}, "'gru' is not one of tft, lstm"),
     ):
         with pytest.raises(UsageError, match=text):
             run(session(tmp_path, cache, **params))

@@ -53,7 +53,7 @@ def test_without_a_catalog_one_is_made_up_in_the_same_schema(tmp_path):
     data = load(tmp_path)
     assert data.is_made_up
     assert len(data.pixels) == 20
-    assert "made-up" in data.source
+    assert "synthetic" in data.source
     assert len(read_events(tmp_path / "events.csv.gz")) == len(make_events(6, 0))
     assert not np.isnan(data.target).any()
 
@@ -93,7 +93,7 @@ def test_a_period_that_is_not_there_is_refused_with_the_one_that_is(catalog, tmp
 def test_settings_that_leave_nothing_are_refused(catalog, tmp_path, changes, sentence):
     with pytest.raises(UsageError, match=sentence):
         prepare(catalog, tmp_path, Settings(**{**PERIOD, **changes}))
-    with pytest.raises(UsageError, match="too short"):
+    with pytest.raises(UsageError, match="2 years are too few"):
         prepare(None, tmp_path, Settings(synthetic_years=2))
 
 
