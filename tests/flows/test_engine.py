@@ -185,7 +185,7 @@ def test_a_line_that_a_kill_cut_short_is_passed_over(flows: Flows, write: Write)
     assert set(FlowState(flows.root / status.id).done) == {"a", "b"}
 
 
-def test_a_thousand_steps(flows: Flows, write: Write) -> None:
+def test_many_steps_join_in_one(flows: Flows, write: Write) -> None:
     file = write(
         "steps:\n"
         "  a: {command: 'touch a{n}', over: {n: 'range(0,60)'}, outputs: 'a{n}'}\n"

@@ -206,11 +206,7 @@ def graph(out: Out, reference: str, format: str | None, target: Path | None) -> 
     """
     format = format or ("svg" if target is not None and target.suffix == ".svg" else "mermaid")
     drawing = Workspace.open().flows.graph(reference, format=format)
-    if target is not None:
-        write_atomic(target, drawing.text)
-        out.say(f"wrote {target}")
-    if target is None or out.as_json:
-        out.show(drawing, lambda drawing: out.document(drawing.text))
+    _write_or_show(out, drawing, target)
 
 
 @flow.command()
@@ -227,11 +223,15 @@ def export(out: Out, reference: str, to: str, target: Path | None) -> None:
       fairmile flow export tide-flow.yaml --to wfformat
     """
     exported = Workspace.open().flows.export(reference, to=to)
+    _write_or_show(out, exported, target)
+
+
+def _write_or_show(out: Out, result: Drawing | Export, target: Path | None) -> None:
     if target is not None:
-        write_atomic(target, exported.text)
+        write_atomic(target, result.text)
         out.say(f"wrote {target}")
     if target is None or out.as_json:
-        out.show(exported, lambda exported: out.document(exported.text))
+        out.show(result, lambda result: out.document(result.text))
 
 
 @flow.command()

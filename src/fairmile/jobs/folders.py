@@ -74,11 +74,11 @@ class LocalJobFolders:
 
     @property
     def root(self) -> str:
-        """See `Place.root`."""
+        """See `JobFolders.root`."""
         return self._root
 
     def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
-        """See `Place.make`."""
+        """See `JobFolders.make`."""
         folder = Path(self.root, job)
         try:
             if not os.path.isdir(folder):
@@ -105,7 +105,7 @@ class LocalJobFolders:
             shutil.copymode(source, target)
 
     def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
-        """See `Place.look`."""
+        """See `JobFolders.look`."""
         notes: dict[str, Notes] = {}
         for job in jobs:
             folder = os.path.join(self.root, job)
@@ -116,7 +116,7 @@ class LocalJobFolders:
         return notes
 
     def read(self, job: str, name: str, offset: int, most_bytes: int) -> bytes:
-        """See `Place.read`."""
+        """See `JobFolders.read`."""
         try:
             with open(safe_join(Path(self.root, job), name), "rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
@@ -126,7 +126,7 @@ class LocalJobFolders:
             return b""
 
     def bring(self, job: str, name: str, target: Path) -> None:
-        """See `Place.bring`."""
+        """See `JobFolders.bring`."""
         source = safe_join(Path(self.root, job), name)
         if not source.exists():
             raise NotFound(f"job {job} left no file {name!r} behind", hint=f"its folder is {self.root}/{job}")
@@ -142,14 +142,14 @@ class LocalJobFolders:
             raise write_failure(str(target), error) from error
 
     def forget(self, job: str, *, keep_parts: bool = False) -> None:
-        """See `Place.forget`."""
+        """See `JobFolders.forget`."""
         folder = Path(self.root, job)
         for name in os.listdir(folder):
             if name in ("started", "ended") or (_NOTE.fullmatch(name) and not keep_parts):
                 (folder / name).unlink(missing_ok=True)
 
     def remove(self, job: str) -> None:
-        """See `Place.remove`."""
+        """See `JobFolders.remove`."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(safe_join(Path(self.root), job))
 
@@ -176,7 +176,7 @@ class RemoteJobFolders:
         return self._root
 
     def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
-        """See `Place.make`."""
+        """See `JobFolders.make`."""
         folder = f"{self.root}/{job}"
         lines = [f"umask 077; mkdir -p -- {shlex.quote(folder)} && cd -- {shlex.quote(folder)} || exit 1; umask 022"]
         for name, source in self._files(inputs):
@@ -232,7 +232,7 @@ class RemoteJobFolders:
         return kept
 
     def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
-        """See `Place.look`."""
+        """See `JobFolders.look`."""
         script = (
             f'while read -r job; do cd -- {shlex.quote(self.root)}/"$job" 2>/dev/null || continue; {_EACH_NOTE}'
             f'printf "%s%s/%s\\n" {_MARK} "$job" "$f"; cat -- "$f"; echo; done; done; exit 0'
@@ -246,7 +246,7 @@ class RemoteJobFolders:
         return notes
 
     def read(self, job: str, name: str, offset: int, most_bytes: int) -> bytes:
-        """See `Place.read`."""
+        """See `JobFolders.read`."""
         path = shlex.quote(f"{self.root}/{job}/{name}")
         start = f"-c {-offset}" if offset < 0 else f"-c +{offset + 1}"
         # base64 keeps the bytes whole on their way through a text.
@@ -254,7 +254,7 @@ class RemoteJobFolders:
         return base64.b64decode(answer.stdout)
 
     def bring(self, job: str, name: str, target: Path) -> None:
-        """See `Place.bring`."""
+        """See `JobFolders.bring`."""
         path = f"{self.root}/{job}/{name}"
         answer = self._sh(f"cd -- {shlex.quote(path)} 2>/dev/null && find . -type f -print0 | base64; exit 0")
         if answer.stdout:
@@ -287,12 +287,12 @@ class RemoteJobFolders:
             aside.unlink(missing_ok=True)
 
     def forget(self, job: str, *, keep_parts: bool = False) -> None:
-        """See `Place.forget`."""
+        """See `JobFolders.forget`."""
         rest = "" if keep_parts else f'; {_EACH_NOTE}rm -f -- "$f"; done'
         self._sh(f"cd -- {shlex.quote(f'{self.root}/{job}')} && rm -f -- started ended{rest}; exit 0")
 
     def remove(self, job: str) -> None:
-        """See `Place.remove`."""
+        """See `JobFolders.remove`."""
         self._sh(f"rm -rf -- {shlex.quote(f'{self.root}/{job}')}")
 
     def _sh(self, script: str, *, input: bytes | mmap.mmap | None = None, timeout_s: float = _PATIENCE_S) -> Result:

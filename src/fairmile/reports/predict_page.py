@@ -384,7 +384,7 @@ def scaling_blocks(found: ScalingPrediction, *, title: str) -> Iterator[Block]:
     yield from drawn(lambda: predict_figures.scaling_curves(found))
     yield _rows_table(found)
     if rows:
-        yield Heading("Up to where it is worth it")
+        yield Heading("How many GPUs are worth it")
         yield Text(_worth(found))
         yield from drawn(lambda: predict_figures.efficiency_curve(found))
         yield Heading("What a step consists of")
@@ -395,7 +395,7 @@ def scaling_blocks(found: ScalingPrediction, *, title: str) -> Iterator[Block]:
         yield _memory_by_count(rows, found.memory_bytes)
         yield from _costs(rows)
     if found.notes:
-        yield Heading("What this rests on")
+        yield Heading("Assumptions and sources")
         yield from (Text(_sentence(each)) for each in found.notes)
 
 

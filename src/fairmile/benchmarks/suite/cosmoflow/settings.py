@@ -28,7 +28,7 @@ class Settings(TrainSettings):
         "none", "also write synthetic data in a published format: hdf5, tfrecord or universe (raw HDF5)"
     )
     width: int = option(8, "channels of the first convolution, doubled by each later one")
-    depth: int = option(3, "number of number of number of convolutions, each of which halves the cube")
+    depth: int = option(3, "number of convolutions, each of which halves the cube")
     dropout: float = option(0.0, "dropout rate of the dense layers", least=0, most=1)
     apply_log: bool = option(True, "use ln(counts + 1) as input; false: counts divided by their mean")
     augment: bool = option(True, "rotate and mirror the cubes at random in training")
