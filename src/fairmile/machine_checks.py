@@ -35,7 +35,7 @@ class CheckDict(TypedDict):
 
     name: str
     state: State
-    found: str
+    detail: str
     serves: str
     fix: str
 
@@ -46,7 +46,7 @@ class Check(Result):
 
     name: str
     state: State
-    found: str
+    detail: str
     serves: str
     fix: str = ""
 
@@ -54,13 +54,13 @@ class Check(Result):
         return {
             "name": self.name,
             "state": self.state,
-            "found": self.found,
+            "detail": self.detail,
             "serves": self.serves,
             "fix": self.fix,
         }
 
     def summary(self) -> str:
-        return ", ".join(filter(None, (f"{self.name} {self.state}", self.found, self.fix)))
+        return ", ".join(filter(None, (f"{self.name} {self.state}", self.detail, self.fix)))
 
 
 class _Extra(NamedTuple):
@@ -192,7 +192,7 @@ def _ports() -> Check:
     except OSError:
         fix = f"echo '127.0.1.1 {name}' | sudo tee -a /etc/hosts"
         return Check("ports", "warning", f"the host name {name} has no address", serves, fix)
-    return Check("ports", "ok", f"port {port} opened, {name} has an address", serves)
+    return Check("ports", "ok", f"a port can be opened, {name} has an address", serves)
 
 
 def _disk(home: Path) -> Check:
@@ -218,7 +218,7 @@ def _quota(home: Path) -> Iterator[Check]:
     folder = _nearest(home)
     for quota in Quotas(Here()).of(folder):
         used, limit = format_size(quota.used_bytes), format_size(quota.limit_bytes or 0)
-        found = f"{quota.kind} {quota.id}: {used}" + (f" of {limit}" if quota.limit_bytes else "")
+        detail = f"{quota.kind} {quota.id}: {used}" + (f" of {limit}" if quota.limit_bytes else "")
         shares = [
             used / limit
             for used, limit in ((quota.used_bytes, quota.limit_bytes), (quota.used_files, quota.limit_files))
@@ -226,9 +226,9 @@ def _quota(home: Path) -> Iterator[Check]:
         ]
         if max(shares, default=0.0) > _NEARLY:
             fix = "fairmile store gc --dry-run, fairmile runs pack RUN; or set FAIRMILE_HOME to another disk"
-            yield Check("quota", "warning", found, _WRITTEN, fix)
+            yield Check("quota", "warning", detail, _WRITTEN, fix)
         else:
-            yield Check("quota", "ok", found, _WRITTEN)
+            yield Check("quota", "ok", detail, _WRITTEN)
 
 
 def _bytecode() -> Check:
@@ -244,11 +244,11 @@ def _bytecode() -> Check:
     folder = Path(__file__).parent
     compile_all = f"env -u PYTHONDONTWRITEBYTECODE {sys.executable} -m compileall -q {folder}"
     if sys.dont_write_bytecode:
-        found = "PYTHONDONTWRITEBYTECODE is set: Python compiles Fairmile at each start"
-        return Check("byte code", "warning", found, serves, compile_all)
+        detail = "PYTHONDONTWRITEBYTECODE is set: Python compiles Fairmile at each start"
+        return Check("byte code", "warning", detail, serves, compile_all)
     if not os.access(folder, os.W_OK):
-        found = f"{folder} cannot be written: Python compiles Fairmile at each start"
-        return Check("byte code", "warning", found, serves, f"as its owner: {compile_all}")
+        detail = f"{folder} cannot be written: Python compiles Fairmile at each start"
+        return Check("byte code", "warning", detail, serves, f"as its owner: {compile_all}")
     return Check("byte code", "ok", f"{len(stale)} of {len(files)} modules compiled now", serves)
 
 

@@ -46,6 +46,13 @@ def test_one_run_each_gets_no_verdict(fairmile: Fairmile, runs: Path) -> None:
     assert cell["why"] == "one run each: noise is unknown"
 
 
+def test_that_single_runs_are_not_judged_is_said_once(fairmile: Fairmile, runs: Path) -> None:
+    result = fairmile("compare", "base-000000", "wide-000000")
+    assert "too few" not in result.out
+    assert "noise is unknown" not in result.out
+    assert result.err.count("one run each: noise is unknown") == 1
+
+
 def test_one_metric_can_be_asked_for(fairmile: Fairmile, runs: Path) -> None:
     rows = fairmile("compare", "base", "wide", "--metric", "loss", "--json").json["comparison"]["rows"]
     assert [row["metric"] for row in rows] == ["loss"]

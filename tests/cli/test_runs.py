@@ -35,6 +35,16 @@ class TestLs:
         assert (row["id"], row["metrics"], row["params"]) == (recorded, {"level": 2.5}, {"x": 1})
         assert fairmile("runs", "ls", "--json", "--state", "failed").json == {"runs": []}
 
+    def test_shows_units_of_metrics(self, fairmile: Fairmile, tmp_path: Path) -> None:
+        (tmp_path / "wave.yaml").write_text(
+            "command: sh -c 'echo height {x}'\nmetrics: {height: {pattern: 'height (\\S+)', unit: m}}\n"
+            "axes: {x: [1, 2]}\n"
+        )
+        assert "2 m" in fairmile("sweep", "run", str(tmp_path / "wave.yaml")).out
+        assert "2 m" in fairmile("sweep", "show", "last").out
+        assert "height 2 m" in fairmile("runs", "ls").out
+        assert fairmile("runs", "ls", "--json").json["runs"][0]["units"] == {"height": "m"}
+
     def test_says_numbers_that_are_none_as_texts(self, fairmile: Fairmile) -> None:
         fairmile("run", "--", "sh", "-c", """echo '{"loss": NaN}' >> $FAIRMILE_METRICS""")
         text = fairmile("runs", "ls", "--json").out

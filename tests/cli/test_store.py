@@ -312,7 +312,9 @@ def test_a_pool_that_cannot_be_is_refused(fairmile: Fairmile, place: Path, argum
 
 
 def test_the_pool_that_is_always_there_can_be_moved_once(fairmile: Fairmile, place: Path) -> None:
-    assert fairmile("store", "pool", "add", "home", "./data").code == 0
+    moved = fairmile("store", "pool", "add", "home", "./data")
+    assert moved.code == 0
+    assert f"takes the place of the default pool in {place.parent / 'home' / 'store'}" in moved.err
     [row] = fairmile("store", "pool", "ls", "--json").json["pools"]
     assert row["pool"]["folder"] == f"{place}/data"
     assert fairmile("store", "pool", "add", "home", "./more").code == 2

@@ -43,7 +43,7 @@ def _print_diagnosis(diagnosis: Diagnosis, out: Out) -> None:
     out.table(["state", "what", "for", "fix"], [[each.state, each.name, each.serves, each.fix] for each in bad])
     for each in bad:
         if each.state != "missing":
-            out.item(f"{each.name}: ", each.found)
+            out.item(f"{each.name}: ", each.detail)
     for problem in data["problems"]:
         out.say(f"problem: {problem}")
     for name, error in data["unavailable"].items():

@@ -257,7 +257,8 @@ def print_rows(out: Out, rows: Sequence[RunRow]) -> None:
     names = _varying(rows)
     for row in rows:
         took = format_duration(row.elapsed_s) if row.elapsed_s is not None else ""
-        metrics = ", ".join(f"{name} {format_number(value)}" for name, value in list(row.metrics.items())[:_METRICS])
+        shown = list(row.metrics.items())[:_METRICS]
+        metrics = ", ".join(f"{name} {format_number(value, row.units.get(name, ''))}" for name, value in shown)
         state = out.colour(str(row.state), _COLOURS.get(row.state, "red"))
         params = [format_value(row.params.get(name, "")) for name in names]
         cells.append([row.id, state, _date(row.created), took, row.system, *params, metrics or row.reason])

@@ -341,10 +341,15 @@ def pool_add(name: str, folder: str, links: str | None, dry_run: bool, out: Out,
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if links:
         settings["links"] = links.split(",")
-    out.show(
-        Workspace.open().store.add_pool(name, folder, dry_run=dry_run, **settings),
-        lambda each: out.line(f"{'would add' if dry_run else 'added   '} {each.pool.name}: {each.pool.folder}"),
-    )
+
+    def render(added: AddedPool) -> None:
+        out.line(f"{'would add' if dry_run else 'added   '} {added.pool.name}: {added.pool.folder}")
+        if added.replaces:
+            replaced = "would take" if dry_run else "takes"
+            out.say(f"note: it {replaced} the place of the default pool in {added.replaces}; data there is not used")
+            out.hint(f"`fairmile store pool add NAME {added.replaces}` keeps that data in use")
+
+    out.show(Workspace.open().store.add_pool(name, folder, dry_run=dry_run, **settings), render)
     return 0
 
 

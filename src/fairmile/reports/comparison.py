@@ -34,6 +34,7 @@ from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import Better, better_of, bounds_of
 
 _FEW = 5
+_NOISE_UNKNOWN = "one run each: noise is unknown, so no difference is judged; `fairmile run --repeat N` repeats a run"
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,13 @@ class Comparison(Result):
     chances: Mapping[Pair, float] = field(default_factory=dict, repr=False)  # of noise alone, each pair by itself
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return headings and rows: a row for each metric and group; of one group alone nothing is judged."""
+        """Return headings and rows: a row for each metric and group; of one group alone nothing is judged.
+
+        Where single runs are compared, a note says once that nothing is judged.
+        """
         columns = ["metric", "group", "runs", self._mean_column, "sd"]
         columns += ["verdict", "vs first", "why"] if len(self.groups) > 1 else ["why"]
+        hides_verdicts = _NOISE_UNKNOWN in self.notes
         rows = []
         for row in self.rows:
             base = row.cells[0].estimate
@@ -80,9 +85,11 @@ class Comparison(Result):
                 name = title(row.metric) if at == 0 else ""
                 runs = "" if cell.estimate is None else str(cell.estimate.count)
                 sd = "" if cell.estimate is None else deviation(cell.estimate.sd, cell.estimate.mean, row.unit)
-                judged = [str(cell.verdict or "" if at else _arrow(row.better)), _to_first(base, cell) if at else ""]
+                is_hidden = hides_verdicts and cell.verdict is Verdict.TOO_FEW
+                verdict, why = ("", "") if is_hidden else (str(cell.verdict or ""), cell.why)
+                judged = [verdict if at else _arrow(row.better), _to_first(base, cell) if at else ""]
                 judged = judged if len(self.groups) > 1 else []
-                rows.append([name, cell.group, runs, _mean(cell.estimate, row.unit), sd, *judged, cell.why])
+                rows.append([name, cell.group, runs, _mean(cell.estimate, row.unit), sd, *judged, why])
         if not any(row[-1] for row in rows):
             return columns[:-1], [row[:-1] for row in rows]
         return columns, rows
@@ -168,11 +175,13 @@ def compare(
     ranking = next((row.to_best for row in rows if row.better), {})
     beside = {**(also or {}), **chances(ranking)}
     settled = settle(judgements, beside, confidence=confidence)
+    is_single = len(counting) > 1 and all(len(runs) == 1 for runs in counting.values())
+    is_noise_unknown = is_single and any(each.verdict is Verdict.TOO_FEW for each in settled.values())
     return Comparison(
         groups={name: tuple(run.id for run in runs) for name, runs in counting.items()},
         rows=tuple(row.judged(settled) for row in rows),
         differences=tuple(differences({name: runs for name, runs in counting.items() if runs})),
-        notes=tuple(_notes(groups, counting)),
+        notes=(*_notes(groups, counting), *([_NOISE_UNKNOWN] if is_noise_unknown else [])),
         confidence=confidence,
         chances=chances({**ranking, **judgements}),
     )

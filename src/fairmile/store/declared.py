@@ -14,8 +14,11 @@ from fairmile.store.pools import HOME, Pool, PoolDict, Pools, parse_pools
 
 
 class AddedPoolDict(TypedDict):
+    """A new pool; `replaces` is the folder of the default pool if it takes the place of that."""
+
     pool: PoolDict
     dry_run: bool
+    replaces: str
 
 
 class RemovedPoolDict(TypedDict):
@@ -30,9 +33,10 @@ class AddedPool(Result):
 
     pool: Pool
     dry_run: bool
+    replaces: str = ""  # the folder of the default pool, where it takes the place of that
 
     def to_dict(self) -> AddedPoolDict:
-        return {"pool": self.pool.facts(), "dry_run": self.dry_run}
+        return {"pool": self.pool.facts(), "dry_run": self.dry_run, "replaces": self.replaces}
 
     def summary(self) -> str:
         return f"{self.pool.name} in {self.pool.folder}"
@@ -71,14 +75,16 @@ def declare_pool(
     others = {pool.name: str(pool.folder) for pool in pools if pool.name != name}
     parsed = parse_pools({**others, name: given}, pools[HOME].folder, {}, environ=environ)
     pool = next(each for each in parsed if each.name == name)
-    if any(each.name == name for each in pools) and (name != HOME or name in _declared(settings_file)):
+    known = next((each for each in pools if each.name == name), None)
+    is_default = name == HOME and name not in _declared(settings_file)
+    if known is not None and not is_default:
         raise Conflict(f"a pool named {name!r} already exists", hint=f"`fairmile store pool rm {name}` first")
     trouble = pools.trouble(pool)
     if trouble:
         raise UsageError(f"the pool {name!r} cannot be used: {trouble}", hint="make its folder, or choose another one")
     if not dry_run:
         yaml.update_file(settings_file, lambda data: _pools_of(data).__setitem__(name, given))
-    return AddedPool(pool, dry_run)
+    return AddedPool(pool, dry_run, replaces=str(known.folder) if known is not None else "")
 
 
 def forget_pool(settings_file: Path, pools: Pools, name: str, *, dry_run: bool = False) -> RemovedPool:

@@ -41,6 +41,7 @@ class PointStatusDict(TypedDict):
     reason: str
     elapsed_s: float | None
     metrics: dict[str, float | str]
+    units: dict[str, str]
     repeat: int | None
 
 
@@ -138,6 +139,7 @@ class PointStatus(Result):
     elapsed_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     repeat: int | None = None  # which of several repeats, from 1
+    units: Mapping[str, str] = field(default_factory=dict)  # of metrics that have one
 
     @property
     def is_over(self) -> bool:
@@ -154,11 +156,14 @@ class PointStatus(Result):
             "reason": self.reason,
             "elapsed_s": self.elapsed_s,
             "metrics": {name: number_text(value) for name, value in self.metrics.items()},
+            "units": dict(self.units),
             "repeat": self.repeat,
         }
 
     def summary(self) -> str:
-        metrics = [f"{name} {format_number(value)}" for name, value in list(self.metrics.items())[:3]]
+        metrics = [
+            f"{name} {format_number(value, self.units.get(name, ''))}" for name, value in list(self.metrics.items())[:3]
+        ]
         return ", ".join([f"{self.id} {self.state}", *metrics])
 
 
@@ -195,7 +200,7 @@ class SweepStatus(Results[PointStatus]):
                 each.state,
                 *(each.values.get(name) for name in axes),
                 *([each.repeat] if repeated else []),
-                *(format_number(each.metrics.get(name)) for name in metrics),
+                *(format_number(each.metrics.get(name), each.units.get(name, "")) for name in metrics),
                 *([each.reason] if reasons else []),
             ]
             for each in self

@@ -492,7 +492,8 @@ class Sweeps(Noun, internal=_INTERNAL):
             elif row is None:  # it has not begun
                 statuses.append(PointStatus(*at, _LEFT, repeat=repeat))
             else:
-                statuses.append(PointStatus(*at, str(row.state), row.reason, row.elapsed_s, row.metrics, repeat))
+                state = (str(row.state), row.reason, row.elapsed_s, row.metrics)
+                statuses.append(PointStatus(*at, *state, repeat, row.units))
         return statuses
 
     def _arrays(self, sweep: Sweep) -> Iterator[ArrayState]:

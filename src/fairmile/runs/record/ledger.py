@@ -11,7 +11,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 _INDEX = ".index.sqlite"
 _NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
-_VERSION = 1
+_VERSION = 2
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32
 _LAST = "last"
 _COLUMNS = (
     *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
-    *("asset", "reason", "params", "metrics", "tags", "job"),
+    *("asset", "reason", "params", "metrics", "units", "tags", "job"),
 )
 _SCHEMA = f"""
 CREATE TABLE runs ({", ".join(f"{name} PRIMARY KEY" if name == "id" else name for name in _COLUMNS)}) WITHOUT ROWID;
@@ -85,6 +85,7 @@ class RunRow(Result):
     params: Mapping[str, Value]
     metrics: Mapping[str, float]
     tags: tuple[str, ...]
+    units: Mapping[str, str] = field(default_factory=dict)  # of metrics that have one
 
     def to_dict(self) -> RunRowDict:
         return {
@@ -102,6 +103,7 @@ class RunRow(Result):
             "params": dict(self.params),
             "metrics": {name: number_text(value) for name, value in self.metrics.items()},
             "tags": list(self.tags),
+            "units": dict(self.units),
         }
 
     def summary(self) -> str:
@@ -514,7 +516,15 @@ def _values(id: str, stamp: str, entry: os.DirEntry[str]) -> tuple[Any, ...] | N
         return tuple(damaged.get(column, _EMPTY.get(column, "")) for column in _COLUMNS)
 
 
-_EMPTY: dict[str, Any] = {"elapsed_s": None, "energy_j": None, "params": "{}", "metrics": "{}", "tags": "[]", "job": 0}
+_EMPTY: dict[str, Any] = {
+    "elapsed_s": None,
+    "energy_j": None,
+    "params": "{}",
+    "metrics": "{}",
+    "units": "{}",
+    "tags": "[]",
+    "job": 0,
+}
 
 
 def _of_record(id: str, stamp: str, record: RunRecord, state: RunState) -> tuple[Any, ...]:
@@ -536,6 +546,7 @@ def _of_record(id: str, stamp: str, record: RunRecord, state: RunState) -> tuple
         "reason": run.reason,
         "params": json.dumps(run.params),
         "metrics": json.dumps(metrics),
+        "units": json.dumps({name: each.unit for name, each in measured.items() if each.unit}),
         "tags": json.dumps(record.spec.tags),
         "job": int(record.job is not None),
     }
@@ -558,6 +569,7 @@ def _row(values: Mapping[str, Any]) -> RunRow:
         json.loads(values["params"]),
         {name: float(value) for name, value in json.loads(values["metrics"]).items()},
         tuple(json.loads(values["tags"])),
+        json.loads(values["units"]),
     )
 
 

@@ -258,6 +258,7 @@ class RunRowDict(TypedDict):
     params: dict[str, Value]
     metrics: dict[str, Number]
     tags: list[str]
+    units: dict[str, str]
 
 
 class RunRowsDict(TypedDict):
