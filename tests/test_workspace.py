@@ -156,6 +156,16 @@ def test_opening_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_local_run_and_a_flow_import_no_catalog_no_queue_and_no_environments() -> None:
+    heavy = ("catalog.catalog", "jobs.queue", "jobs.machines", "systems.model", "envs.spec", "transfer.http")
+    script = (
+        "import sys, fairmile.flows.flows; from fairmile.workspace import Workspace; Workspace.open().runs;"
+        f"print([n for n in (*(f'fairmile.{{each}}' for each in {heavy}), 'packaging', 'pynvml') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_wrong_source_is_named_with_the_file_and_line_that_declares_it(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
     trusted_project(tmp_path, f"home: {tmp_path / 'home'}\nsources:\n  lab:\n    location: 7\n", environ)

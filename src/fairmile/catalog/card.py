@@ -49,6 +49,7 @@ LINKS = {
     "supersededBy": "supersedes",
     "reproducedBy": "reproduces",
 }
+ENVIRONMENT_LINKS = ("environment", "softwareRequirements")  # those that may name an environment
 
 
 class File(NamedTuple):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
-from fairmile.catalog.card import Card
-from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.card import ENVIRONMENT_LINKS, Card
 from fairmile.catalog.exchange import read, recognise
 from fairmile.catalog.exchange.draft import Document
 
-ENVIRONMENT_LINKS = ("environment", "softwareRequirements")
+if TYPE_CHECKING:
+    from fairmile.catalog.catalog import Catalog
+
 _PROGRAM = ("isBasedOn", "instrument")
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError, Integrity
 from fairmile.flows.graph import is_wild, placed
@@ -32,7 +32,9 @@ from fairmile.runs.record.record import Captured, CapturedInput
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
 from fairmile.runs.runs import Runs
-from fairmile.store.store import Store
+
+if TYPE_CHECKING:
+    from fairmile.store.store import Store
 
 _LOOK_S = 0.5  # between two looks for somebody who wants the flow to stop
 _EXPANDS = "?"  # begins the names of tasks that expand a step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.digest import ManifestEntry, sha256_file
 from fairmile.base.errors import FairmileError, Integrity, NotFound
@@ -11,9 +12,11 @@ from fairmile.base.files import safe_join, write_failure
 from fairmile.flows.model import Flow
 from fairmile.flows.state import Entry, FlowState
 from fairmile.runs.record.run import Run
-from fairmile.runs.runs import Runs
 from fairmile.store.refs import Ref
-from fairmile.store.store import Store
+
+if TYPE_CHECKING:
+    from fairmile.runs.runs import Runs
+    from fairmile.store.store import Store
 
 MOST_KEPT_BYTES = 50_000_000  # of one step; larger outputs are kept where the step says `keep: true`
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import safe_join, write_failure
@@ -17,7 +18,9 @@ from fairmile.runs.record.crate import CODE, INPUTS
 from fairmile.runs.record.layout import write_record
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run
-from fairmile.store.store import Store
+
+if TYPE_CHECKING:
+    from fairmile.store.store import Store
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

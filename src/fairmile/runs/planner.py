@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import Conflict, FairmileError, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.placeholders import fill_words
-from fairmile.jobs.queue import JobStatus
 from fairmile.resolve import Nouns, refuse_unused_options, resolve
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.execute import carrier
@@ -44,6 +43,9 @@ from fairmile.runs.targets import (
     runnable_of,
     value_texts,
 )
+
+if TYPE_CHECKING:
+    from fairmile.jobs.queue import JobStatus
 
 
 @dataclass(frozen=True)

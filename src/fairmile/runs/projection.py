@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, variance
+from typing import TYPE_CHECKING
 
 from fairmile.base.distributions import Line, fit_line, t_quantile
 from fairmile.base.errors import FairmileError, UsageError
 from fairmile.base.units import format_duration
-from fairmile.jobs.queue import Jobs
 from fairmile.meter.lines import Spans
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.results import Projection
+
+if TYPE_CHECKING:
+    from fairmile.jobs.queue import Jobs
 
 _MINUTE_S = 60
 _STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows

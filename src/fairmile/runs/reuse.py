@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.digest import ManifestEntry, sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError
@@ -21,7 +22,9 @@ from fairmile.runs.record.record import Captured, Coverage, OutputFile, Recorded
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
 from fairmile.store.refs import Ref
-from fairmile.store.store import Store
+
+if TYPE_CHECKING:
+    from fairmile.store.store import Store
 
 _MOST_ALIKE = 10  # older runs are not looked at
 # Larger results are not kept a second time: what lost them is run again.

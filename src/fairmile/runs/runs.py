@@ -10,14 +10,12 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import write_failure
+from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
-from fairmile.jobs.diagnosis import Diagnosis, diagnose
-from fairmile.jobs.judge import TaskStatus
-from fairmile.jobs.queue import JobStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
@@ -28,7 +26,6 @@ from fairmile.runs.execute.claims import is_claimed
 from fairmile.runs.execute.executor import After, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.freezing import freeze
-from fairmile.runs.execute.isolation import isolated_environment
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import begin, finish
@@ -55,6 +52,16 @@ from fairmile.runs.results import (
 from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
 from fairmile.runs.review import refuse_unseen
 from fairmile.runs.targets import local_command
+
+if TYPE_CHECKING:
+    from fairmile.jobs.diagnosis import Diagnosis, diagnose
+    from fairmile.jobs.judge import TaskStatus
+    from fairmile.jobs.queue import JobStatus
+    from fairmile.runs.execute.isolation import isolated_environment
+else:
+    diagnose = lazy("fairmile.jobs.diagnosis:diagnose")
+    TaskStatus = lazy("fairmile.jobs.judge:TaskStatus")
+    isolated_environment = lazy("fairmile.runs.execute.isolation:isolated_environment")
 
 _TAIL_BYTES = 64 << 10
 

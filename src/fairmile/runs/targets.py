@@ -10,17 +10,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.placeholders import drop_escapes, fill_words
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located
-from fairmile.catalog.card import Card, as_list
-from fairmile.catalog.catalog import Catalog
-from fairmile.catalog.needs import ENVIRONMENT_LINKS, environment_of
+from fairmile.catalog.card import ENVIRONMENT_LINKS, Card, as_list
 from fairmile.resolve import Nouns, Resolver, Target, Word
 from fairmile.runs.arguments import argument_params, is_program, start_program, with_options
 from fairmile.runs.execute.materials import Material
@@ -28,6 +27,12 @@ from fairmile.runs.needs import declared_needs
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value, parse_value
 from fairmile.transfer.credentials import shown_address
+
+if TYPE_CHECKING:
+    from fairmile.catalog.catalog import Catalog
+    from fairmile.catalog.needs import environment_of
+else:
+    environment_of = lazy("fairmile.catalog.needs:environment_of")
 
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")

@@ -6,15 +6,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.files import write_atomic
-from fairmile.jobs.queue import JobStatus
 from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.runs.execute.worker import BATCH, MEMBER, MEMBERS, Batch
 from fairmile.runs.record.ledger import recorded_spec
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.targets import start_command
+
+if TYPE_CHECKING:
+    from fairmile.jobs.queue import JobStatus
 
 _PRIVATE = 0o600  # variables of a program may be secrets
 

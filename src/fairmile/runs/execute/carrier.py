@@ -14,14 +14,14 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pynvml
 import rfc8785
 
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
 from fairmile.base.files import safe_join, write_atomic, write_failure
-from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.runs.execute.program import Ending
@@ -31,6 +31,9 @@ from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, WORK, read_record,
 from fairmile.runs.record.record import Attempt, Captured, JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
+
+if TYPE_CHECKING:
+    from fairmile.jobs.queue import Jobs, JobStatus
 
 _FOLDER = "run"  # of the run in the folder of its job
 WORK_THERE = f"{_FOLDER}/{WORK}"
@@ -196,6 +199,8 @@ def recorder_bytes() -> bytes:
     """Return the recorder as one file that any Python from 3.11 on executes, the same bytes at any time."""
     target = io.BytesIO()
     own = files("fairmile")
+    nvml = find_spec("pynvml")  # which takes long to load
+    assert nvml is not None and nvml.origin is not None
     with zipfile.ZipFile(target, "w") as archive:
 
         def add(name: str, data: bytes) -> None:
@@ -211,7 +216,8 @@ def recorder_bytes() -> bytes:
                 if suffix == "py" and (not modules or stem in modules):
                     add(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
         add("__main__.py", _MAIN.encode())
-        add("pynvml.py", Path(pynvml.__file__).read_bytes())  # to measure NVIDIA GPUs, where there are any
+        # To measure NVIDIA GPUs, where there are any.
+        add("pynvml.py", Path(nvml.origin).read_bytes())
         for file in sorted(Path(rfc8785.__file__).parent.glob("*.py")):  # to give members of a batch their identities
             add(f"rfc8785/{file.name}", file.read_bytes())
     return target.getvalue()

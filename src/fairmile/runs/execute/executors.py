@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
+from fairmile.base.lazy import lazy
 from fairmile.runs.execute.batch_status import MemberStatus, member_statuses
 from fairmile.runs.execute.executor import Executor, Work
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.in_place import InPlace
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.local_pool import LocalPool
-from fairmile.runs.execute.pilot import Pilot
 from fairmile.runs.execute.scheduler import Packing, Scheduler, SharedRuns
-from fairmile.runs.execute.ssh import SentRuns
 from fairmile.runs.execute.worker import Batch
+
+if TYPE_CHECKING:
+    from fairmile.runs.execute.pilot import Pilot
+    from fairmile.runs.execute.ssh import SentRuns
+else:
+    Pilot = lazy("fairmile.runs.execute.pilot:Pilot")
+    SentRuns = lazy("fairmile.runs.execute.ssh:SentRuns")
 
 
 class Executors:

@@ -6,9 +6,9 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fairmile.base.errors import FairmileError, UsageError
-from fairmile.jobs.queue import JobStatus
 from fairmile.runs.execute import carrier
 from fairmile.runs.execute.executor import Launch, PreparedRun
 from fairmile.runs.execute.preparation import Preparation
@@ -20,6 +20,9 @@ from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.reuse import keep_outputs
 from fairmile.runs.services import Services
 from fairmile.runs.targets import start_command
+
+if TYPE_CHECKING:
+    from fairmile.jobs.queue import JobStatus
 
 _HISTORY = 20
 

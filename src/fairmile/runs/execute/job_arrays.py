@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import write_failure
-from fairmile.jobs.queue import Jobs
 from fairmile.jobs.spec import After, Resources
 from fairmile.runs.execute.batches import ArrayState, Frozen, array_job
 from fairmile.runs.execute.cancellation import cancel_name
@@ -17,6 +16,7 @@ from fairmile.runs.execute.remote_batches import RemoteBatches
 
 if TYPE_CHECKING:  # only jobs in an environment need it
     from fairmile.envs.envs import Envs
+    from fairmile.jobs.queue import Jobs
 
 
 class Arrays:

@@ -15,16 +15,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import FairmileError, Integrity, NotFound
 from fairmile.base.files import safe_join
 from fairmile.base.git import Repository
-from fairmile.catalog.assets import Assets
+from fairmile.base.lazy import lazy
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.fetchers.git import GitAddress
+
+if TYPE_CHECKING:
+    from fairmile.catalog.assets import Assets
+    from fairmile.transfer.fetchers.git import GitAddress
+else:
+    GitAddress = lazy("fairmile.transfer.fetchers.git:GitAddress")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.errors import FairmileError, MissingExtra, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import write_failure
 from fairmile.jobs.directives import slurm_directives
-from fairmile.jobs.machines import Machine
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.request_rules import DEFAULT_TIME_S, make_request
 from fairmile.jobs.spec import JobSpec
@@ -38,6 +37,8 @@ from fairmile.runs.record.spec import RunSpec
 
 if TYPE_CHECKING:
     from parsl.config import Config
+
+    from fairmile.jobs.machines import Machine
 
 _LOOPBACK = "127.0.0.1"
 _LONGEST_REASON = 500

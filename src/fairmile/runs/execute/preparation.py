@@ -7,14 +7,13 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import safe_join
+from fairmile.base.lazy import lazy
 from fairmile.base.views import View, describe_left_behind, show_files, show_folder
-from fairmile.envs.records import Environment
-from fairmile.envs.spec import parse_spec
 from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.materials import Material, bring, materialize
@@ -41,6 +40,12 @@ from fairmile.runs.review import environment_definition, harmless_definition, is
 from fairmile.runs.services import Services
 from fairmile.runs.targets import local_command, python_of
 from fairmile.systems.hardware import passed_on
+
+if TYPE_CHECKING:
+    from fairmile.envs.records import Environment
+    from fairmile.envs.spec import parse_spec
+else:
+    parse_spec = lazy("fairmile.envs.spec:parse_spec")
 
 _LINK_MODE = 0o120000
 

@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, Locked, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.files import Lock, safe_join, write_atomic, write_failure
-from fairmile.jobs.judge import TaskStatus
-from fairmile.jobs.machines import Machine
-from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILES
@@ -47,6 +45,11 @@ from fairmile.runs.execute.worker import BATCH, MEMBERS, Batch
 from fairmile.runs.record.crate import INPUTS
 from fairmile.runs.record.layout import CARD, FAR, OUTPUT, RECORD, WORK, parse_record, read_record, write_record
 from fairmile.runs.record.record import Attempt, JobReference, RunRecord, RunState
+
+if TYPE_CHECKING:
+    from fairmile.jobs.judge import TaskStatus
+    from fairmile.jobs.machines import Machine
+    from fairmile.jobs.queue import Jobs, JobStatus
 
 _WORKER = (
     "-m",

@@ -6,13 +6,16 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.commands import Here
 from fairmile.base.digest import ManifestEntry, sha256_hex
 from fairmile.runs.execute.capture import is_source
 from fairmile.runs.record.record import CapturedCode
 from fairmile.store.refs import Ref
-from fairmile.store.store import Store
+
+if TYPE_CHECKING:
+    from fairmile.store.store import Store
 
 _MOST_BYTES = 64 << 20
 _MOST_FILES = 5_000
