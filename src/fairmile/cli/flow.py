@@ -211,7 +211,7 @@ def graph(out: Out, reference: str, format: str | None, target: Path | None) -> 
 
 @flow.command()
 @_FLOW
-@click.option("--to", required=True, metavar="FORMAT", help="Format: snakemake or wfformat.")
+@click.option("--to", required=True, metavar="FORMAT", help="Format: airflow, snakemake or wfformat.")
 @click.option("-o", "--out", "target", type=click.Path(path_type=Path), help="Write to this file.")
 @json_output(Export)
 def export(out: Out, reference: str, to: str, target: Path | None) -> None:
@@ -219,6 +219,7 @@ def export(out: Out, reference: str, to: str, target: Path | None) -> None:
 
     \b
     Examples:
+      fairmile flow export tide-flow.yaml --to airflow -o dags/tides.py
       fairmile flow export tide-flow.yaml --to snakemake -o Snakefile
       fairmile flow export tide-flow.yaml --to wfformat
     """

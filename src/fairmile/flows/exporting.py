@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from fairmile.flows.exchange import ExportedStep
 from fairmile.flows.graph import is_wild, matches, placed
 from fairmile.flows.plan import ASSET, PlannedStep, Planner
 from fairmile.flows.state import FlowState
+from fairmile.runs.parameters import PARAMS
+from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.targets import start_command
 
 
@@ -33,14 +36,22 @@ def exported_step(planned: PlannedStep, planner: Planner, state: FlowState) -> E
         outputs,
         planned.on,
         step.folder,
-        planner.variables(node),
+        {**_of_run(spec), **planner.variables(node)},
         step.retries,
         step.timeout,
         started,
         elapsed_s,
         step.resources.cpus_per_task or 1,
         sizes,
+        step.when or "done",
+        step.backoff,
     )
+
+
+def _of_run(spec: RunSpec) -> dict[str, str]:
+    """Return the variables by which a program reads its parameters and its seed."""
+    params = {PARAMS: json.dumps(spec.params)} if spec.params else {}
+    return params | ({"FAIRMILE_SEED": str(spec.seed)} if spec.seed is not None else {})
 
 
 def _input_paths(planned: PlannedStep, planner: Planner) -> list[str]:

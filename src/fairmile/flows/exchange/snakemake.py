@@ -6,10 +6,9 @@ that.
 
 from __future__ import annotations
 
-import re
 import shlex
 
-from fairmile.flows.exchange import ExportedFlow, ExportedStep
+from fairmile.flows.exchange import ExportedFlow, ExportedStep, command_text, refuse_conditions, task_names
 from fairmile.flows.graph import is_wild
 
 _MARKS = ".flow"
@@ -17,7 +16,8 @@ _MARKS = ".flow"
 
 def export(flow: ExportedFlow) -> str:
     """Return the Snakefile of a flow."""
-    names = _rule_names(flow)
+    refuse_conditions(flow, "a Snakefile", {"done"})
+    names = task_names(flow, reserved={"all"})
     marks = {step.name: f"{_MARKS}/{names[step.name]}" for step in flow.steps if _needs_mark(step)}
     files = {step.name: [each for each in step.outputs if not is_wild(each)] for step in flow.steps}
     results = {
@@ -36,20 +36,6 @@ def _needs_mark(step: ExportedStep) -> bool:
     return not step.outputs or any(map(is_wild, step.outputs))
 
 
-def _rule_names(flow: ExportedFlow) -> dict[str, str]:
-    """Return a name for each rule that Python can hold, and no two the same."""
-    names: dict[str, str] = {}
-    for step in flow.steps:
-        word = re.sub(r"\W+", "_", step.name, flags=re.ASCII).strip("_") or "step"
-        word = f"step_{word}" if word[0].isdigit() or word == "all" else word
-        name, number = word, 1
-        while name in names.values():
-            number += 1
-            name = f"{word}_{number}"
-        names[step.name] = name
-    return names
-
-
 def _rule(
     name: str,
     inputs: list[str],
@@ -64,6 +50,7 @@ def _rule(
     if step is not None:
         lines += [f"    retries: {step.retries}"] if step.retries else []
         lines += [f"    threads: {step.cores}"] if step.cores > 1 else []
+        lines += ["    resources:", f"        system={step.on!r},"] if step.on != "local" else []
         lines += ["    shell:", f"        {_literal(_command(step))}"]
     return "\n".join(lines) + "\n"
 
@@ -74,7 +61,5 @@ def _literal(text: str) -> str:
 
 
 def _command(step: ExportedStep) -> str:
-    words = shlex.join(step.argv)
-    if step.env:
-        words = f"env {' '.join(shlex.quote(f'{name}={value}') for name, value in step.env.items())} {words}"
-    return f"cd {shlex.quote(step.folder)} && {words}" if step.folder else words
+    variables = [f"export {shlex.quote(f'{name}={value}')}" for name, value in step.env.items()]
+    return " && ".join([*variables, command_text(step)])
