@@ -139,3 +139,27 @@ def test_a_sweep_stands_for_its_points(workspace: Workspace, tmp_path: Path) -> 
     status = workspace.status()
     assert status.active == ()
     assert [row.state for row in status.last] == ["done"] * 3
+
+
+def test_a_flow_tells_how_many_steps_have_ended(workspace: Workspace, tmp_path: Path) -> None:
+    gate, flow = tmp_path / "gate", tmp_path / "tides.yaml"
+    wait = f"sh -c 'while [ ! -e {gate} ]; do sleep 0.05; done'"
+    flow.write_text(f'name: tides\nsteps:\n  one: {{command: "true"}}\n  two: {{command: "{wait}", after: one}}\n')
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairmile", "flow", "run", str(flow)],
+        env=dict(workspace.environ),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while "1 of 2 steps ended, 1 running" not in [each.progress_text for each in active(workspace)]:
+            assert process.poll() is None
+            time.sleep(0.1)
+        (activity,) = active(workspace)  # its runs are not listed beside it
+        assert (activity.kind, activity.state, activity.progress) == ("flow", "running", 0.5)
+        assert activity.expected_from == "progress"
+    finally:
+        gate.touch()
+        process.wait()
+    assert active(workspace) == []

@@ -17,6 +17,7 @@ from fairmile.base.files import process_began
 from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
+from fairmile.flows.state import ActiveFlow
 from fairmile.runs.record.layout import OUTPUT
 from fairmile.runs.record.ledger import Ledger, RunRow, RunRows
 from fairmile.runs.record.run import RunState
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fairmile.jobs.job_status import JobStatus
     from fairmile.store.reservations import Held
 
-Kind = Literal["run", "sweep", "study", "job", "transfer"]
+Kind = Literal["run", "sweep", "study", "flow", "job", "transfer"]
 Basis = Literal["", "progress", "prediction", "time limit"]
 
 _LAST = 5
@@ -65,7 +66,7 @@ class WorkspaceStatusDict(TypedDict):
 
 @dataclass(frozen=True, repr=False)
 class Activity(Result):
-    """A run, sweep, study, job or transfer that has not ended: how far it is, and when it may end."""
+    """A run, sweep, study, flow, job or transfer that has not ended: how far it is, and when it may end."""
 
     kind: Kind
     id: str
@@ -121,9 +122,14 @@ class WorkspaceStatus(Result):
 
 
 def read_status(
-    ledger: Ledger, sweeps: Path, *, jobs: Iterable[JobStatus] = (), transfers: Iterable[Held] = ()
+    ledger: Ledger,
+    sweeps: Path,
+    *,
+    flows: Sequence[ActiveFlow] = (),
+    jobs: Iterable[JobStatus] = (),
+    transfers: Iterable[Held] = (),
 ) -> WorkspaceStatus:
-    """Return the status of the runs of a ledger, of the sweeps below a folder, and of live jobs and transfers."""
+    """Return the status of the runs of a ledger, the sweeps below a folder, and of live flows, jobs and transfers."""
     now = time.time()
     known = list_sweeps(sweeps)
     with ledger.at_once():
@@ -131,12 +137,14 @@ def read_status(
         unfinished = [each for each in known if _is_unfinished(each, counts[each.id])]
         groups = [each.id for each in unfinished]
         mean_s = ledger.mean_elapsed(groups)
+        groups += [each.id for each in flows]
         live = ledger.rows(states=[RunState.RUNNING, RunState.QUEUED], outside=groups)
         last = ledger.rows(limit=_LAST)
     return WorkspaceStatus(
         counts=counts[""],
         active=(
             *(_of_sweep(each, counts[each.id], mean_s.get(each.id), now) for each in unfinished),
+            *(_of_flow(each, now) for each in flows),
             *_of_runs(ledger, live, now),
             *(_of_job(each, now) for each in jobs),
             *(_of_transfer(each, now) for each in transfers),
@@ -202,6 +210,14 @@ def _of_sweep(sweep: Sweep, counts: Mapping[RunState, int], mean_s: float | None
         expected,
         "progress" if expected is not None else "",
     )
+
+
+def _of_flow(flow: ActiveFlow, now: float) -> Activity:
+    share = flow.ended / flow.steps if flow.steps else None
+    expected, basis = _expected_end(flow.started, share, now) if flow.is_held else (None, "")
+    text = f"{flow.ended:,} of {flow.steps:,} steps ended, {flow.running:,} running"
+    state = "running" if flow.is_held else "interrupted"
+    return Activity("flow", flow.id, state, "", flow.started, share, text, expected, basis)
 
 
 def _of_runs(ledger: Ledger, rows: Sequence[RunRow], now: float) -> Iterator[Activity]:

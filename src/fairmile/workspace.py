@@ -540,6 +540,7 @@ class Workspace:
 
         `on_problem` hears why a system could not be asked; its runs keep their last known state.
         """
+        from fairmile.flows.state import active_flows
         from fairmile.runs.record.layout import open_arrays
         from fairmile.status import live_jobs, read_status
 
@@ -551,7 +552,8 @@ class Workspace:
         for job in jobs:
             if job.trouble:
                 on_problem(f"{job.id}: {job.trouble}")
-        return read_status(ledger, self.home / "sweeps", jobs=jobs, transfers=self._transfers())
+        flows = list(active_flows(self.home / "flows"))
+        return read_status(ledger, self.home / "sweeps", flows=flows, jobs=jobs, transfers=self._transfers())
 
     def _transfers(self) -> Iterator[Held]:
         """Yield the transfers into the pools, without loading the store where there are none."""

@@ -23,7 +23,7 @@ _COLOURS = {"running": "green", "queued": "yellow"}
 def status(out: Out) -> None:
     """Show active work here and on every system, with progress and expected end, and recent runs.
 
-    Lists runs, sweeps, studies, jobs and transfers. The expected end comes from the
+    Lists runs, sweeps, studies, flows, jobs and transfers. The expected end comes from the
     progress so far, the prediction of a run, or the time limit of a job.
     """
     out.show(Workspace.open().status(on_problem=out.say), lambda status: _print_status(out, status))
@@ -51,7 +51,9 @@ def _end_text(each: Activity) -> str:
     if each.expected_end is None:
         return ""
     left_s = each.expected_end - time.time()
-    if left_s < 0:
+    if left_s < 0 and each.expected_from == "progress":
+        when = "now"
+    elif left_s < 0:
         when = f"{format_duration(-left_s)} ago"
     elif left_s < _SOON_S:
         when = f"in {format_duration(left_s)}"

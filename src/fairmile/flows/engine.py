@@ -107,6 +107,8 @@ class Engine:
         """Make tasks of all nodes that may have to run and are not waiting for values."""
         held: set[str] = set()  # nodes whose values, or those of one before them, are unknown
         tasks: list[Task] = []
+        idle = (Action.SKIP, Action.OMIT, Action.FAILED)
+        self._state.announce(sum(planned.action not in idle for planned in self._round.steps.values()))
         for name, planned in self._round.steps.items():
             if planned.node.unknown or held.intersection(planned.node.needs):
                 held.add(name)

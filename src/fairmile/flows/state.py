@@ -4,6 +4,7 @@
     steps.jsonl   one line for each thing that happened to a step, the newest last: `begun` with the id of its run
                   before that is handed to anybody, then how it ended with its key and the digests of what came out
     programs.json what the commands, the code and the environments were, by digest, so that a plan can say what changed
+    active.json   is there while the flow is carried out: since when, and how many steps it has to take
     cancel        is there while somebody wants the flow to stop
     lock          who carries the flow out, as a lease that is renewed
 
@@ -23,12 +24,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairmile.base.digest import sha256_hex
-from fairmile.base.errors import Conflict, Locked, SystemFailure
+from fairmile.base.errors import Conflict, DiskFailure, Locked, SystemFailure
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.words import slug
 
 FLOW = "flow.json"
-_STEPS, _PROGRAMS, _CANCEL, _LOCK = "steps.jsonl", "programs.json", "cancel", "lock"
+_STEPS, _PROGRAMS, _ACTIVE, _CANCEL, _LOCK = "steps.jsonl", "programs.json", "active.json", "cancel", "lock"
 _SLACK = 4  # lines for each step before the file is written anew
 _LEASE_S = 60.0
 
@@ -67,6 +68,7 @@ class FlowState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._stream: IO[bytes] | None = None
+        self._began, self._announced = 0.0, 0
         self._reload()
 
     @property
@@ -150,7 +152,18 @@ class FlowState:
                 hint=f"`fairmile flow watch {self.id}` follows it, `fairmile flow cancel {self.id}` ends it",
             ) from error
         finally:
+            if self._stream is not None:
+                (self.folder / _ACTIVE).unlink(missing_ok=True)
             self._stream = None
+
+    def announce(self, steps: int) -> None:
+        """Note that this many steps are to be taken, for those who ask how far the flow is."""
+        if self._announced != steps:
+            self._announced = steps
+            self._began = self._began or time.time()
+            document = {"started": self._began, "steps": steps}
+            with contextlib.suppress(DiskFailure):  # which stops no step
+                write_atomic(self.folder / _ACTIVE, json.dumps(document), sync=False)
 
     def _end_line(self) -> None:
         """End a line that a kill cut short, so that the next one stands alone."""
@@ -186,6 +199,30 @@ class FlowState:
                 return ""
         except Locked as error:
             return str(error).partition(" is locked by ")[2].partition(";")[0] or "another process"
+
+
+@dataclass(frozen=True)
+class ActiveFlow:
+    """A flow that is carried out, or was when its process was killed: of `steps`, so many have ended and run."""
+
+    id: str
+    started: float
+    steps: int
+    ended: int
+    running: int
+    is_held: bool
+
+
+def active_flows(root: Path) -> Iterator[ActiveFlow]:
+    """Yield the flows below a folder that have not come to their end."""
+    for file in sorted(root.glob(f"[!.]*/{_ACTIVE}")):
+        with contextlib.suppress(OSError, ValueError, KeyError, SystemFailure):  # it ends at this moment
+            document = json.loads(file.read_bytes())
+            state = FlowState(file.parent)
+            recent = [each for each in state.newest.values() if each.at >= document["started"]]
+            running = sum(each.state == "begun" for each in recent)
+            counts = (document["steps"], len(recent) - running, running)
+            yield ActiveFlow(state.id, document["started"], *counts, bool(state.holder))
 
 
 def folder_of(root: Path, name: str, folder: str, file: Path | None) -> Path:
