@@ -574,7 +574,7 @@ class Workspace:
             store=lambda: self.store,
             envs=lambda: self.envs,
             jobs=lambda: self.jobs,
-            predictors={"step": self._from_step},
+            predictors={"fairmile.benchmarks": self._from_step},
             supply=self.supply,
         )
         return Runs(self.home / "runs", services, environ=self.environ)

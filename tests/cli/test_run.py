@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from fairmile.benchmarks.expected import FromStep
 from fairmile.catalog.kinds import CONTEXT_IRI
-from fairmile.runs.prediction import Predicted
+from fairmile.runs.prediction import FromHistory, Predicted
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
 
@@ -155,14 +154,14 @@ class TestFit:
     def foreseen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         gib = float(1 << 30)
 
-        def told(self: FromStep, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
+        def told(self: FromHistory, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
             if (need := spec.params.get("gib")) is None:
                 return {}
             value = float(str(need)) * gib
             bounds = value, 0.9 * value, 1.3 * value
             return {"peak_memory_bytes": Predicted(*bounds, "its step", 39 * gib, "a100-40gb", "take 12")}
 
-        monkeypatch.setattr(FromStep, "predict", told)
+        monkeypatch.setattr(FromHistory, "predict", told)
 
     @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--repeat", "2"), ("--dry-run", "--json")])
     def test_what_does_not_fit_is_refused_before_anything_happens(

@@ -113,7 +113,7 @@ def run_stages(
         Task(step, partial(made, step), tuple(After(each) for each in wanted[:number]))
         for number, step in enumerate(wanted)
     ]
-    graph = Graph(tasks, runs.executors.place(echo), ended)
+    graph = Graph(tasks, runs.executors.echoing(echo).place, ended)
     graph.follow()
     return StageRuns(executed.values())
 

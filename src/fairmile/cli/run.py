@@ -19,13 +19,12 @@ from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import ANYWAY, WithCommand, changes_from, command_of, pairs, run_options
 from fairmile.runs.execute.isolation import isolating_runtime
 from fairmile.runs.plan import RunPlan, Step
-from fairmile.runs.prediction import Fit, amount_text, quantity_name, unfit
+from fairmile.runs.prediction import Fit, amount_text, quantity_name
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.rerun import Rerun
 from fairmile.runs.results import RunList
 from fairmile.runs.review import Review
 from fairmile.runs.runs import Runs
-from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 
 _INTERRUPTED = 130
@@ -84,13 +83,14 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
         resumed = RunList([runs.resume(options["resume"], echo=_echo(out))])
         return _show_runs(out, runs, _wait_for(out, runs, resumed, options["wait"]))
     command = command_of(context)
-    changes = changes_from(options, parse_params(options["params"])) | ({"argv": command} if what and command else {})
+    changes = changes_from(options) | ({"argv": command} if what and command else {})
     plan = runs.plan(_target(what, command), dataset or "", options={"set": options["command_set"]}, **changes)
     if options["dry_run"]:
         out.show(plan, lambda plan: _print_plan(out, plan))
         if out.as_json:  # the plan itself has the verdict
             return _REFUSED if plan.refusal is not None else 0
-        plan.refuse()
+        if plan.refusal is not None:
+            raise plan.refusal
         return 0
     for note in plan.notes:
         out.say(f"note: {note}")
@@ -207,7 +207,6 @@ def _say(out: Out, step: Step) -> None:
 
 
 def _print_plan(out: Out, plan: RunPlan) -> None:
-    fit, why = unfit(plan.prediction)
     if plan.review is not None:
         for what, line in plan.review.lines():
             out.line(f"{what:<9} {line}")
@@ -220,8 +219,8 @@ def _print_plan(out: Out, plan: RunPlan) -> None:
         if each.get("low") is not None:
             interval = f"{amount_text(name, each['low'])} to {amount_text(name, each['high'])}; "
         out.line(f"predict {quantity_name(name)}: {amount_text(name, each['value'])} ({interval}{each['source']})")
-    if why:
-        out.line(f"fit     {fit}: {why}" if fit is not Fit.MAY_NOT else f"fit     {fit}")
+    if plan.fit_reason:
+        out.line(f"fit     {plan.fit}" + ("" if plan.fit is Fit.MAY_NOT else f": {plan.fit_reason}"))
     if plan.unpredicted:
         out.line(f"predict unknown: {plan.unpredicted}")
     for note in plan.notes:

@@ -18,6 +18,7 @@ from fairmile.resolve import Word
 from fairmile.runs.arguments import is_program, start_program
 from fairmile.runs.parameters import mentions
 from fairmile.runs.record.spec import Input
+from fairmile.runs.targets import parse_params
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -140,11 +141,11 @@ def run_options(command: F) -> F:
     return command
 
 
-def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the fields of a run that the options state."""
+def changes_from(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run that the options state; those of commands that have no -p, without parameters."""
     job = spec_from({**options, "argv": ("true",), "name": options.get("name") or ""})
     fields: dict[str, Any] = {
-        "params": params,
+        "params": parse_params(options.get("params", ())),
         "reads_params": options["reads_params"],
         "seed": options["seed"],
         "env": dict(job.env),

@@ -10,7 +10,8 @@ from typing import Any
 from fairmile.base.errors import UsageError
 from fairmile.base.results import Result
 from fairmile.runs.execute.materials import Material
-from fairmile.runs.prediction import Fit, unfit
+from fairmile.runs.needs import Need
+from fairmile.runs.prediction import Fit
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.results import RunPlanDict, StepDict
@@ -48,21 +49,18 @@ class RunPlan(Result):
     changes: Mapping[str, Any] = field(default_factory=dict)
     unpredicted: str = ""  # why there is no prediction
     projected_s: float | None = None  # the wall time, where it was chosen from earlier runs
-    unmet: UsageError | None = None  # names what the target declares to need and the machine lacks
-
-    @property
-    def fit(self) -> Fit:
-        """Whether the run is expected to have room on its device; FITS also where nothing tells."""
-        return unfit(self.prediction)[0]
+    fit: Fit = Fit.FITS  # whether the run is expected to have room on its device; FITS also where nothing tells
+    fit_reason: str = ""  # what tells that; empty where nothing does
+    needs: tuple[Need, ...] | None = None  # what the target declares, beside what there is; None: not compared yet
+    refusal: UsageError | None = None  # why it would wait in a queue only to fail; None for one that may run
 
     def to_dict(self) -> RunPlanDict:
-        fit, why = unfit(self.prediction)
         plan: RunPlanDict = {
             "spec": self.spec.model_dump(mode="json", exclude_defaults=True),
             "steps": [step.to_dict() for step in self.steps],
             "notes": list(self.notes),
             "prediction": dict(self.prediction),
-            "fit": str(fit) if why else None,
+            "fit": str(self.fit) if self.fit_reason else None,
             "script": self.script,
         }
         if self.review is not None:
@@ -72,20 +70,3 @@ class RunPlan(Result):
     def summary(self) -> str:
         where = f" on {self.spec.system}" if self.spec.system else ""
         return f"{self.spec.name}{where}: {' '.join(self.spec.argv)}"
-
-    @property
-    def refusal(self) -> UsageError | None:
-        """Why the run would be refused: it would wait in a queue only to fail. None for one that may run."""
-        if self.spec.anyway or self.unmet is not None:
-            return None if self.spec.anyway else self.unmet
-        fit, why = unfit(self.prediction)
-        if fit is not Fit.DOES_NOT:
-            return None
-        remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
-        advice = remedies[0] if remedies else "reduce the batch, or use a device with more memory"
-        return UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it regardless")
-
-    def refuse(self) -> None:
-        """Raise UsageError where the run does not fit, or lacks what it needs."""
-        if (refusal := self.refusal) is not None:
-            raise refusal

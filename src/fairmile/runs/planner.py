@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.errors import Conflict, FairmileError, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.errors import Conflict, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.placeholders import fill_words
-from fairmile.resolve import Nouns, refuse_unused_options, resolve
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.execute import carrier
 from fairmile.runs.execute.host import WorkspaceRuns
@@ -24,7 +23,7 @@ from fairmile.runs.interchange import known_run
 from fairmile.runs.needs import Need, check_needs, offer_for, unmet
 from fairmile.runs.parameters import check_placeholders, check_used, unused_params
 from fairmile.runs.plan import RunPlan, Step
-from fairmile.runs.prediction import PREDICTORS, Fit, predict, unfit
+from fairmile.runs.prediction import Fit, Forecast, forecast
 from fairmile.runs.projection import with_time
 from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.ledger import Ledger
@@ -34,15 +33,7 @@ from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.rerun import check_repeatable, rerun_spec
 from fairmile.runs.review import is_foreign, restrict, review
 from fairmile.runs.services import Services
-from fairmile.runs.targets import (
-    Runnable,
-    checked_spec,
-    command_target,
-    lasting,
-    local_command,
-    runnable_of,
-    value_texts,
-)
+from fairmile.runs.targets import Runnable, checked_spec, local_command, resolve_run, value_texts
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus
@@ -91,15 +82,16 @@ class Planner(Ledger):
         as `set`, which of several sets of commands. A parameter that nothing uses is an error; those in `used` serve
         whoever asks, who may tell the `place` of the others.
         """
-        runnable = self._resolve(what, dataset, options or {}, changes)
+        runnable = resolve_run(what, self._services.catalog, dataset, options or {}, changes)
         self._check_command(runnable, used, place)
-        spec = lasting(runnable.spec)
-        history = self._host.history(spec.name)
+        spec = runnable.spec
+        timing: tuple[str, ...] = ()
+        history = self.history(spec.name)
         asked_s = spec.resources.time_s
-        spec, timing = with_time(spec, history, self._services.jobs)
-        time_s = spec.resources.time_s
-        prediction, unpredicted = self._predict(spec, history)
-        needs, refusal = self._compare_needs(spec)
+        if spec.system:
+            spec, timing = with_time(spec, history, self._services.jobs)
+        expected = forecast(spec, history, self._services.predictors)
+        needs, unmet_needs = self._compare_needs(spec)
         parts = [
             _Part(tuple(self._fetching(runnable)), runnable.notes),
             self._building(spec),
@@ -107,20 +99,23 @@ class Planner(Ledger):
             _Part(notes=timing),
             self._submitting(spec),
             _running(spec),
-            _fitting(prediction),
+            _fitting(expected),
         ]
         return RunPlan(
             spec,
             tuple(step for part in parts for step in part.steps),
             tuple(note for part in parts for note in part.notes),
-            prediction,
+            expected.numbers,
             "".join(part.script for part in parts),
             runnable.sources,
             runnable.materials,
             runnable.is_complete,
-            unpredicted=unpredicted,
-            projected_s=time_s if time_s != asked_s else None,
-            unmet=refusal,
+            unpredicted=expected.unpredicted,
+            projected_s=spec.resources.time_s if spec.resources.time_s != asked_s else None,
+            fit=expected.fit,
+            fit_reason=expected.fit_reason,
+            needs=tuple(needs),
+            refusal=None if spec.anyway else unmet_needs or _too_large(spec.name, expected),
         )
 
     def resolve_spec(
@@ -132,7 +127,7 @@ class Planner(Ledger):
         **changes: Any,
     ) -> RunSpec:
         """Return the specification that a name, a file or a command means; nothing but the catalog is asked."""
-        runnable = self._resolve(what, "", {}, changes)
+        runnable = resolve_run(what, self._services.catalog, "", {}, changes)
         self._check_command(runnable, used, place)
         return runnable.spec
 
@@ -155,22 +150,6 @@ class Planner(Ledger):
         checked = check_needs(spec.needs, offer)
         return checked, unmet(spec.asset or spec.name, checked, offer)
 
-    def _resolve(
-        self,
-        what: str | Sequence[str] | RunSpec,
-        dataset: str,
-        options: Mapping[str, Any],
-        changes: Mapping[str, Any],
-    ) -> Runnable:
-        if isinstance(what, RunSpec):
-            spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
-            return Runnable(spec)
-        if not isinstance(what, str):
-            refuse_unused_options(options, "command", " ".join(what))
-            return command_target(what, changes)
-        target = resolve(what, Nouns(catalog=self._services.catalog), for_="run", options=options)
-        return runnable_of(target, self._services.catalog, dataset, changes)
-
     def _check_command(self, runnable: Runnable, used: Collection[str], place: Callable[[str], str]) -> None:
         """Raise UsageError where a placeholder has no value, or a value no use."""
         if runnable.is_complete:
@@ -180,18 +159,6 @@ class Planner(Ledger):
         names = [name for name in spec.params if name not in used and name not in runnable.declared]
         unused = unused_params(spec, names, self._environ, sources=bool(runnable.sources))
         check_used(unused, spec, (place(unused[0]) if unused else "") or runnable.where)
-
-    def _predict(self, spec: RunSpec, history: Sequence[Run]) -> tuple[Mapping[str, Any], str]:
-        """Return the numbers that are expected, or why there are none."""
-        try:
-            prediction = predict(PREDICTORS, spec, history, self._services.predictors)
-        except FairmileError as error:  # a plug-in that breaks stops no run
-            return {}, str(error)
-        if prediction:
-            return prediction, ""
-        if history:
-            return {}, "no earlier run with the same command, resources and machine"
-        return {}, "no successful earlier run"
 
     def _fetching(self, runnable: Runnable) -> Iterator[Step]:
         names = [*runnable.sources, *(each.asset for each in runnable.spec.inputs.values() if each.asset)]
@@ -297,9 +264,17 @@ def _running(spec: RunSpec) -> _Part:
     return _Part((Step("run", f"{command} {where}"),))
 
 
-def _fitting(prediction: Mapping[str, Any]) -> _Part:
-    fit, why = unfit(prediction)
-    return _Part(notes=(f"it may not fit: {why}",)) if fit is Fit.MAY_NOT else _Part()
+def _fitting(expected: Forecast) -> _Part:
+    return _Part(notes=(f"it may not fit: {expected.fit_reason}",)) if expected.fit is Fit.MAY_NOT else _Part()
+
+
+def _too_large(name: str, expected: Forecast) -> UsageError | None:
+    """Return the error for a run that is expected to have no room on its device; None where it may have."""
+    if expected.fit is not Fit.DOES_NOT:
+        return None
+    remedies = [each["remedy"] for each in expected.numbers.values() if each.get("remedy")]
+    advice = remedies[0] if remedies else "reduce the batch, or use a device with more memory"
+    return UsageError(f"{name} does not fit: {expected.fit_reason}", hint=f"{advice}; --anyway runs it regardless")
 
 
 def _plan_crate(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:

@@ -97,6 +97,32 @@ PREDICTORS: Registry[type[Predictor]] = Registry(
 )
 
 
+@dataclass(frozen=True)
+class Forecast:
+    """What is expected of a run, as run.json keeps it, and whether its device has room for it."""
+
+    numbers: Mapping[str, dict[str, Any]]
+    unpredicted: str = ""  # why there are no numbers
+    fit: Fit = Fit.FITS
+    fit_reason: str = ""
+
+
+def forecast(spec: RunSpec, history: Sequence[Run], own: Mapping[str, Callable[[], Predictor]]) -> Forecast:
+    """Return what is expected of a run; a predictor that breaks stops none.
+
+    `own` are predictors beside those of plug-ins, each by the package of the programs that it knows.
+    """
+    asked = {name: make for name, make in own.items() if any(word.startswith(name) for word in spec.argv)}
+    try:
+        numbers = predict(PREDICTORS, spec, history, asked)
+    except FairmileError as error:
+        return Forecast({}, str(error))
+    if not numbers:
+        why = "no earlier run with the same command, resources and machine" if history else "no successful earlier run"
+        return Forecast({}, why)
+    return Forecast(numbers, "", *unfit(numbers))
+
+
 def predict(
     predictors: Registry[type[Predictor]],
     spec: RunSpec,

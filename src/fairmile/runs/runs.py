@@ -9,6 +9,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -36,7 +37,7 @@ from fairmile.runs.planner import Planner
 from fairmile.runs.projection import project, walltime
 from fairmile.runs.record.layout import OUTPUT, open_arrays
 from fairmile.runs.record.ledger import Changes, RunRows, recorded_spec
-from fairmile.runs.record.record import Captured, RunRecord, RunResult
+from fairmile.runs.record.record import Captured, RecordedSpec, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value
@@ -81,7 +82,8 @@ class Recording:
 
 _INTERNAL = (  # for other parts of Fairmile
     "adopt alike arrays at_once bring_output capture check_needs collect counts create executors find freeze "
-    "is_orphaned mean_elapsed prepare prepare_captured resolve_spec resumable rows state_of with_jobs write"
+    "history is_orphaned mean_elapsed prepare prepare_captured remember resolve_spec resumable rows state_of with_jobs "
+    "write"
 )
 
 
@@ -118,8 +120,9 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         """
         if count < 1:
             raise UsageError(f"cannot repeat a run {count} times")
-        plan.refuse()
-        folder = self.create(plan.spec, RunRecord())
+        if plan.refusal is not None:
+            raise plan.refusal
+        folder = self.create(RunRecord(spec=RecordedSpec(name=plan.spec.name)))
         folder.rmdir()
         group, seed = plan.spec.group or folder.name, plan.spec.seed
         tasks: list[Task] = []
@@ -128,12 +131,11 @@ class Runs(Planner, Noun, internal=_INTERNAL):
             member = replace(plan, spec=plan.spec.model_copy(update=changes))
             # On a system all of them wait in its queue at the same time.
             after = () if plan.spec.system or not number else (After(str(number - 1), "ended"),)
-            tasks.append(self._task(str(number), member, after))
-        return RunList(self._carried_out(tasks, echo))
+            tasks.append(Task(str(number), partial(self._prepare_member, member), after))
+        return RunList(self._execute(tasks, echo))
 
-    def _task(self, name: str, plan: RunPlan, after: tuple[After, ...]) -> Task:
-        """Return the task of a plan, which is prepared when it can begin."""
-        return Task(name, lambda _: self.prepare(plan), after)
+    def _prepare_member(self, plan: RunPlan, _: Mapping[str, Run]) -> PreparedRun | Run:
+        return self.prepare(plan)
 
     def execute(
         self,
@@ -147,12 +149,12 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         """Execute a plan as `run` does; a record from somebody else needs `trust`, after reading its review."""
         if plan.review is not None and not trust:
             raise refuse_unseen(plan.review)
-        task = Task(plan.spec.name, lambda _: self.prepare(plan, again=again, on_step=on_step))
-        return self._carried_out([task], echo)[0]
+        work = self.prepare(plan, again=again, on_step=on_step)
+        return work if isinstance(work, Run) else self._execute([Task.of(work)], echo)[0]
 
-    def _carried_out(self, tasks: Sequence[Task], echo: BinaryIO | None) -> list[Run]:
+    def _execute(self, tasks: Sequence[Task], echo: BinaryIO | None) -> list[Run]:
         """Execute tasks and return the runs that began; what a system executes has not ended then."""
-        graph = Graph(tasks, self.executors.place(echo))
+        graph = Graph(tasks, Executors(self._host, echo=echo).place)
         graph.submit()
         if any(work.system for work in graph.works.values()):
             return [self.get(handle.run) for handle in graph.handles.values()]
@@ -161,46 +163,52 @@ class Runs(Planner, Noun, internal=_INTERNAL):
 
     def capture(self, plan: RunPlan) -> Captured:
         """Fetch what a run needs and return what goes in, for runs that share it; see `prepare_captured`."""
-        plan.refuse()
         spec = self._spec_of(plan)
-        checked = self.check_needs(spec)
+        return self._capture(plan, spec, local_command(spec), None)
+
+    def _capture(self, plan: RunPlan, spec: RunSpec, argv: Sequence[str], stated: RecordedSpec | None) -> Captured:
+        needs = plan.needs if plan.needs is not None else self.check_needs(spec)
         captured = self._preparation.fetch_inputs(
-            spec, sources=plan.sources, materials=plan.materials, original=plan.original, covers=False
+            spec, argv, stated, sources=plan.sources, materials=plan.materials, original=plan.original
         )
-        captured.needs = needs_record(checked, captured)
+        if needs:
+            captured.needs = needs_record(needs, captured)
         return captured
 
     def prepare_captured(self, plan: RunPlan, captured: Captured, folder: Path | None = None) -> PreparedRun:
         """Make the folder of a run of which is known what goes in, or take one in which nothing was begun."""
-        record = _new_record(plan, plan.spec, captured)
+        record = _new_record(plan, recorded_spec(plan.spec), captured)
         if folder is None:
-            folder = self.create(plan.spec, record)
+            folder = self.create(record)
         else:
-            self.adopt(folder, plan.spec, record)
+            self.adopt(folder, record)
         return PreparedRun(folder, record, plan.spec)
 
     def prepare(
         self, plan: RunPlan, *, again: bool = True, on_step: Callable[[Step], None] = lambda _: None
     ) -> PreparedRun | Run:
         """Fetch and capture the inputs of a run and create its folder, or return an earlier run with the same."""
-        plan.refuse()
         spec = self._spec_of(plan)
-        checked = self.check_needs(spec)
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
-        captured = self._preparation.fetch_inputs(
-            spec, sources=plan.sources, materials=plan.materials, original=plan.original
-        )
-        captured.needs = needs_record(checked, captured)
-        record = _new_record(plan, spec, captured)
-        if not again and (known := self._known(record.identity, spec, captured, on_step)) is not None:
-            return known
-        folder = self.create(spec, record)
+        argv, stated = local_command(spec), recorded_spec(spec)
+        captured = self._capture(plan, spec, argv, stated)
+        record = _new_record(plan, stated, captured)
+        if not again:
+            asked = Candidate(spec, captured, argv, self._environ, self.root)
+            reusable = find_reusable(asked, self.alike(record.identity), self._services.store)
+            for verb, text in reusable.messages:
+                on_step(Step(verb, text))
+            if reusable.run is not None:
+                return reusable.run
+        folder = self.create(record)
         return PreparedRun(folder, record, spec, from_snapshot=plan.original is not None)
 
     def _spec_of(self, plan: RunPlan) -> RunSpec:
-        """Return what is executed of a plan; a system that this machine is not raises."""
+        """Return what is executed of a plan, or raise why it cannot be: no room, or a system that is not here."""
+        if plan.refusal is not None:
+            raise plan.refusal
         spec = plan.spec
         if spec.system:
             self._services.jobs().machines[spec.system].refuse_elsewhere()
@@ -208,15 +216,6 @@ class Runs(Planner, Noun, internal=_INTERNAL):
             file = isolated_environment(plan.container, spec.inputs, self.root)
             spec = spec.model_copy(update={"environment": file})
         return spec
-
-    def _known(self, identity: str, spec: RunSpec, captured: Captured, on_step: Callable[[Step], None]) -> Run | None:
-        """Return an earlier run whose result stands for a new one, its files back in place."""
-        argv = local_command(spec)
-        asked = Candidate(spec, captured, argv, self._environ, self.root)
-        reusable = find_reusable(asked, self.alike(identity), self._services.store)
-        for verb, text in reusable.messages:
-            on_step(Step(verb, text))
-        return reusable.run
 
     def remove(self, references: Iterable[str], *, dry_run: bool = False) -> Changes[str]:
         """Remove ended runs and their stored outputs, and return their ids."""
@@ -231,8 +230,8 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     ) -> Iterator[Recording]:
         """Record a block of code as a run: what it logs, how long it takes and how it ends."""
         spec = RunSpec(name=name, argv=(name,), params=params or {}, metrics=metrics or {}, watch_s=0)
-        record = RunRecord(captured=Captured(agent=capture.agent()), inside=True)
-        folder = self.create(spec, record)
+        record = RunRecord(spec=recorded_spec(spec), captured=Captured(agent=capture.agent()), inside=True)
+        folder = self.create(record)
         begin(folder, record, self._environ)
         recording = Recording(folder, record.id)
         begins = time.monotonic()
@@ -335,7 +334,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         run = self.collect(reference)
         if run.job is None or run.result is not None:
             return run
-        self.executors.on(run.job.system, echo=echo).wait(Handle(run.id), timeout_s=timeout_s)
+        Executors(self._host, echo=echo).on(run.job.system).wait(Handle(run.id), timeout_s=timeout_s)
         return self.collect(reference)
 
     def output(self, reference: str) -> RunOutput:
@@ -376,7 +375,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         if is_claimed(run.folder):
             raise Conflict(f"run {run.id} is being resumed by another process")
         work = PreparedRun(run.folder, run.record, run.spec)
-        return self._carried_out([Task.of(work)], echo)[0]
+        return self._execute([Task.of(work)], echo)[0]
 
     def rerun(
         self,
@@ -476,14 +475,15 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return diagnosis if is_started else replace(diagnosis, advice=run.hint)
 
 
-def _new_record(plan: RunPlan, spec: RunSpec, captured: Captured) -> RunRecord:
+def _new_record(plan: RunPlan, spec: RecordedSpec, captured: Captured) -> RunRecord:
     """Return the record of a run before it has a folder."""
     identity = ""  # what others state of their code and commands must never answer for a run of one's own
     if plan.review is None and plan.original is None:
-        identity = capture.identity(recorded_spec(spec), captured)
+        identity = capture.identity(spec, captured)
     elif plan.review is None and plan.original is not None:
         identity = rerun_identity(plan.original, captured)
     return RunRecord(
+        spec=spec,
         identity=identity,
         captured=captured,
         prediction=dict(plan.prediction),

@@ -26,5 +26,5 @@ class Services:
     store: Callable[[], Store]
     envs: Callable[[], Envs]
     jobs: Callable[[], Jobs]
-    predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by name, beside those of plug-ins
+    predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by the package of their programs
     supply: Supply = field(default_factory=Supply)  # where the energy of runs comes from

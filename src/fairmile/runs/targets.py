@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +20,7 @@ from fairmile.base.placeholders import drop_escapes, fill_words
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located
 from fairmile.catalog.card import ENVIRONMENT_LINKS, Card, as_list
-from fairmile.resolve import Nouns, Resolver, Target, Word
+from fairmile.resolve import Nouns, Resolver, Target, Word, refuse_unused_options, resolve
 from fairmile.runs.arguments import argument_params, is_program, start_program, with_options
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import declared_needs
@@ -96,6 +96,29 @@ class _RunId(Resolver):
 RUN_FILE = _RunFile()
 PROGRAM = _Program()
 RUN_ID = _RunId()
+
+
+def resolve_run(
+    what: str | Sequence[str] | RunSpec,
+    catalog: Callable[[], Catalog],
+    dataset: str,
+    options: Mapping[str, Any],
+    changes: Mapping[str, Any],
+) -> Runnable:
+    """Return what running a name, a file, a command or a specification means, the same from every folder.
+
+    `options` are those that the resolver of a kind of target knows; `changes` are fields of the specification.
+    """
+    if isinstance(what, RunSpec):
+        spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
+        runnable = Runnable(spec)
+    elif isinstance(what, str):
+        target = resolve(what, Nouns(catalog=catalog), for_="run", options=options)
+        runnable = runnable_of(target, catalog, dataset, changes)
+    else:
+        refuse_unused_options(options, "command", " ".join(what))
+        runnable = command_target(what, changes)
+    return replace(runnable, spec=_lasting(runnable.spec))
 
 
 def runnable_of(target: Target, catalog: Callable[[], Catalog], dataset: str, changes: Mapping[str, Any]) -> Runnable:
@@ -194,7 +217,7 @@ def card_target(
     return Runnable(checked_spec(_merged(fields, changes)), sources, where=f"the command of {name}", declared=declared)
 
 
-def lasting(spec: RunSpec) -> RunSpec:
+def _lasting(spec: RunSpec) -> RunSpec:
     """Return a specification that means the same from every folder; an address with a secret in it is refused."""
     for name, each in spec.inputs.items():
         if shown_address(each.asset) != each.asset:

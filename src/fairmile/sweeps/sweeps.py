@@ -31,7 +31,7 @@ from fairmile.runs.execute.executor import Graph, Handle, Member, Task, TaskStat
 from fairmile.runs.execute.scheduler import Packing
 from fairmile.runs.execute.worker import Batch
 from fairmile.runs.plan import RunPlan
-from fairmile.runs.prediction import Fit, unfit
+from fairmile.runs.prediction import Fit
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
@@ -352,9 +352,8 @@ class Sweeps(Noun, internal=_INTERNAL):
                 hint=f"run it once for each value: `fairmile run {what} -p NAME=VALUE`",
             )
         members.check(plan.spec)
-        fit, why = unfit(plan.prediction)
-        if fit is Fit.DOES_NOT:  # other points may
-            plan = replace(plan, notes=(*plan.notes, f"point {point.id} does not fit: {why}"))
+        if plan.fit is Fit.DOES_NOT:  # other points may
+            plan = replace(plan, notes=(*plan.notes, f"point {point.id} does not fit: {plan.fit_reason}"))
         return plan
 
     # Make and find

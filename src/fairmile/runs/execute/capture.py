@@ -654,8 +654,9 @@ def identity(spec: RecordedSpec, captured: Captured) -> str:
 def _replacements(spec: RecordedSpec, captured: Captured) -> list[tuple[str, str]]:
     """Return the paths that a command may hold, the longest first, each with what stands for it."""
     replacements: dict[str, str] = {}
-    if captured.code.root:
-        replacements[captured.code.root] = "{root}"
+    git = captured.code.git
+    if git is not None and git.root:
+        replacements[git.root] = "{root}"
     if spec.folder:
         replacements[os.path.abspath(spec.folder)] = "{folder}"
     replacements |= {file.path: f"{{{file.sha256}}}" for file in captured.code.files if file.path}

@@ -25,14 +25,25 @@ else:
 
 
 class Executors:
-    """Makes executors over the runs of a workspace."""
+    """Makes executors over the runs of a workspace; what runs of their own print goes to `echo`."""
 
-    def __init__(self, host: WorkspaceRuns) -> None:
-        self._host = host
+    def __init__(self, host: WorkspaceRuns, *, echo: BinaryIO | None = None) -> None:
+        self._host, self._echo = host, echo
+        self._places: dict[str, Executor] = {}
 
-    def in_place(self, *, echo: BinaryIO | None = None, batch: Callable[[Path], Batch] = Batch.read) -> InPlace:
-        """Return the executor that is this process; what programs print goes to `echo`."""
-        return InPlace(self._host, echo=echo, batch=batch)
+    def echoing(self, echo: BinaryIO | None) -> Executors:
+        """Return executors of the same runs that print to `echo`."""
+        return Executors(self._host, echo=echo)
+
+    def place(self, work: Work) -> Executor:
+        """Return the executor that takes a run: that of its system, or this process; it is the same for all of them."""
+        if work.system not in self._places:
+            self._places[work.system] = self.on(work.system) if work.system else self.in_place()
+        return self._places[work.system]
+
+    def in_place(self, *, batch: Callable[[Path], Batch] = Batch.read) -> InPlace:
+        """Return the executor that is this process."""
+        return InPlace(self._host, echo=self._echo, batch=batch)
 
     def pool(self, at_once: int) -> LocalPool:
         """Return a pool of so many processes on this machine, which lasts as long as its block."""
@@ -42,30 +53,18 @@ class Executors:
         """Return where each member of a batch stands, on whichever system."""
         return member_statuses(batch, self._host, self._arrays)
 
-    def on(self, system: str, packing: Packing | None = None, *, echo: BinaryIO | None = None) -> Scheduler:
+    def on(self, system: str, packing: Packing | None = None) -> Scheduler:
         """Return the executor of a system: jobs of its scheduler, over ssh where it is reached so.
 
-        `packing` says how members of a batch are put into its job arrays; what runs of their own print goes to `echo`
-        while they are polled.
+        `packing` says how members of a batch are put into its job arrays.
         """
         carrier = SentRuns(self._host) if self._host.jobs().machines[system].reach.host else SharedRuns(self._host)
-        return Scheduler(system, self._host, self._arrays(), packing or Packing(), carrier, echo=echo)
+        return Scheduler(system, self._host, self._arrays(), packing or Packing(), carrier, echo=self._echo)
 
     def pilot(self, system: str, blocks: int, *, workers: int | None = None, address: str = "") -> Pilot:
         """Return pilot jobs on a system, or on this machine where it is `laptop`, which last as long as its block."""
         machine = self._host.jobs().machines[system]
         return Pilot(machine, self._host, blocks=blocks, workers=workers, address=address)
-
-    def place(self, echo: BinaryIO | None = None) -> Callable[[Work], Executor]:
-        """Return what says which executor takes a run: that of its system, or this process."""
-        executors: dict[str, Executor] = {"": self.in_place(echo=echo)}
-
-        def executor_of(work: Work) -> Executor:
-            if work.system not in executors:
-                executors[work.system] = self.on(work.system, echo=echo)
-            return executors[work.system]
-
-        return executor_of
 
     def _arrays(self) -> Arrays:
         return Arrays(self._host.ledger.root, self._host.jobs(), self._host.envs)

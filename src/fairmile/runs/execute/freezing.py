@@ -18,6 +18,7 @@ from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.ledger import recorded_spec
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.targets import local_command
 
 
 def freeze(
@@ -38,11 +39,12 @@ def freeze(
     if is_remote and spec.environment:  # which is refused
         host.jobs().in_environment(JobSpec(argv=(MEMBER,)), host.envs(), spec.environment, on=spec.system)
     checked = check_needs(spec)
+    stated = recorded_spec(spec)
     captured = host.preparation.fetch_inputs(
-        spec, sources=plan.sources, materials=plan.materials, original=plan.original
+        spec, local_command(spec), stated, sources=plan.sources, materials=plan.materials, original=plan.original
     )
     captured.needs = needs_record(checked, captured)
-    shared = RunRecord(spec=recorded_spec(spec), captured=captured, prediction=dict(plan.prediction))
+    shared = RunRecord(spec=stated, captured=captured, prediction=dict(plan.prediction))
     moves = bool(spec.folder) and (is_remote or not in_place)
     if moves:
         spec = host.preparation.travelling(folder, shared, spec)

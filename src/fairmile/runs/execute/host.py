@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fairmile.base.errors import FairmileError, UsageError
+from fairmile.base.errors import UsageError
 from fairmile.runs.execute import carrier
 from fairmile.runs.execute.executor import Launch, PreparedRun
 from fairmile.runs.execute.preparation import Preparation
@@ -24,8 +22,6 @@ from fairmile.runs.targets import start_command
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus
 
-_HISTORY = 20
-
 
 class WorkspaceRuns:
     """What executors ask of the runs in a ledger."""
@@ -36,7 +32,6 @@ class WorkspaceRuns:
         self.ledger, self.preparation = ledger, preparation
         self.jobs, self.envs = services.jobs, services.envs
         self._store, self._environ = services.store, environ
-        self._recent: dict[str, deque[Run]] = {}
 
     def launch(self, work: PreparedRun) -> Launch:
         """Materialize what a run works on, and return how its program is started; one that has begun before goes on."""
@@ -62,23 +57,12 @@ class WorkspaceRuns:
         name = work.record.captured.environment.digest if work.spec.environment else ""
         return env | dict(self.envs().shell(name).env) if name else env
 
-    def history(self, name: str) -> list[Run]:
-        """Return earlier runs of a name that succeeded; they are looked for once in the life of a process."""
-        if name not in self._recent:
-            recent: deque[Run] = deque(maxlen=_HISTORY)
-            for row in self.ledger.rows(name=name, states=[RunState.DONE], limit=_HISTORY):
-                with contextlib.suppress(FairmileError):
-                    recent.append(self.ledger.get(row.id))
-            self._recent[name] = recent
-        return list(self._recent[name])
-
     def conclude(self, run: Run) -> None:
         """Keep the outputs of a run that succeeded, and let it tell what the next one of its name will take."""
         if run.state is not RunState.DONE:
             return
         keep_outputs(self._store, run)
-        if run.name in self._recent:
-            self._recent[run.name].appendleft(run)
+        self.ledger.remember(run)
 
     def collect(self, reference: str, arrays: dict[str, JobStatus | None] | None = None) -> Run:
         """Return a run; one that a job carries, or whose recorder is gone, is brought up to date.

@@ -53,7 +53,7 @@ class InPlace:
         handle = next((each for each in self._waiting if each in handles), None)
         if handle is not None:
             work = self._waiting.pop(handle)
-            status = self._execute(work)
+            status = self._execute(handle, work)
             if status is not None:
                 if status.state is RunState.CANCELLED:
                     self.cancel(list(self._waiting))
@@ -77,9 +77,8 @@ class InPlace:
         run = self._runs.get(handle)
         return run if run is not None else self._host.collect(handle.run)
 
-    def _execute(self, work: Work) -> TaskStatus | None:
+    def _execute(self, handle: Handle, work: Work) -> TaskStatus | None:
         """Execute a run to its end; None where another process does so at this moment."""
-        handle = Handle.of(work)
         record, folder = self._recorded(work)
         if record is None:
             self._elsewhere[handle] = work

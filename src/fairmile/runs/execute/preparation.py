@@ -31,6 +31,7 @@ from fairmile.runs.record.record import (
     CodeSource,
     Coverage,
     ReadFile,
+    RecordedSpec,
     RunRecord,
 )
 from fairmile.runs.record.run import Run
@@ -61,16 +62,18 @@ class Preparation:
     def fetch_inputs(
         self,
         spec: RunSpec,
+        argv: Sequence[str],
+        stated: RecordedSpec | None,
         *,
         sources: Sequence[str],
         materials: Sequence[Material],
         original: Run | None,
-        covers: bool = True,
     ) -> Captured:
         """Fetch what a run needs and return what goes in, with digests.
 
-        `sources` are the assets whose files it works on, `materials` go to places of its folder, `original` is the run
-        that it does again. With `covers` it is looked whether the digests cover all that the program could read.
+        `argv` is its command as this machine starts it; `sources` are the assets whose files it works on, `materials`
+        go to places of its folder, `original` is the run that it does again. Where it is `stated` what its record will
+        say of it, it is looked whether the digests cover all that the program could read.
         """
         inputs: dict[str, CapturedInput] = {}
         for name, each in spec.inputs.items():
@@ -98,7 +101,6 @@ class Preparation:
         if spec.environment:
             environment = self._build_environment(spec, original)
             lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
-        argv = local_command(spec)
         work = Path(spec.folder) if spec.folder else None
         if original is not None and is_foreign(original, self._root):
             code = self._compared_code(original)
@@ -114,12 +116,12 @@ class Preparation:
         environment_seen.name, environment_seen.digest = spec.environment, digest
         environment_seen.definition = dict(definition)
         captured = Captured(code=code, inputs=inputs, environment=environment_seen, agent=capture.agent())
-        if not covers:
+        if stated is None:
             return captured
         reads = self._reads_again(original, captured) if original is not None else None
         program = program_files(argv, work, spec.code, self._environ) if work is not None else ()
         captured.coverage = Coverage(
-            uncovered=find_uncovered(recorded_spec(spec), captured, argv, self._root, work, program),
+            uncovered=find_uncovered(stated, captured, argv, self._root, work, program),
             variables_sha256=variables_digest({**self._environ, **spec.env}),
             reads=reads,
         )

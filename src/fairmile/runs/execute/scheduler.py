@@ -310,7 +310,7 @@ class Scheduler:
         self, resources: Mapping[str, Any], spec: RunSpec, members: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Any]:
         """Return what members need, where nobody asked for a time with what earlier runs let expect of the longest."""
-        history = self._host.history(spec.name) if resources.get("time_s") is None else []
+        history = self._host.ledger.history(spec.name) if resources.get("time_s") is None else []
         if not history:
             return resources
         params = most_steps(each["spec"].get("params", spec.params) for each in members)

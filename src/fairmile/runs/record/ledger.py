@@ -9,13 +9,13 @@ import shutil
 import sqlite3
 import stat
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import Conflict, DiskFailure, FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, write_failure
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
@@ -38,6 +38,7 @@ _NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READO
 _VERSION = 2
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32
 _LAST = "last"
+_HISTORY = 20
 _COLUMNS = (
     *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
     *("asset", "reason", "params", "metrics", "units", "tags", "job"),
@@ -158,11 +159,12 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._shared: sqlite3.Connection | None = None
+        self._recent: dict[str, deque[Run]] = {}
 
-    def create(self, spec: RunSpec, record: RunRecord) -> Path:
+    def create(self, record: RunRecord) -> Path:
         """Make the folder of a new run and return it; its record gets an id, and is not written yet."""
         while True:
-            id = f"{spec.name}-{''.join(_LETTERS[byte % 32] for byte in os.urandom(6))}"
+            id = f"{record.spec.name}-{''.join(_LETTERS[byte % 32] for byte in os.urandom(6))}"
             folder = self.root / id
             if folder.with_name(id + SUFFIX).exists():
                 continue
@@ -174,13 +176,13 @@ class Ledger:
             except OSError as error:
                 raise write_failure(str(folder), error) from error
             break
-        record.id, record.created, record.spec = id, time.time(), recorded_spec(spec)
+        record.id, record.created = id, time.time()
         return folder
 
-    def adopt(self, folder: Path, spec: RunSpec, record: RunRecord) -> None:
+    def adopt(self, folder: Path, record: RunRecord) -> None:
         """Give a record the folder that `create` made for a run of which nothing more was written."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        record.id, record.created, record.spec = folder.name, time.time(), recorded_spec(spec)
+        record.id, record.created = folder.name, time.time()
 
     def write(self, folder: Path, record: RunRecord) -> None:
         """Keep the record of a run that does not run yet; of one that is new nothing stays where that fails."""
@@ -213,6 +215,21 @@ class Ledger:
             return Run(read_packed(packed), packed, packed=True) if packed.is_file() else None
         except ValueError:  # a name that no file can have
             return None
+
+    def history(self, name: str) -> list[Run]:
+        """Return the last runs of a name that succeeded; they are looked for once in the life of a process."""
+        if name not in self._recent:
+            recent: deque[Run] = deque(maxlen=_HISTORY)
+            for row in self.rows(name=name, states=[RunState.DONE], limit=_HISTORY):
+                with contextlib.suppress(FairmileError):
+                    recent.append(self.get(row.id))
+            self._recent[name] = recent
+        return list(self._recent[name])
+
+    def remember(self, run: Run) -> None:
+        """Add a run that succeeded to the history of its name."""
+        if run.name in self._recent:
+            self._recent[run.name].appendleft(run)
 
     def select(self, reference: str) -> list[Run]:
         """Return the runs that an id, a group or a name means, the oldest first; NotFound where there is none."""
