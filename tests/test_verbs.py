@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fairmile as fm
+from fairmile.base import progress as progress_module
 from fairmile.base.errors import UsageError
 from fairmile.base.progress import Progress
+from fairmile.predict import predict as predictions
 
+STEP = Path(__file__).parents[1] / "docs" / "examples" / "step.py"
 SCRIPT = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -95,6 +99,56 @@ def test_progress_goes_to_a_function_of_the_caller_and_to_nobody_else(capfd: pyt
     fm.fetch("train.py", progress=stated.append)
     assert stated[-1].done == stated[-1].total == len(SCRIPT)
     assert capfd.readouterr() == ("", "")
+
+
+def test_recording_a_trace_states_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_PATIENCE_S", 0.01)
+    stated: list[Progress] = []
+
+    def watch(progress: Progress) -> None:
+        stated.append(progress)
+        (tmp_path / "stated").touch()
+
+    waiting = "until [ -e stated ]; do sleep 0.01; done"
+    fm.traces.record(["sh", "-c", waiting], "first", watch=False, progress=watch)
+    assert stated[0].what == f"sh -c '{waiting}'" and stated[0].note.startswith("recording, ")
+
+
+def test_a_prediction_states_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_PATIENCE_S", 0.01)
+    is_stated = threading.Event()
+    stated: list[Progress] = []
+
+    def trace(*_: object, **__: object) -> None:
+        assert is_stated.wait(20)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(predictions, "trace_targets", trace)
+    calls = (fm.predict.memory, fm.predict.time, fm.predict.largest_batch, fm.predict.trace)
+    for call in calls:
+        with pytest.raises(UsageError, match="enough"):
+            call(f"{STEP}:build", progress=lambda progress: (stated.append(progress), is_stated.set()))
+        is_stated.clear()
+    assert {each.what for each in stated} == {f"{STEP}:build"}
+    assert all(each.note.startswith("tracing the step") for each in stated)
+
+
+def test_loading_data_states_its_progress(tmp_path: Path) -> None:
+    card = {
+        "@context": "https://w3id.org/fairmile/card/1.0/context",
+        "@type": "Dataset",
+        "name": "tides",
+        "version": "1",
+        "description": "Water levels.",
+        "license": "https://spdx.org/licenses/CC0-1.0",
+        "creator": [{"@type": "Person", "name": "A. Sailor"}],
+        "distribution": [{"@type": "FileObject", "name": "train.py", "contentUrl": (tmp_path / "train.py").as_uri()}],
+    }
+    fm.catalog.add(card)
+    stated: list[Progress] = []
+    loaded = fm.datasets.load("tides", progress=stated.append)
+    assert loaded.file("train.py").read_text() == SCRIPT
+    assert stated[-1].done == stated[-1].total == len(SCRIPT)
 
 
 def test_nothing_is_printed_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:

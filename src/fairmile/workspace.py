@@ -487,12 +487,12 @@ class Workspace:
         is_long = notice.elapsed_s >= self.config["notify.after"]
         send(notice, to or (self.config["notify.to"] if is_long else ()), on_problem, on_sent)
 
-    def transfer(self) -> Transfer:
-        """Return a transfer into the store; close it after use."""
+    def transfer(self, watcher: Watcher | None = None) -> Transfer:
+        """Return a transfer into the store that `watcher` sees, or that of this workspace; close it after use."""
         from fairmile.transfer.transfer import Transfer
 
         fetchers = self._asking.pop() if self._asking else Fetchers(self.context)
-        return Transfer(self.store, self.context, self.watcher, fetchers)
+        return Transfer(self.store, self.context, watcher or self.watcher, fetchers)
 
     @cached_property
     def systems(self) -> Machines:

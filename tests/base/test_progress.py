@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +23,7 @@ from fairmile.base.progress import (
     display_here,
     echo_of,
     watching,
+    working,
 )
 
 
@@ -68,6 +71,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (Progress("tides", 10, 20, "bytes", files=(1, 3)), "10 B of 20 B  1/3 files  0 B/s  tides"),
         (Progress("tides", 7, None, "bytes", 7.0), "7 B/s  tides"),
         (Progress("sweep x", 1_000, 4_600, "points", 1.0), "1,000 of 4,600  1:00:00 left  sweep x"),
+        (Progress("calibration", 12, 120, "seconds", note="cuda"), "12 s of 2m  cuda  calibration"),
         (Progress("train.py", note="epoch 3\n\x1b[31mloss"), "epoch 3 [31mloss  train.py"),
     ],
 )
@@ -174,3 +178,52 @@ def test_a_notebook_shows_a_bar_and_in_the_end_how_long_it_took(shown: list[Any]
         "sweep <x>: 4 points in 2 s",
         "<small>sweep &lt;x&gt;: 4 points in 2 s</small>",
     )
+
+
+def test_work_that_cannot_be_counted_states_what_it_does_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.001)
+    stated: list[Progress] = []
+    is_stated = threading.Event()
+
+    def watch(progress: Progress) -> None:
+        stated.append(progress)
+        if progress.note.startswith("tracing a batch of 8"):
+            is_stated.set()
+
+    with working(watch, "step.py:build", "tracing the step") as state:
+        state("tracing a batch of 8")
+        assert is_stated.wait(20)
+    assert stated[-1].what == "step.py:build" and stated[-1].total is None
+
+
+def test_work_of_a_known_length_fills_a_bar(monkeypatch: pytest.MonkeyPatch, shown: list[Any]) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.001)
+    is_drawn = threading.Event()
+    monkeypatch.setattr(NotebookBar, "_show", lambda bar, content: (shown.append(content), is_drawn.set()))
+    with working(True, "calibration", "measuring operators", total_s=120):
+        assert is_drawn.wait(20)
+    assert 'value="0.0000"' in shown[0]._repr_html_() and "0 s of 2m · measuring operators" in shown[0]._repr_html_()
+
+
+def test_the_thread_that_states_progress_takes_no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.001)
+    masks: list[set[int]] = []
+    is_stated = threading.Event()
+
+    def watch(progress: Progress) -> None:
+        masks.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+        is_stated.set()
+
+    with working(watch, "train.py", "recording"):
+        assert is_stated.wait(20)
+    assert {signal.SIGINT, signal.SIGTERM} <= masks[0]
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_terminal_that_shows_the_output_of_a_program_shows_no_line_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    threads = threading.active_count()
+    with working(True, "train.py", "recording", has_own_output=True):
+        assert threading.active_count() == threads
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -58,6 +59,8 @@ class Progress:
         return "  ".join(part for part in (*parts, _one_line(self.note), _one_line(self.what)) if part)
 
     def _amount(self, number: int) -> str:
+        if self.unit == "seconds":
+            return format_duration(number)
         return format_size(number) if self.unit == "bytes" else f"{number:,}"
 
 
@@ -119,7 +122,8 @@ class NotebookBar:
             return
         last, took = self._last, format_duration(time.monotonic() - self._began)
         unit = "" if last.unit == "bytes" else f" {last.unit}"
-        text = f": {last._amount(last.done)}{unit} in {took}" if last.total else f" took {took}"
+        is_counted = bool(last.total) and last.unit != "seconds"
+        text = f": {last._amount(last.done)}{unit} in {took}" if is_counted else f" took {took}"
         self._show(_Shown(_one_line(last.what) + text, None, is_over=True))
 
     def _show(self, shown: _Shown) -> None:
@@ -176,6 +180,42 @@ def watching(progress: bool | Watch) -> Iterator[Watch | None]:
     finally:
         if display is not None:
             display.clear()
+
+
+@contextmanager
+def working(
+    progress: bool | Watch, what: str, doing: str, *, total_s: float | None = None, has_own_output: bool = False
+) -> Iterator[Callable[[str], None]]:
+    """Show how long a call works at one thing that cannot be counted; give a function that states what it does now.
+
+    `total_s` is how long it takes at most. A terminal shows nothing of a call `has_own_output`, which goes there.
+    """
+    is_drawn_over = has_own_output and not callable(progress) and not _is_in_notebook()
+    with watching(False if is_drawn_over else progress) as watch:
+        if watch is None:
+            yield lambda _: None
+            return
+        note, is_over, began = [doing], threading.Event(), time.monotonic()
+
+        def tick() -> None:
+            while not is_over.wait(_PATIENCE_S):
+                passed_s = time.monotonic() - began
+                if total_s is None:
+                    watch(Progress(what, note=f"{note[0]}, {format_duration(int(passed_s) or passed_s)}"))
+                else:
+                    watch(Progress(what, min(int(passed_s), int(total_s)), int(total_s), "seconds", note=note[0]))
+
+        thread = threading.Thread(target=tick, daemon=True)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for other threads
+        try:
+            thread.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            yield lambda text: note.__setitem__(0, text)
+        finally:
+            is_over.set()
+            thread.join()
 
 
 class TransferProgress:

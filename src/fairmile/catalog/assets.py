@@ -28,7 +28,7 @@ from fairmile.store.files import total_bytes
 from fairmile.store.refs import Ref
 from fairmile.store.shelves import GRACE_S, OLDER_THAN_S
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.items import Item, check_path
+from fairmile.transfer.items import Item, Watcher, check_path
 from fairmile.transfer.remote import Remote
 
 # What is there already needs neither plan nor engine, and is handed out before they could be imported.
@@ -110,7 +110,7 @@ class Assets(Noun, internal=_INTERNAL):
     """Assets in the store: fetch, load and repair them."""
 
     def __init__(
-        self, home: Path, catalog: Callable[[], Catalog], store: Store, transfer: Callable[[], Transfer]
+        self, home: Path, catalog: Callable[[], Catalog], store: Store, transfer: Callable[[Watcher | None], Transfer]
     ) -> None:
         self._home = home
         self._open_catalog = catalog
@@ -155,14 +155,15 @@ class Assets(Noun, internal=_INTERNAL):
         replace: bool = False,
         access_granted: bool = False,
         on_fetched: Callable[[Fetched], None] | None = None,
+        watcher: Watcher | None = None,
     ) -> FetchedAssets:
         """Fetch assets or URLs into the store, and into the folder `to` if given.
 
         What is stored already, by source or by content, does not move again unless `fresh` is given. `limit` takes
         the first n files. `sha256` and `unpack` are for an address, which has no card to declare them. Of several
         names, one that fails does not stop the others; its error is raised at the end. `on_fetched` gets each as it
-        comes. Data whose card restricts access needs `access_granted`, by which you confirm that you may have it;
-        what is stored already needs no second confirmation.
+        comes, and `watcher` sees the bytes arrive. Data whose card restricts access needs `access_granted`, by which
+        you confirm that you may have it; what is stored already needs no second confirmation.
         """
         targets = self._targets(names, limit, sha256, unpack)
         folders = _folders(targets, to)
@@ -170,7 +171,7 @@ class Assets(Noun, internal=_INTERNAL):
             _ = self._store.pools[pool]  # NotFound, before anything happens
         assets = FetchedAssets()
         failures: list[FairmileError] = []
-        with self._transfer() as transfer:
+        with self._transfer(watcher) as transfer:
             for target, folder in zip(targets, folders, strict=True):
                 try:
                     one = self._fetch(transfer, target, pool, fresh, access_granted)
@@ -203,10 +204,12 @@ class Assets(Noun, internal=_INTERNAL):
         fresh: bool = False,
         pool: str | None = None,
         access_granted: bool = False,
+        watcher: Watcher | None = None,
     ) -> LoadedAsset:
         """Return an asset with its files, and fetch them unless the store has them; `fresh` fetches again."""
         card = self._catalog.get(name, kind=kind)
-        fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool, access_granted=access_granted)[0]
+        options: dict[str, Any] = {"fresh": fresh, "pool": pool, "access_granted": access_granted, "watcher": watcher}
+        fetched = self.fetch(str(card.handle), **options)[0]
         view = self._views / card.kind / card.handle.name / f"{card.handle.version}-{fetched.root[:12]}"
         return _FORMS["loaded"](card, fetched.root, self._store, lambda: view)
 
@@ -336,13 +339,13 @@ class Assets(Noun, internal=_INTERNAL):
     # One target
 
     @contextmanager
-    def _transfer(self) -> Iterator[Callable[[], Transfer]]:
+    def _transfer(self, watcher: Watcher | None = None) -> Iterator[Callable[[], Transfer]]:
         """Give a transfer to whoever asks for it, the same each time, and close it at the end."""
         made: list[Transfer] = []
 
         def transfer() -> Transfer:
             if not made:
-                made.append(self._new_transfer())
+                made.append(self._new_transfer(watcher))
             return made[0]
 
         try:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairmile.base.nouns import Noun
+from fairmile.base.progress import TransferProgress, Watch, watching
 from fairmile.catalog.access import LoadedAsset
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.card import as_list, id_of
@@ -34,13 +35,23 @@ class _Kind(Noun):
         return [dict(self._catalog.get(each, kind=self.kind)) for each in name]
 
     def load(
-        self, name: str, *, fresh: bool = False, pool: str | None = None, access_granted: bool = False
+        self,
+        name: str,
+        *,
+        fresh: bool = False,
+        pool: str | None = None,
+        access_granted: bool = False,
+        progress: bool | Watch = True,
     ) -> LoadedAsset:
         """Return an asset with its files, and fetch them unless the store has them; `fresh` fetches again.
 
-        With `access_granted` you confirm that you may have what its card declares restricted.
+        With `access_granted` you confirm that you may have what its card declares restricted. See `fm.fetch` for
+        `progress`.
         """
-        return self._assets.load(name, kind=self.kind, fresh=fresh, pool=pool, access_granted=access_granted)
+        options: dict[str, Any] = {"fresh": fresh, "pool": pool, "access_granted": access_granted}
+        with watching(progress) as watch:
+            watcher = TransferProgress(watch) if watch is not None else None
+            return self._assets.load(name, kind=self.kind, watcher=watcher, **options)
 
     def search(
         self, text: str = "", *, tags: Sequence[str] = (), regex: str | None = None, limit: int = 20

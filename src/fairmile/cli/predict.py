@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -207,10 +206,7 @@ def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: b
     if largest:
         if options["output"] is not None or layout is not None:
             raise UsageError("--largest applies to one GPU, without a page", hint=_remove_hint(options))
-        batch = predictions.largest_batch(
-            target, gpu=gpu, batch_argument=options["batch_argument"],
-            on_step=out.say if sys.stderr.isatty() else lambda _: None, **how
-        )  # fmt: skip
+        batch = predictions.largest_batch(target, gpu=gpu, batch_argument=options["batch_argument"], **how)
         out.show(batch, lambda batch: _print_largest(out, batch))
         return 0
     prediction = predictions.memory(target, gpu=gpu, layout=layout, **how)

@@ -6,6 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -14,6 +15,7 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.html_tables import fields_table
 from fairmile.base.nouns import Noun
 from fairmile.base.plain import plain
+from fairmile.base.progress import Watch, working
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration, format_size
 from fairmile.costs.devices import Device, device
@@ -327,9 +329,20 @@ class Predict(Noun, internal=_INTERNAL):
         self._metrics_of = metrics_of
         self._steps_of_runs = steps_of_runs
 
-    def trace(self, target: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> StepTrace:
-        """Trace a step operator by operator, without a GPU; `how` are fields of a TraceRequest."""
-        return self._trace(self._subject(target), arguments or {}, how)
+    def trace(
+        self,
+        target: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        progress: bool | Watch = True,
+        **how: Any,
+    ) -> StepTrace:
+        """Trace a step operator by operator, without a GPU; `how` are fields of a TraceRequest.
+
+        See `fm.fetch` for `progress`.
+        """
+        with _tracing(progress, target):
+            return self._trace(self._subject(target), arguments or {}, how)
 
     def memory(
         self,
@@ -339,20 +352,22 @@ class Predict(Noun, internal=_INTERNAL):
         arguments: Mapping[str, Any] | None = None,
         allocator: str = "",
         layout: Layout | None = None,
+        progress: bool | Watch = True,
         **how: Any,
     ) -> MemoryPrediction:
         """Predict the memory of a step on a GPU, or of the fullest rank of a parallel layout.
 
         The batch of the target is that of one replica: `micro_batch` of a layout follows from it. `allocator` is what
         PYTORCH_CUDA_ALLOC_CONF would say; `how` are fields of a TraceRequest, as `precision`. Of a step that depends
-        on the values of tensors the least that it takes is told, where it is not spread.
+        on the values of tensors the least that it takes is told, where it is not spread. See `fm.fetch` for `progress`.
         """
         asked, on = self._subject(target), device(gpu)
         if asked.description is not None:
             _refuse_allocator(target, allocator)
             return _of_description(_changed(asked, arguments or {}, how), target, on, layout)
         options = parse_allocator_options(allocator)
-        trace = self._trace(asked, arguments or {}, {**how, "partial": layout is None})
+        with _tracing(progress, target):
+            trace = self._trace(asked, arguments or {}, {**how, "partial": layout is None})
         if layout is not None:
             _refuse_stopped(target, trace)
         taken = account(trace, on, options)
@@ -372,10 +387,10 @@ class Predict(Noun, internal=_INTERNAL):
         arguments: Mapping[str, Any] | None = None,
         batch_argument: str = "",
         allocator: str = "",
-        on_step: Callable[[str], None] = lambda _: None,
+        progress: bool | Watch = True,
         **how: Any,
     ) -> LargestBatch:
-        """Find the largest batch that fits, without a GPU; `on_step` receives progress messages."""
+        """Find the largest batch that fits, without a GPU. See `fm.fetch` for `progress`."""
         asked, on, given = self._subject(target), device(gpu), dict(arguments or {})
         if asked.description is not None:
             _refuse_allocator(target, allocator)
@@ -394,7 +409,7 @@ class Predict(Noun, internal=_INTERNAL):
         options = parse_allocator_options(allocator)
 
         def traces(batches: Sequence[int]) -> list[StepTrace]:
-            on_step(f"tracing the step with a batch of {' and '.join(f'{each:,}' for each in batches)}")
+            state(f"tracing the step with a batch of {' and '.join(f'{each:,}' for each in batches)}")
             traced = self._traces(asked, [{**given, name: each} for each in batches], how)
             for trace in traced:
                 _refuse_stopped(target, trace)
@@ -402,7 +417,8 @@ class Predict(Noun, internal=_INTERNAL):
 
         usual = given.get(name, parameters_of(asked).get(name))
         start = usual if isinstance(usual, int) else 1
-        return largest_traced_batch(traces, lambda trace: account(trace, on, options), start=start)
+        with _tracing(progress, target) as state:
+            return largest_traced_batch(traces, lambda trace: account(trace, on, options), start=start)
 
     def time(
         self,
@@ -414,17 +430,19 @@ class Predict(Noun, internal=_INTERNAL):
         sample_bytes: float = 0.0,
         workers: int = 1,
         decode_s: float = 0.0,
+        progress: bool | Watch = True,
         **how: Any,
     ) -> TimePrediction:
         """Predict how long a step takes on a GPU, what bounds it, and its energy.
 
         With `storage`, a run of `fairmile benchmark storage` or what it measured, also whether samples of
-        `sample_bytes` arrive in time.
+        `sample_bytes` arrive in time. See `fm.fetch` for `progress`.
         """
         if isinstance(storage, str):
             storage = _first_folder(storage, self._metrics_of(storage))
         asked, on = self._subject(target), device(gpu)
-        trace = self._trace(asked, arguments or {}, how)
+        with _tracing(progress, target):
+            trace = self._trace(asked, arguments or {}, how)
         step, batch = self._measured.step_time(trace, on), _samples(trace, how)
         fed = None
         if storage is not None or decode_s:
@@ -453,11 +471,12 @@ class Predict(Noun, internal=_INTERNAL):
         arguments: Mapping[str, Any] | None = None,
         batch_argument: str = "",
         goal: Goal | None = None,
+        progress: bool | Watch = True,
         **how: Any,
     ) -> ScalingPrediction:
         """Predict how a target scales on a system, with the best layout for each number of GPUs.
 
-        `batch` is that of the whole step (strong scaling) or of one GPU (weak).
+        `batch` is that of the whole step (strong scaling) or of one GPU (weak). See `fm.fetch` for `progress`.
         """
         asked, partition = self._subject(target), self._partition_of(on)
         if partition.gpu is None:
@@ -472,15 +491,17 @@ class Predict(Noun, internal=_INTERNAL):
             predicted = predict_transformer_scaling(described, partition, gpus, **curve)
             return replace(predicted, target=target, on=on)
         where, given = _device_in(partition), dict(arguments or {})
-        trace = self._trace(asked, given, how)
-        many = batch_of(trace)
+        name = batch_argument or _batch_name(asked, given)
+        with _tracing(progress, target) as state:
+            trace = fewer = self._trace(asked, given, how)
+            many = batch_of(trace)
+            if mode == "strong" and name and many >= _SMALLER:
+                state(f"tracing the step with a batch of {many // _SMALLER:,}")
+                fewer = self._trace(asked, {**given, name: many // _SMALLER}, how)
         alone = self._measured.step_time(trace, where)
         steps = [_one_gpu(alone, trace, how)]
-        name = batch_argument or _batch_name(asked, given)
-        if mode == "strong" and name and many >= _SMALLER:
-            fewer = self._trace(asked, {**given, name: many // _SMALLER}, how)
-            if batch_of(fewer) < many:
-                steps.append(_one_gpu(self._measured.step_time(fewer, where), fewer, how))
+        if batch_of(fewer) < many:
+            steps.append(_one_gpu(self._measured.step_time(fewer, where), fewer, how))
         taken = account(trace, where)
         predicted = predict_scaling(_footprint(trace, taken), steps, partition, gpus, device=where, **curve)
         notes = tuple(dict.fromkeys((*taken.notes, *alone.notes, *predicted.notes)))
@@ -518,10 +539,12 @@ class Predict(Noun, internal=_INTERNAL):
         gpu: str = "",
         file: Path | None = None,
         dry_run: bool = False,
+        progress: bool | Watch = True,
     ) -> Calibrated:
         """Measure operators on a device of this machine, so that predictions for its GPU model use measured times.
 
-        Those of the targets come first, then a general list. `gpu` names the kind where the machine cannot.
+        Those of the targets come first, then a general list. `gpu` names the kind where the machine cannot. See
+        `fm.fetch` for `progress`.
         """
         begun = time.monotonic()
         if file is None and device_name.startswith("cpu"):
@@ -530,15 +553,20 @@ class Predict(Noun, internal=_INTERNAL):
             )
         if file is None and not dry_run:
             file = self.table_file(gpu or _own_gpu())
-        wanted = [each for name in targets for each in candidates_of(self.trace(name), name)]
+        wanted = [each for name in targets for each in candidates_of(self.trace(name, progress=progress), name)]
         wanted += generic_candidates()
         if file is None or dry_run:
             return Calibrated(0, 0, 0, len(merged(wanted)))
-        return calibrate(wanted, file, for_s=for_s, since=begun, device=device_name)
+        with working(progress, "calibration", f"measuring operators on {device_name}", total_s=for_s):
+            return calibrate(wanted, file, for_s=for_s, since=begun, device=device_name)
 
-    def learn_from_runs(self, *, dry_run: bool = False) -> Corrections:
-        """Correct the operator times of each GPU by benchmark runs on a single GPU; `dry_run` keeps nothing."""
-        steps = self._steps_of_runs(self).items()
+    def learn_from_runs(self, *, dry_run: bool = False, progress: bool | Watch = True) -> Corrections:
+        """Correct the operator times of each GPU by benchmark runs on a single GPU; `dry_run` keeps nothing.
+
+        See `fm.fetch` for `progress`.
+        """
+        with working(progress, "learning", "predicting the steps of runs"):
+            steps = self._steps_of_runs(self).items()
         return Corrections((self.learn(gpu, each, dry_run=dry_run) for gpu, each in steps), dry_run=dry_run)
 
     def learn(self, gpu: str, steps: Sequence[MeasuredRun], *, dry_run: bool = False) -> Correction:
@@ -553,6 +581,10 @@ class Predict(Noun, internal=_INTERNAL):
     def table_file(self, gpu: str) -> Path:
         """Return the file with the locally measured operator times of a GPU."""
         return self._measured.table_file(device(gpu))
+
+
+def _tracing(progress: bool | Watch, target: str) -> AbstractContextManager[Callable[[str], None]]:
+    return working(progress, target, "tracing the step")
 
 
 def _first_folder(run: str, metrics: Mapping[str, float]) -> Mapping[str, float]:

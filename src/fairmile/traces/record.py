@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.plain import plain
+from fairmile.base.progress import Watch, working
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, event_files
@@ -210,10 +211,12 @@ def record(
     settings: RecordSettings | None = None,
     watch: bool = True,
     period_s: float = 1.0,
+    progress: bool | Watch = True,
 ) -> Recorded:
     """Run an unmodified program and write its traces, spans and samples to a new folder.
 
-    Its input, output, signals and exit code are its own. Nodes other than this one need the folder, too.
+    Its input, output, signals and exit code are its own. Nodes other than this one need the folder, too. A notebook
+    shows the progress (see `fm.fetch`); a terminal shows the output of the program.
     """
     if not argv:
         raise UsageError("the command to record is empty")
@@ -222,13 +225,14 @@ def record(
     _make(folder)
     outer = os.environ.get(FILE_VARIABLE, "")
     began_ns = time.time_ns()
-    watched = watch_command(
-        argv,
-        env=variables(folder, settings),
-        wanted=None if watch else [],
-        file=folder / FILE if watch else None,
-        period_s=period_s,
-    )
+    with working(progress, shlex.join(argv), "recording", has_own_output=True):
+        watched = watch_command(
+            argv,
+            env=variables(folder, settings),
+            wanted=None if watch else [],
+            file=folder / FILE if watch else None,
+            period_s=period_s,
+        )
     code = watched.exit_code if watched.exit_code is not None else 1
     if outer:
         _copy_events(Path(outer), folder)
