@@ -20,6 +20,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fairmile.base.errors import MissingExtra, NotFound
+from fairmile.reports.colours import COLOURS as COLOURS
+from fairmile.reports.colours import GRID as GRID
+from fairmile.reports.colours import INK as INK
+from fairmile.reports.colours import MUTED as MUTED
+from fairmile.reports.colours import PAPER as PAPER
+from fairmile.reports.colours import SHADES as SHADES
+from fairmile.reports.colours import follow_theme
 from fairmile.reports.comparison import Comparison, MetricRow
 from fairmile.reports.curves import MOST_POINTS, Curve, Timeline, curves, epochs, merged, over_epochs, thinned, timeline
 from fairmile.reports.inference import has_interval
@@ -34,11 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The colours of Okabe and Ito, which people with any kind of colour blindness tell apart; black and yellow left out.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")
-# From the best to the worst, dark to light on paper; each step is told from the next without colour, too (viridis).
-SHADES = ("#481769", "#443983", "#38598c", "#2c738e", "#218e8d", "#22a785", "#46c06f", "#84d44b", "#cae11f")
-INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _WIDTH = 7.0  # inches; 700 pixels on the web
 PAPER_WIDTH_MM = 178.0  # across two columns of a paper; one column is about 85 mm
@@ -122,7 +124,8 @@ class Picture:
         return self._rendered("svg", _NARROW_WIDTH, _SMALL_LETTERS) if narrow else self._rendered("svg", _WIDTH, {})
 
     def _repr_svg_(self) -> str:
-        return self.svg().decode()
+        """Return the figure for a notebook: light or dark as the notebook is."""
+        return follow_theme(self.svg())
 
     def file(self, form: FigureForm, *, width_mm: float = PAPER_WIDTH_MM) -> bytes:
         """Return the figure as it goes into a paper: of that width, with letters of 7.5 points as outlines or embedded.

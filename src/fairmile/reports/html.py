@@ -26,16 +26,10 @@ from fairmile.reports.blocks import (
     Title,
     clean,
 )
-from fairmile.reports.figures import COLOURS, GRID, INK, MUTED, PAPER, SHADES, Picture
+from fairmile.reports.colours import follow_theme, with_variables
+from fairmile.reports.figures import Picture
 from fairmile.reports.readings import Series
 
-_VARIABLES = (
-    {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
-    | {colour: f"c{at}" for at, colour in enumerate(COLOURS)}
-    | {colour: f"h{at}" for at, colour in enumerate(SHADES)}
-)
-_COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
-_DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<defs>\s*</defs>", re.DOTALL)
 _LONG = 70  # letters; a table with a longer text is read on a phone line by line
 _SHORT = 20  # letters; a text up to here is not broken into lines
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
@@ -60,21 +54,19 @@ def render(title: str, blocks: Sequence[Block]) -> str:
 
 def inline_svg(svg: bytes, prefix: str, label: str) -> str:
     """Return a figure as part of a page: in the page's colours, its ids apart from those of other figures."""
-    text = _DROPPED.sub("", svg.decode())
-    text = text[text.index("<svg") :]
-    head, body = text[: text.index(">")], text[text.index(">") :]
+    head, body = with_variables(svg)
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head) + f' role="img" aria-label="{_text(label)}"'
-    coloured = _COLOUR.sub(lambda found: f"var(--{_VARIABLES[found[0].lower()]})", body)
-    return head + _ID.sub(lambda found: f"{found[1]}{prefix}-", coloured)
+    return head + _ID.sub(lambda found: f"{found[1]}{prefix}-", body)
 
 
 def standalone(picture: Picture) -> str:
     """Return a figure with title and caption as part of a page that is not ours, such as a notebook."""
-    address = f"data:image/svg+xml;base64,{base64.b64encode(picture.svg()).decode()}"
-    title, note = _text(picture.title), _text(picture.note)
+    svg = picture.svg()
+    prefix = hashlib.sha256(svg).hexdigest()[:8]
+    drawing = _ID.sub(lambda found: f"{found[1]}{prefix}-", follow_theme(svg))
     return (
-        f'<figure><figcaption><b>{title}</b></figcaption><img alt="{title}" src="{address}" style="background:#fff">'
-        f"<figcaption>{note}</figcaption></figure>"
+        f"<figure><figcaption><b>{_text(picture.title)}</b></figcaption>{drawing}"
+        f"<figcaption>{_text(picture.note)}</figcaption></figure>"
     )
 
 
