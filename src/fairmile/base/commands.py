@@ -152,8 +152,8 @@ _burial = _Burial()
 @lru_cache(maxsize=64)
 def _where(program: str, path: str | None) -> str:
     """Return the file of a program, which is looked for once; the name itself where that tells not enough."""
-    found = shutil.which(program, path=path)
-    return found if found is not None and os.path.isabs(found) else program
+    file = shutil.which(program, path=path)
+    return file if file is not None and os.path.isabs(file) else program
 
 
 def _began(pid: int) -> int:
@@ -356,7 +356,7 @@ class _Notes:
     """Take the lines that our own remote script wrote out of a stream and pass the rest on."""
 
     def __init__(self, mark: str, stream: _Stream) -> None:
-        self.found: dict[str, str] = {}
+        self.values: dict[str, str] = {}
         self._mark = mark.encode()
         self._stream = stream
         self._rest = b""
@@ -368,7 +368,7 @@ class _Notes:
             if end < 0:
                 break
             key, _, value = self._rest[at + len(self._mark) : end].decode(errors="replace").partition(":")
-            self.found[key] = value.strip()
+            self.values[key] = value.strip()
             self._stream.feed(self._rest[:at])
             self._rest = self._rest[end + 1 :]
         # Hold back only what may be the start of a mark.
@@ -418,7 +418,7 @@ class _Process:
 
     @property
     def notes(self) -> Mapping[str, str]:
-        return self._notes.found if self._notes is not None else {}
+        return self._notes.values if self._notes is not None else {}
 
     def __enter__(self) -> Self:
         return self

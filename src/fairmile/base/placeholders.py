@@ -65,7 +65,7 @@ def _with_inner(name: Name) -> Iterator[Name]:
 
 def _fill(word: str, values: Mapping[str, str]) -> str:
     if not _COMPOUND.search(word):  # as almost all, and thousands of points are filled
-        return _PLAIN.sub(lambda found: values.get(found[1], found[0]), word)
+        return _PLAIN.sub(lambda match: values.get(match[1], match[0]), word)
     return "".join(
         part if isinstance(part, str) else _value(part, values, part.source) for part in scan(word, values.__contains__)
     )

@@ -124,18 +124,18 @@ class LoadedAsset:
             if not suits(name):
                 raise _no_such_content(file, what)
             return file
-        found = [file for file in self.files if suits(file.name)]
-        if len(found) == 1:
-            return found[0]
-        if not found and len(self.files) == 1:
+        fitting = [file for file in self.files if suits(file.name)]
+        if len(fitting) == 1:
+            return fitting[0]
+        if not fitting and len(self.files) == 1:
             raise _no_such_content(self.files[0], what)
-        if not found:
+        if not fitting:
             raise NotFound(
                 f"{self.card.handle} has no {what}", hint=f"it has {_some([file.name for file in self.files])}"
             )
         raise UsageError(
-            f"{self.card.handle} has {len(found):,} files of this kind ({what})",
-            hint=f"name one of {_some([file.name for file in found])}",
+            f"{self.card.handle} has {len(fitting):,} files of this kind ({what})",
+            hint=f"name one of {_some([file.name for file in fitting])}",
         )
 
     def _readable(self, file: AssetFile) -> Path:

@@ -152,12 +152,12 @@ def _groups(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for key, value in pairs:
-        if len(found) >= _MOST_ATTRIBUTES:
+        if len(attributes) >= _MOST_ATTRIBUTES:
             break
-        found[str(key)] = _plain(value)
-    return found
+        attributes[str(key)] = _plain(value)
+    return attributes
 
 
 def _plain(value: Any) -> Any:
@@ -248,14 +248,14 @@ class _Texts:
 
 def _hdf5_arrays(h5py: Any, file: Any) -> dict[str, Array]:
     """Return the data sets that lie in this file; links to other files are not followed."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
 
     def visit(path: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not item.is_virtual and not item.external and item.shape is not None:
-            found[path] = _Texts(item) if h5py.check_string_dtype(item.dtype) else item
+            arrays[path] = _Texts(item) if h5py.check_string_dtype(item.dtype) else item
 
     file.visititems(visit)
-    return found
+    return arrays
 
 
 def read_columns(

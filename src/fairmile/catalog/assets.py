@@ -188,13 +188,13 @@ class Assets(Noun, internal=_INTERNAL):
     def file(self, address: str, sha256: str | None = None) -> Path:
         """Return the path of the file at a URL, and fetch it unless the store has it."""
         folder = self._views / "files" / sha256_hex(f"{address} {sha256}".encode())[:32]
-        found = [path for path in folder.rglob("*") if path.is_file()] if sha256 else []
-        if len(found) != 1:
+        files = [path for path in folder.rglob("*") if path.is_file()] if sha256 else []
+        if len(files) != 1:
             self.fetch([address], to=folder, sha256=sha256, replace=True)
-            found = [path for path in folder.rglob("*") if path.is_file()]
-        if len(found) != 1:
-            raise UsageError(f"{shown_address(address)} gives {len(found)} files, expected one")
-        return found[0]
+            files = [path for path in folder.rglob("*") if path.is_file()]
+        if len(files) != 1:
+            raise UsageError(f"{shown_address(address)} gives {len(files)} files, expected one")
+        return files[0]
 
     def load(
         self,
@@ -368,19 +368,23 @@ class Assets(Noun, internal=_INTERNAL):
         access_granted: bool,
     ) -> Fetched:
         ref = None if fresh else self._store.ref(target.kind, target.ref_name)
-        found = self._stored(new_transfer, target, ref)
-        if found is not None:
-            elsewhere = pool is not None and found.pool != pool
-            return replace(found, notes=(*found.notes, f"it is in pool {found.pool!r} already")) if elsewhere else found
+        stored = self._stored(new_transfer, target, ref)
+        if stored is not None:
+            elsewhere = pool is not None and stored.pool != pool
+            return (
+                replace(stored, notes=(*stored.notes, f"it is in pool {stored.pool!r} already"))
+                if elsewhere
+                else stored
+            )
         _check_access(target, access_granted)
         transfer = new_transfer()
         plan = self._plan(transfer, target, pool, fresh)
         with transfer.turn(plan) as was_busy:
             now = None if fresh else self._store.ref(target.kind, target.ref_name)
             if now != ref or (was_busy and not fresh):  # by now another process may have brought it
-                found = self._stored(new_transfer, target, now)
-                if found is not None:
-                    return found
+                stored = self._stored(new_transfer, target, now)
+                if stored is not None:
+                    return stored
                 plan = self._plan(transfer, target, pool, fresh)
             try:
                 outcome = transfer.execute(plan, fresh=fresh)
@@ -413,9 +417,9 @@ class Assets(Noun, internal=_INTERNAL):
             return True
         # An address may hold something new; its validator tells without moving a byte of it.
         planner = transfer().planner
-        found = planner.probed(planner.find(target.address.addresses[0]))
+        items = planner.probed(planner.find(target.address.addresses[0]))
         validators = ref.details.get("validators", {})
-        remotes = [item.sources[0] for item in found]
+        remotes = [item.sources[0] for item in items]
         return bool(validators) and all(
             remote.validator and remote.validator == validators.get(remote.path) for remote in remotes
         )
@@ -444,15 +448,15 @@ class Assets(Noun, internal=_INTERNAL):
         address = file.addresses[0]
         if file.program:
             transfer.fetchers.declare(address.partition("+")[0], {"command": list(file.program)})
-        found = transfer.planner.find(address, file.path)
-        for item in found:
+        items = transfer.planner.find(address, file.path)
+        for item in items:
             if item.path:
                 check_path(item.path, shown_address(address))
-        if len(found) == 1:
-            about = found[0].about_bytes or file.about_bytes
-            one = replace(found[0], unpack=file.unpack, into=file.into, about_bytes=about)
+        if len(items) == 1:
+            about = items[0].about_bytes or file.about_bytes
+            one = replace(items[0], unpack=file.unpack, into=file.into, about_bytes=about)
             return [replace(one, checksums=file.checksums or one.checksums)]
-        return found[: file.limit] if file.limit is not None else found
+        return items[: file.limit] if file.limit is not None else items
 
     def _remembered(self, items: list[Item], ref: Ref) -> list[Item]:
         """Return the items with the digests that an earlier fetch recorded, so that only what is missing comes."""

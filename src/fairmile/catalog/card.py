@@ -204,8 +204,8 @@ class Card(Mapping[str, Any]):
     @property
     def identifiers(self) -> list[str]:
         """Every id the asset answers to: @id, identifier, sameAs."""
-        found = [self.iri, *self.texts("identifier"), *self.texts("sameAs")]
-        return list(dict.fromkeys(text for text in found if text))
+        texts = [self.iri, *self.texts("identifier"), *self.texts("sameAs")]
+        return list(dict.fromkeys(text for text in texts if text))
 
     @property
     def domains(self) -> list[str]:
@@ -229,18 +229,18 @@ class Card(Mapping[str, Any]):
 
     @property
     def keywords(self) -> list[str]:
-        found: list[str] = []
+        words: list[str] = []
         for value in as_list(self.body.get("keywords")):
             text = text_of(value) or ""
             # A text may list several; the name of a term is one, whatever it holds.
-            found += text.split(",") if isinstance(value, str) else [text]
-        return [word.strip() for word in found if word.strip()]
+            words += text.split(",") if isinstance(value, str) else [text]
+        return [word.strip() for word in words if word.strip()]
 
     @property
     def links(self) -> list[tuple[str, str]]:
         """Every (relation, target) that names another asset."""
-        found = [(relation, id_of(value)) for relation in LINKS for value in as_list(self.body.get(relation))]
-        return [(relation, target) for relation, target in found if target]
+        pairs = [(relation, id_of(value)) for relation in LINKS for value in as_list(self.body.get(relation))]
+        return [(relation, target) for relation, target in pairs if target]
 
     @property
     def warnings(self) -> list[dict[str, str]]:

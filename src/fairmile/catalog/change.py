@@ -85,8 +85,8 @@ def with_spdx(body: Mapping[str, Any]) -> dict[str, Any]:
     raw = as_list(body.get("license"))
     if not all(isinstance(text, str) for text in raw) or all(text.startswith(SPDX_PREFIX) for text in raw):
         return dict(body)
-    found = [licence_iri(text) or text for text in raw]
-    if found == raw:
+    licences = [licence_iri(text) or text for text in raw]
+    if licences == raw:
         return dict(body)
-    licence = found[0] if len(found) == 1 else found
+    licence = licences[0] if len(licences) == 1 else licences
     return {**body, "license": licence, "licenseRaw": raw[0] if len(raw) == 1 else raw}

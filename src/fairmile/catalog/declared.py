@@ -177,7 +177,7 @@ def source_spec(name: str, settings: Any, *, origin: str = "") -> SourceSpec:
 def state(folder: CatalogFolder) -> dict[str, Any]:
     """Return what the last sync left on record."""
     try:
-        found: dict[str, Any] = json.loads((folder.root / "state.json").read_text(encoding="utf-8"))
-        return found
+        content: dict[str, Any] = json.loads((folder.root / "state.json").read_text(encoding="utf-8"))
+        return content
     except (OSError, ValueError):
         return {}

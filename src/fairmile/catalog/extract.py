@@ -43,7 +43,7 @@ def facets_of(card: Card) -> list[tuple[str, str]]:
         # Not a field of the search language: it finds the models for the formats of a data set.
         "accepts": [format_name(text) for text in accepted_formats(card)],
     }
-    pairs = [(facet, value) for facet, found in values.items() for value in found if value and len(value) <= 200]
+    pairs = [(facet, value) for facet, texts in values.items() for value in texts if value and len(value) <= 200]
     return list(dict.fromkeys(pairs))
 
 
@@ -54,23 +54,23 @@ def _inner(card: Card, key: str, inner: str) -> list[str]:
 
 def aliases_of(card: Card) -> list[tuple[str, str]]:
     """Return every (text, what it is) the card answers to: ids, digests, addresses of files."""
-    found = [(text, "id") for text in card.identifiers]
-    found += [(doi, "id") for text in card.identifiers if (doi := _doi(text))]
-    found += [(name, "name") for text in card.texts("alternateName") for name in (text, slug(text))]
-    found += [(card.digest, "card")]
+    aliases = [(text, "id") for text in card.identifiers]
+    aliases += [(doi, "id") for text in card.identifiers if (doi := _doi(text))]
+    aliases += [(name, "name") for text in card.texts("alternateName") for name in (text, slug(text))]
+    aliases += [(card.digest, "card")]
     if card.content:
-        found.append((digest_id(card.content), "content"))
+        aliases.append((digest_id(card.content), "content"))
     for file in card.files:
         if file.url:
-            found.append((file.url, "url"))
+            aliases.append((file.url, "url"))
         if file.sha256:
-            found.append((digest_id(file.sha256), "sha256"))
+            aliases.append((digest_id(file.sha256), "sha256"))
     if repository := card.text("codeRepository"):
-        found.append((repository, "repository"))
+        aliases.append((repository, "repository"))
     source = card.get("sourceDocument")
     if isinstance(source, Mapping) and isinstance(source.get("sha256"), str):
-        found.append((digest_id(source["sha256"]), "document"))
-    return list(dict.fromkeys(found))
+        aliases.append((digest_id(source["sha256"]), "document"))
+    return list(dict.fromkeys(aliases))
 
 
 def id_names(text: str) -> list[str]:
@@ -98,9 +98,9 @@ def links_of(card: Card) -> list[tuple[str, str]]:
         if isinstance(spec, Mapping)
         else []
     )
-    found = [("matchSpec", id_of(value)) for value in named]
-    found += [(key, id_of(value)) for key in ("input", "output") for value in as_list(card.get(key))]
-    return list(dict.fromkeys([*card.links, *((relation, target) for relation, target in found if target)]))
+    pairs = [("matchSpec", id_of(value)) for value in named]
+    pairs += [(key, id_of(value)) for key in ("input", "output") for value in as_list(card.get(key))]
+    return list(dict.fromkeys([*card.links, *((relation, target) for relation, target in pairs if target)]))
 
 
 def summary_of(card: Card) -> dict[str, Any]:

@@ -382,11 +382,11 @@ def _finding(test: Mapping[str, Any], verdict: Verdict) -> Finding:
 
 def _signals(verdicts: Mapping[str, Verdict]) -> dict[str, Part]:
     """Return everything an indicator may refer to: each test and each part of one, by its id."""
-    found = {}
+    signals = {}
     for name, verdict in verdicts.items():
-        found[name] = Part(name, verdict.points, verdict.evidence)
-        found.update({part.id: part for part in verdict.parts})
-    return found
+        signals[name] = Part(name, verdict.points, verdict.evidence)
+        signals.update({part.id: part for part in verdict.parts})
+    return signals
 
 
 def _indicator(rule: Mapping[str, Any], signals: Mapping[str, Part]) -> Indicator:

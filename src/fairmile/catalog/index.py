@@ -321,12 +321,12 @@ class Index:
                 self._set_meta(f"catalog:{folder.name}", folder.generation())
                 known = {path: Stamp(size, mtime) for path, size, mtime in self._paths(folder.name)}
                 try:
-                    found = dict(folder.scan())
+                    stamps = dict(folder.scan())
                 except SystemFailure as error:
                     done.damaged.append((folder.name, str(error)))
                     continue
-                done.removed += self._cards.forget(folder.name, [path for path in known if path not in found])
-                changed += [(folder, p, stamp, p in known) for p, stamp in found.items() if known.get(p) != stamp]
+                done.removed += self._cards.forget(folder.name, [path for path in known if path not in stamps])
+                changed += [(folder, p, stamp, p in known) for p, stamp in stamps.items() if known.get(p) != stamp]
             changed.sort(key=lambda entry: (-uses.get(_asset(entry[1]), 0), entry[1]))
             self._put_all(changed, uses, done, on_card)
         return done
@@ -385,10 +385,10 @@ class Index:
     # Reading
 
     def _rows(self, where: str, values: Sequence[Any] = ()) -> list[CatalogRow]:
-        found = self._db.execute(f"SELECT {_COLUMNS} FROM card WHERE {where}", values)
+        rows = self._db.execute(f"SELECT {_COLUMNS} FROM card WHERE {where}", values)
         return [
             CatalogRow._make((*row[:10], bool(row[10]), bool(row[11]), *row[12:]))
-            for row in found
+            for row in rows
             if self.catalogs is None or row[1] in self.catalogs
         ]
 
@@ -411,13 +411,13 @@ class Index:
 
     def rows(self, ids: Sequence[int]) -> list[CatalogRow]:
         """Return the cards with these row numbers, in their order."""
-        found = {row.id: row for row in self._rows(f"id IN ({','.join(map(str, ids))})")} if ids else {}
-        return [found[number] for number in ids if number in found]
+        rows = {row.id: row for row in self._rows(f"id IN ({','.join(map(str, ids))})")} if ids else {}
+        return [rows[number] for number in ids if number in rows]
 
     def count(self) -> dict[str, int]:
         """Return how many cards each catalog holds."""
-        found = self._db.execute("SELECT catalog, count(*) FROM card WHERE NOT gone GROUP BY catalog")
-        return {name: cards for name, cards in found if self.catalogs is None or name in self.catalogs}
+        counts = self._db.execute("SELECT catalog, count(*) FROM card WHERE NOT gone GROUP BY catalog")
+        return {name: cards for name, cards in counts if self.catalogs is None or name in self.catalogs}
 
     def named(self, reference: Reference) -> list[CatalogRow]:
         """Return every card the reference may mean, newest version first."""
@@ -431,11 +431,11 @@ class Index:
 
     def twins(self, rows: Sequence[CatalogRow]) -> dict[tuple[str, str], list[CatalogRow]]:
         """Return every card that shares kind and name with one of these, by (kind, name)."""
-        found: dict[tuple[str, str], list[CatalogRow]] = {}
+        twins: dict[tuple[str, str], list[CatalogRow]] = {}
         for names in batches(dict.fromkeys(row.name for row in rows)):
             for row in self._rows(f"name IN ({','.join('?' * len(names))})", names):
-                found.setdefault((row.kind, row.name), []).append(row)
-        return found
+                twins.setdefault((row.kind, row.name), []).append(row)
+        return twins
 
     def aliased(self, value: str) -> list[CatalogRow]:
         """Return every card that answers to an id, a DOI, a digest or a source address."""
@@ -454,12 +454,12 @@ class Index:
     def facet_values(self, facet: str) -> dict[str, int]:
         """Return the values of a facet with the number of assets that have each in their latest version."""
         asked, strangers = self._asked("facet.card")
-        found = self._db.execute(
+        counts = self._db.execute(
             "SELECT value, count(DISTINCT kind || '/' || name) FROM facet JOIN card ON card.id = facet.card"
             f" WHERE facet = ? AND latest AND NOT gone{asked} GROUP BY value ORDER BY 2 DESC, 1",
             (facet, *strangers),
         )
-        return dict(found)
+        return dict(counts)
 
     def near_values(self, facet: str, value: str) -> list[str]:
         """Return the values of a facet nearest to one that found nothing."""
@@ -481,14 +481,14 @@ class Index:
 
     def linking_to(self, targets: Iterable[str], relation: str | None = None) -> list[tuple[str, CatalogRow]]:
         """Return every (relation, card) that names one of the targets."""
-        found: list[tuple[int, str]] = []
+        links: list[tuple[int, str]] = []
         for names in batches(dict.fromkeys(targets)):
             sql = f"SELECT card, relation FROM link WHERE target IN ({','.join('?' * len(names))})"
-            found += self._db.execute(
+            links += self._db.execute(
                 sql + (" AND relation = ?" if relation else ""), [*names, *([relation] if relation else [])]
             )
-        rows = {row.id: row for row in self.rows([number for number, _ in found])}
-        return [(name, rows[number]) for number, name in dict.fromkeys(found) if number in rows]
+        rows = {row.id: row for row in self.rows([number for number, _ in links])}
+        return [(name, rows[number]) for number, name in dict.fromkeys(links) if number in rows]
 
     def links(self, numbers: Iterable[int]) -> list[tuple[int, str, str]]:
         """Return every (card, relation, target) that these cards hold."""
@@ -500,25 +500,25 @@ class Index:
         if query.regexes:
             return self.rows(self._ranked(dict.fromkeys(self._matching_names(query, limit), 0), "", limit))
         worded = query.words or query.prefixes or query.phrases
-        found: dict[int, int] = {}
+        steps: dict[int, int] = {}
         for step, mark in enumerate(_STEPS if worded else (ANYWHERE,)):
             for number in self._matches(self._expression(query, mark=mark), query, limit + _STEP_MATCHES):
-                found.setdefault(number, step)
-            if len(found) >= limit + _STEP_MATCHES:
+                steps.setdefault(number, step)
+            if len(steps) >= limit + _STEP_MATCHES:
                 break
         exact = slug(" ".join((*query.words, *query.phrases))) if worded else ""
-        return self.rows(self._ranked(found, exact, limit))
+        return self.rows(self._ranked(steps, exact, limit))
 
-    def _ranked(self, found: Mapping[int, int], exact: str, limit: int) -> list[int]:
+    def _ranked(self, steps: Mapping[int, int], exact: str, limit: int) -> list[int]:
         """Return the cards in order: the one of that very name, then by step, use and name; removed ones last."""
-        if not found:
+        if not steps:
             return []
         facts = self._db.execute(
             "SELECT gone, id, uses, name, version_key FROM card INDEXED BY card_rank"
-            f" WHERE id IN ({','.join(map(str, found))})"
+            f" WHERE id IN ({','.join(map(str, steps))})"
         )
         order = [
-            ((gone, found[number] if name != exact else -1, -uses, len(name), name), version, number)
+            ((gone, steps[number] if name != exact else -1, -uses, len(name), name), version, number)
             for gone, number, uses, name, version in facts
         ]
         order.sort(key=lambda entry: entry[1], reverse=True)
@@ -536,17 +536,17 @@ class Index:
     def _matching_names(self, query: Query, limit: int) -> list[int]:
         patterns = [compile_names(text) for text in query.regexes]
         tagged = [self._tagged(pattern) for pattern in patterns]
-        found: list[int] = []
+        numbers: list[int] = []
         for chunk, ids, lines in self._db.execute("SELECT chunk, ids, lines FROM names ORDER BY chunk"):
             named = (matching_ids(pattern, ids, lines) for pattern in patterns)
             common = set.intersection(
                 *(names | tags.get(chunk, set()) for names, tags in zip(named, tagged, strict=True))
             )
             if common:
-                found += sorted(common & self._allowed(query, chunk))
-            if len(found) >= limit:
+                numbers += sorted(common & self._allowed(query, chunk))
+            if len(numbers) >= limit:
                 break
-        return found[:limit]
+        return numbers[:limit]
 
     def _tagged(self, pattern: Any) -> dict[int, set[int]]:
         """Return the cards with a keyword that matches, by chunk; of very many, some."""
@@ -555,10 +555,10 @@ class Index:
         values = f"SELECT value FROM tag WHERE id IN ({','.join(map(str, tags))})"
         asked, strangers = self._asked("facet.card")
         sql = f"SELECT card FROM facet WHERE facet = 'tag' AND value IN ({values}){asked} LIMIT {_TAGGED_CARDS}"
-        found: dict[int, set[int]] = {}
+        cards: dict[int, set[int]] = {}
         for (number,) in self._db.execute(sql, strangers) if tags else ():
-            found.setdefault(number // CHUNK_CARDS, set()).add(number)
-        return found
+            cards.setdefault(number // CHUNK_CARDS, set()).add(number)
+        return cards
 
     def _allowed(self, query: Query, chunk: int) -> set[int]:
         """Return the cards of a chunk that the query admits, its patterns left aside."""
@@ -591,14 +591,14 @@ class Index:
     def clashes(self, order: Sequence[str]) -> dict[str, list[str]]:
         """Return, for each catalog, the assets whose card differs from one of higher precedence."""
         strangers = self._strangers()
-        found = self._db.execute(
+        groups = self._db.execute(
             "SELECT kind, name, version, group_concat(catalog || ' ' || digest, '\n') FROM card WHERE NOT gone"
             f" AND catalog NOT IN ({','.join('?' * len(strangers))})"
             " GROUP BY kind, name, version HAVING count(DISTINCT digest) > 1",
             strangers,
         )
         clashes: dict[str, list[str]] = {}
-        for kind, name, version, pairs in found:
+        for kind, name, version, pairs in groups:
             cards = dict(pair.split(" ", 1) for pair in pairs.split("\n"))
             ranked = sorted((catalog for catalog in cards if catalog in order), key=order.index)
             for catalog in ranked[1:]:

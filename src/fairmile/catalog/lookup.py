@@ -197,11 +197,11 @@ class Lookup:
 
     @staticmethod
     def _suggestions(index: Index, query: Query) -> tuple[str, ...]:
-        found = [word for text in (*query.words, *query.prefixes) for word in index.suggest(text)]
+        terms = [word for text in (*query.words, *query.prefixes) for word in index.suggest(text)]
         for facet, value in query.facets:
             near = index.near_values(facet, value)
-            found += [f'{facet}:"{each}"' if " " in each else f"{facet}:{each}" for each in near]
-        return tuple(dict.fromkeys(found))
+            terms += [f'{facet}:"{each}"' if " " in each else f"{facet}:{each}" for each in near]
+        return tuple(dict.fromkeys(terms))
 
     def find(self, kind: str | None = None, words: str = "", *, limit: int = 1000, **where: Any) -> SearchResult:
         """Return the assets with these facets and links, as in `find("model", machine="lassen")`.
@@ -229,9 +229,9 @@ class Lookup:
         rows: dict[int, CatalogRow] = {}
         linked: list[set[int]] = []
         for relation, targets in links.items():
-            found = {row.id: row for _, row in index.linking_to(_target_texts(targets), relation)}
-            rows |= found
-            linked.append(set(found))
+            sources = {row.id: row for _, row in index.linking_to(_target_texts(targets), relation)}
+            rows |= sources
+            linked.append(set(sources))
         fitting = {number for number in set.intersection(*linked) if index.matches(query, number)}
         ordered = sorted((rows[number] for number in fitting), key=lambda row: (row.gone, -row.uses, row.name))
         return self._merge(index, ordered, query, lambda row: row.id in fitting)

@@ -286,15 +286,15 @@ def _signature(model: Card, dataset: Card) -> Reason | None:
             continue
         inner = [size if isinstance(size, int) and size > 0 else None for size in shape[1:]]
         known = [size for size in inner if size is not None]
-        for found in fields:
+        for record in fields:
             if (
                 known
-                and len(found) == len(inner)
-                and all(want in (None, have) for want, have in zip(inner, found, strict=True))
+                and len(record) == len(inner)
+                and all(want in (None, have) for want, have in zip(inner, record, strict=True))
             ):
                 return Reason(
                     "signature",
-                    f"a record of shape {_shape(found)} fits the input {spec.get('name', '')} {_shape(shape)}",
+                    f"a record of shape {_shape(record)} fits the input {spec.get('name', '')} {_shape(shape)}",
                 )
     return None
 

@@ -36,13 +36,13 @@ def _matching_lines(pattern: Any, lines: bytes) -> list[int]:
     """Return the numbers of the lines that match."""
     if _ANCHORED.search(pattern.pattern):
         return [number for number, line in enumerate(lines.split(b"\n")[:-1]) if pattern.search(line)]
-    found: list[int] = []
+    numbers: list[int] = []
     start, number = 0, 0
     while (hit := pattern.search(lines, start)) is not None:
         number += lines.count(b"\n", start, hit.start())
         end = lines.find(b"\n", hit.start())
         if end < 0:
             break
-        found.append(number)
+        numbers.append(number)
         start, number = end + 1, number + 1
-    return found
+    return numbers

@@ -38,8 +38,8 @@ def check_body(body: Any) -> list[Problem]:
     kind = kind_of_types([str(value) for value in as_list(body.get("@type"))])
     if kind is None:
         known = ", ".join(f"{each.types[0]} ({name})" for name, each in KINDS.items())
-        found = f"{body['@type']!r} is not a kind of asset" if "@type" in body else "is missing"
-        problems.append(Problem(found, field="@type", hint=f"expected one of {known}"))
+        message = f"{body['@type']!r} is not a kind of asset" if "@type" in body else "is missing"
+        problems.append(Problem(message, field="@type", hint=f"expected one of {known}"))
     else:
         problems += _required_problems(kind, body)
     context = body.get("@context")
@@ -53,10 +53,10 @@ def check_body(body: Any) -> list[Problem]:
 def check_text(text: str, *, file: str = "") -> tuple[Card | None, list[Problem]]:
     """Check the card in a text; problems carry file and line. A text that is no JSON raises InvalidDocument."""
     body = load_json(text, file=file)
-    found = check_body(body)
-    places = scan(text) if found else Position(1)
+    unplaced = check_body(body)
+    places = scan(text) if unplaced else Position(1)
     problems = []
-    for problem in found:
+    for problem in unplaced:
         # A key may hold dots and brackets itself, as an address does.
         path = [problem.field] if isinstance(body, dict) and problem.field in body else _path(problem.field)
         problems.append(replace(problem, file=file, line=places.find(path)))
@@ -77,17 +77,17 @@ def _form_problems(body: Mapping[str, Any]) -> list[Problem]:
     try:
         CardForm.model_validate(dict(body))
     except ValidationError as error:
-        found: dict[str, Problem] = {}
+        problems: dict[str, Problem] = {}
         for entry in error.errors(include_url=False):
             missing = entry["type"] == "missing"
             field = _field(entry["loc"], body, missing)
             message = "is missing" if missing else _message(entry)
-            found.setdefault(field, Problem(message, field=field))
+            problems.setdefault(field, Problem(message, field=field))
         # A value that may be a text or an object fails as both; the deeper place says more.
         return [
             each
-            for each in found.values()
-            if not any(other != each.field and other.startswith(each.field) for other in found)
+            for each in problems.values()
+            if not any(other != each.field and other.startswith(each.field) for other in problems)
         ]
     return []
 

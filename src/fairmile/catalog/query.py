@@ -110,13 +110,13 @@ def parse_query(text: str, *, all_versions: bool = False) -> Query:
     """Read a search as typed; an unknown field is refused with the nearest one."""
     if len(text) > MAX_QUERY_CHARACTERS:
         raise UsageError(f"the search is longer than {MAX_QUERY_CHARACTERS} characters")
-    found: dict[str, list[Any]] = {each.name: [] for each in fields(Query) if each.name != "all_versions"}
+    terms: dict[str, list[Any]] = {each.name: [] for each in fields(Query) if each.name != "all_versions"}
     # Bytes of an argument that are not UTF-8 arrive as half surrogates, which no index can hold.
     for match in _TOKEN.finditer(text.encode("utf-8", "replace").decode()):
         key, value = _term(match)
         if value:
-            found[key].append(value)
-    return Query(**{key: tuple(values) for key, values in found.items()}, all_versions=all_versions)
+            terms[key].append(value)
+    return Query(**{key: tuple(values) for key, values in terms.items()}, all_versions=all_versions)
 
 
 def _term(match: re.Match[str]) -> tuple[str, Any]:

@@ -222,14 +222,14 @@ def _collect(
     try:
         if isinstance(document, UsageError):
             raise document
-        found = _cards(document, base)
+        read = _cards(document, base)
     except FairmileError as error:
         report.problems.append(str(error))
         return
-    if found is None:
+    if read is None:
         report.skipped += 1
         return
-    for card in found:
+    for card in read:
         placed = Card(card.body, catalog=folder.name)
         relative = folder.relative_path(placed.handle)
         if relative in cards and cards[relative].digest != placed.digest:
@@ -238,7 +238,7 @@ def _collect(
             )
             continue
         cards[relative] = placed
-    if keep and found and is_source(document, found[0]):
+    if keep and read and is_source(document, read[0]):
         folder.keep_raw(document.data, document.sha256)
 
 
@@ -317,15 +317,15 @@ def _index_entries(document: Document) -> list[tuple[str, str]]:
         raise document.refuse("expected a list", field="cards", hint="write one with `fairmile catalog publish FOLDER`")
     if len(entries) > _MAX_FILES:
         raise document.refuse(f"lists more than {_MAX_FILES} cards", field="cards")
-    found = []
+    listed = []
     for number, entry in enumerate(entries):
         path, sha256 = (entry.get("path"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
         if not isinstance(path, str) or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
             raise document.refuse("expected path and sha256", field=f"cards[{number}]")
         if ":" in path or path.startswith("/") or "\\" in path or ".." in unquote(path).split("/"):
             raise document.refuse(f"{path!r} points outside the catalog", field=f"cards[{number}].path")
-        found.append((path, sha256))
-    return found
+        listed.append((path, sha256))
+    return listed
 
 
 def _download(client: Client, url: str) -> bytes:

@@ -98,12 +98,12 @@ def _arrow_batches(path: Path, name: str, columns: Sequence[str] | None) -> Iter
         options = ipc.IpcReadOptions(included_fields=[names.index(each) for each in _checked(columns, names, name)])
         source.seek(0)
         reader = ipc.open_file(source, options=options) if is_file else ipc.open_stream(source, options=options)
-    found = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else iter(reader)
-    batch = next(found, None) or pyarrow.RecordBatch.from_pylist([], schema=reader.schema)
+    batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else iter(reader)
+    batch = next(batches, None) or pyarrow.RecordBatch.from_pylist([], schema=reader.schema)
     while batch is not None:
         batch.validate()
         yield batch if columns is None else batch.select(list(columns))
-        batch = next(found, None)
+        batch = next(batches, None)
 
 
 @contextmanager

@@ -65,14 +65,14 @@ def wanted(card: Card) -> list[Wanted]:
     with_address = [entry for entry in entries if any(text_of(value) for value in as_list(entry.get("contentUrl")))]
     unpacked = {id_of(archive) for entry in entries for archive in as_list(entry.get("containedIn"))}
     handle = str(card.handle)
-    found = [_from_entry(card, handle, place, entry, unpacked) for place, entry in enumerate(with_address)]
-    if not found and card.text("codeRepository"):
-        found = [_from_repository(card)]
-    if not found:
+    files = [_from_entry(card, handle, place, entry, unpacked) for place, entry in enumerate(with_address)]
+    if not files and card.text("codeRepository"):
+        files = [_from_repository(card)]
+    if not files:
         data = [f"`fairmile fetch {id}`" for id in _data_sets(card)[:_NAMED]]
         hint = f"its data: {', '.join(data)}" if data else access_steps(card) or None
         raise NotFound(f"{card.handle} has no URL to fetch it from", hint=hint)
-    return _merged(found)
+    return _merged(files)
 
 
 def _data_sets(card: Card) -> list[str]:
@@ -207,8 +207,8 @@ def _checksums(entry: Mapping[str, Any]) -> tuple[Checksum, ...]:
     if isinstance(plain, str) and _SHA256.fullmatch(plain) and not any(name in entry for name in _CHECKSUMS[1:]):
         return (Checksum("sha256", plain),)  # the usual case, which must be quick: a card may list many files
     stated = ((name, text_of(entry[name])) for name in _CHECKSUMS if name in entry)
-    found = [parse_checksum(text, name) for name, text in stated if text]
-    return tuple(each for each in found if each is not None)
+    parsed = [parse_checksum(text, name) for name, text in stated if text]
+    return tuple(each for each in parsed if each is not None)
 
 
 def _file_name(name: str, address: str) -> str:

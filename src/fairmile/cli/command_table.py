@@ -65,15 +65,15 @@ def _nodes(command: click.Command, path: str) -> Iterator[tuple[str, dict[str, A
     if isinstance(command, click.Group):
         names = command.list_commands(context)
         children = {name: command.get_command(context, name) for name in names}
-        found = {name: child for name, child in children.items() if child is not None}
+        commands = {name: child for name, child in children.items() if child is not None}
         yield (
             path,
             {
-                "words": {name: child.get_short_help_str(80) for name, child in found.items()},
+                "words": {name: child.get_short_help_str(80) for name, child in commands.items()},
                 "default": "run" if isinstance(command, GroupOrTarget) else "",
             },
         )
-        for name, child in found.items():
+        for name, child in commands.items():
             yield from _nodes(child, f"{path} {name}".strip())
         return
     parameters = command.get_params(context)

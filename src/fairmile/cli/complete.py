@@ -140,12 +140,12 @@ def _recent_parameters(name: str) -> list[str]:
     with suppress(OSError):
         entries = [each for each in os.scandir(_home() / "runs") if each.name.startswith(f"{name}-")]
         latest = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)[:_RECENT]
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for entry in latest:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 record = json.loads(Path(entry.path, "run.json").read_bytes())
-                found |= dict.fromkeys(record["spec"]["params"])
-        return list(found)
+                names |= dict.fromkeys(record["spec"]["params"])
+        return list(names)
     return []
 
 

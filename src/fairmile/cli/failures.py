@@ -32,8 +32,8 @@ class Failure(NamedTuple):
         """Return how an error of any origin is told."""
         if isinstance(error, FairmileError):
             problems = error.problems if isinstance(error, InvalidDocument) else ()
-            told = tuple((str(problem), problem.hint) for problem in problems)
-            return cls(type(error).__name__, str(error), error.hint or "", error.exit_code, told)
+            lines = tuple((str(problem), problem.hint) for problem in problems)
+            return cls(type(error).__name__, str(error), error.hint or "", error.exit_code, lines)
         if isinstance(error, click.ClickException):
             return cls("UsageError", _usage(error), _usage_hint(error), 2)
         if isinstance(error, OSError):

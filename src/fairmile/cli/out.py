@@ -67,7 +67,7 @@ def printable(text: str) -> str:
 
 
 def _visible(text: str) -> str:
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def _on_screen(text: str) -> str:
@@ -87,7 +87,7 @@ def print_json(value: Any, stream: TextIO) -> None:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(value, indent=1)
-    stream.write(re.sub(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    stream.write(re.sub(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
 
 
 class Out:
@@ -308,8 +308,8 @@ def _cut(text: str, width: int) -> str:
     kept: list[str] = []
     styles: list[str] = []  # behind the cut: every one stays, so that none is left open
     room = width - len(mark)
-    for found in _PIECES.finditer(text):
-        piece = found[0]
+    for match in _PIECES.finditer(text):
+        piece = match[0]
         if room < 0:
             styles += [piece] if piece.startswith(_MARK) else []
         elif piece.startswith(_MARK):

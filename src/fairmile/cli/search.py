@@ -100,7 +100,7 @@ def search(
                 "--hub cannot be combined with --regex or --all-versions", hint="use only words with --hub"
             )
         hits = catalog.search_hubs(text, hubs=hubs, kind=kind, limit=limit)
-        out.show(hits, lambda found: _print_hub_hits(found, out))
+        out.show(hits, lambda page: _print_hub_hits(page, out))
         return 3 if hits.failed and not hits else 0
     result = catalog.search(text, kind=kind, regex=regex, limit=limit, all_versions=all_versions)
     out.show(result, lambda hits: _print_hits(hits, limit, out))

@@ -78,14 +78,14 @@ class Building:
             at = "end"
             self._finish(began, done, checks)
         except Exception as error:
-            told = _as_own_error(error)
-            failure = {"at": at, "message": told.message, "hint": told.hint, "when": _now()}
+            failed = _as_own_error(error)
+            failure = {"at": at, "message": failed.message, "hint": failed.hint, "when": _now()}
             # What kept the build from writing may keep this from being written: the first reason is the one to tell.
             with contextlib.suppress(FairmileError, OSError):
                 self._write("failure.json", failure)
-                self._take(f"failed: {told.message}")
-            if told is not error and isinstance(error, OSError):
-                raise told from error
+                self._take(f"failed: {failed.message}")
+            if failed is not error and isinstance(error, OSError):
+                raise failed from error
             raise
 
     def check_again(self, record: Mapping[str, Any]) -> None:

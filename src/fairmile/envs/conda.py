@@ -110,7 +110,7 @@ class CondaStep:
         gateway = rattler.Gateway(cache_dir=cache / "index", client=_client(rattler))
         channels = [Path(text).as_uri() if text.startswith("/") else text for text in self._spec.channels]
         try:
-            found: list[Any] = await rattler.solve(
+            records: list[Any] = await rattler.solve(
                 channels,
                 list(self._spec.packages),
                 gateway=gateway,
@@ -126,7 +126,7 @@ class CondaStep:
             ) from error
         except rattler.exceptions.GatewayError as error:
             raise _channel_failure(channels, str(error)) from error
-        return found
+        return records
 
 
 def _rattler() -> Any:
@@ -200,18 +200,18 @@ def _variables_of(file: Path) -> list[Act]:
     ]
 
 
-def _channel_failure(channels: Sequence[str], said: str) -> FairmileError:
-    message = f"cannot read the conda channels {', '.join(channels)}: {_causes(said)}"
-    if "could not find subdir" in said:
+def _channel_failure(channels: Sequence[str], reason: str) -> FairmileError:
+    message = f"cannot read the conda channels {', '.join(channels)}: {_causes(reason)}"
+    if "could not find subdir" in reason:
         return NotFound(message, hint="check conda.channels; a channel is a name, an address or an absolute path")
     return Transient(message, hint="check the network and conda.channels, then try again")
 
 
-def _install_failure(said: str) -> FairmileError:
-    message = f"the conda packages could not be installed: {_causes(said)}"
-    if "hash mismatch" in said:
+def _install_failure(reason: str) -> FairmileError:
+    message = f"the conda packages could not be installed: {_causes(reason)}"
+    if "hash mismatch" in reason:
         return Integrity(message, hint="the channel's data does not match its index; try again later")
-    if "HTTP status" in said or "error sending request" in said:
+    if "HTTP status" in reason or "error sending request" in reason:
         return Transient(message, hint="try again; installed packages are kept")
     return SystemFailure(message)
 

@@ -337,10 +337,10 @@ def _as_requirement(package: str) -> str:
     return Path(path).as_uri() + bracket + extras
 
 
-def _need(found: Interpreter | None, python: Path) -> Interpreter:
-    if found is None:
+def _need(interpreter: Interpreter | None, python: Path) -> Interpreter:
+    if interpreter is None:
         raise SystemFailure(f"{python} does not run", hint="build the environment again")
-    return found
+    return interpreter
 
 
 def _forget_half_installed(python: Path, tools: Tools) -> Sequence[Sequence[str]]:

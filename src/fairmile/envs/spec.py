@@ -333,9 +333,9 @@ class _Reader:
 
     def read(self, data: Any, folder: Path | None, name: str) -> EnvironmentSpec:
         if not isinstance(data, dict):
-            found = "nothing" if data is None else repr(data)[:80]
+            value = "nothing" if data is None else repr(data)[:80]
             raise InvalidDocument(
-                [Problem(f"expected an environment as keys with values, found {found}", file=self._file)],
+                [Problem(f"expected an environment as keys with values, found {value}", file=self._file)],
                 hint="the shortest one is `python: {packages: [numpy]}`",
             )
         given = {"name": name, **data} if name else data

@@ -21,7 +21,8 @@ from fairmile.jobs.states import Observed, State, Usage
 
 _JOB = "job.json"
 # The file, and its field, have the name that the first version gave them.
-_STATUS, _STATUS_FIELD = "standing.json", "standing"
+_STATUS, _STATUS_FIELD, _OBSERVED_FIELD = "standing.json", "standing", "told"
+_FIELDS = {"status": _STATUS_FIELD, "observed": _OBSERVED_FIELD}  # what the file calls them since version 0.1
 _SUBMITTED = "submitted.json"
 _CANCELLED = "cancelled"
 _KEYS = ".keys"
@@ -36,7 +37,7 @@ class Known:
 
     status: TaskStatus
     tasks: dict[int, TaskStatus] = dataclasses.field(default_factory=dict)
-    told: dict[str, Observed] = dataclasses.field(default_factory=dict)
+    observed: dict[str, Observed] = dataclasses.field(default_factory=dict)
     missing_since: float | None = None
     trouble: str = ""
     counted: bool = False  # whether what it used is known as well as it will ever be
@@ -89,8 +90,8 @@ class Records:
                 raise write_failure(str(folder), error) from error
             break
         record = Record(id, spec, system, now, folder)
-        said = spec.model_dump(mode="json", exclude_defaults=True)
-        document = {"id": id, "system": system, "created": now, "spec": said}
+        specification = spec.model_dump(mode="json", exclude_defaults=True)
+        document = {"id": id, "system": system, "created": now, "spec": specification}
         try:
             write_atomic(folder / _JOB, json.dumps(document), mode=0o600)
         except DiskFailure:
@@ -198,7 +199,7 @@ class Records:
             return Known(
                 _as(TaskStatus, document[_STATUS_FIELD]),
                 {int(index): _as(TaskStatus, task) for index, task in document["tasks"].items()},
-                {id: _as(Observed, each) for id, each in document["told"].items()},
+                {id: _as(Observed, each) for id, each in document[_OBSERVED_FIELD].items()},
                 document["missing_since"],
                 document["trouble"],
                 document["counted"],
@@ -217,7 +218,7 @@ class Records:
     def remember(self, record: Record, known: Known, *, ends_with_power: bool = False) -> None:
         """Keep the status of a job; of one that `ends_with_power` a cut may take as much as of what it wrote."""
         sync = known.is_over and not ends_with_power
-        document = {_STATUS_FIELD if name == "status" else name: value for name, value in vars(known).items()}
+        document = {_FIELDS.get(name, name): value for name, value in vars(known).items()}
         write_atomic(record.folder / _STATUS, json.dumps(document, default=vars), sync=sync)
 
 

@@ -221,8 +221,8 @@ class _Choice:
         if here.gpu and 0 < gpus < here.gpu.count and not self.spec.resources.exclusive:
             share = max(here.cores * gpus // here.gpu.count, 1)
             part = f" × {gpus} of {here.gpu.count} GPUs"
-        told = f"partition {self.partition}: {here.cores} cores{part}" + (f" / {tasks} tasks" if tasks > 1 else "")
-        self._take("cpus_per_task", max(share // tasks, 1), told)
+        source = f"partition {self.partition}: {here.cores} cores{part}" + (f" / {tasks} tasks" if tasks > 1 else "")
+        self._take("cpus_per_task", max(share // tasks, 1), source)
 
     @property
     def cpus(self) -> int | None:

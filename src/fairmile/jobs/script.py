@@ -217,7 +217,7 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
         parts.append([_GUARD, *request.lines, _END_OF_GUARD])
     launch = make_launch(request, system)
     parts.append([*_enter(files, scheduler), *launch.prepare])
-    command = " ".join(filter(None, [shlex.join(request.spec.around), launch.command]))
+    command = " ".join(filter(None, [shlex.join(request.spec.recorder), launch.command]))
     end = _NOTED_END if files.folder else ""
     parts.append([starts % {"command": command}, _WAIT % {"end": end}] if waits else [f"exec {command}"])
     _refuse_options(parts[1:])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from fairmile.base.units import parse_duration
 
@@ -82,7 +82,8 @@ class JobSpec(_Part):
     launch: Launch | None = None
     preamble: tuple[str, ...] = ()  # shell lines of an environment, before the program starts
     wrap: tuple[str, ...] = ()  # what stands before the program: the command of a container
-    around: tuple[str, ...] = ()  # what stands before the launcher, once for the whole job: whoever records it
+    # The command before the launcher, once for the whole job, that records it; `around` in records of version 0.1.
+    recorder: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("recorder", "around"))] = ()
     folder: str = ""  # where it runs; empty: a folder of its own
     shows: str = ""  # a folder here whose contents that folder shows; what it writes stays in its own
     inputs: Mapping[str, str] = {}  # name in the job's folder → file or folder here

@@ -30,7 +30,7 @@ class Weighed:
 
     def __post_init__(self) -> None:
         if self.known is not None:
-            self.listed = self.known.told
+            self.listed = self.known.observed
             self.missing_since = self.known.missing_since
             self.trouble = self.known.trouble
 
@@ -147,8 +147,8 @@ def with_usage(known: Known, id: str, past: Mapping[str, Observed]) -> Known:
     return replace(known, status=_used(known.status, past.get(id)), tasks=tasks)
 
 
-def _used(status: TaskStatus, told: Observed | None) -> TaskStatus:
-    return status if told is None or told.usage is None else replace(status, usage=told.usage)
+def _used(status: TaskStatus, observed: Observed | None) -> TaskStatus:
+    return status if observed is None or observed.usage is None else replace(status, usage=observed.usage)
 
 
 def noted_id(notes: Notes, earlier: Collection[str]) -> str | None:

@@ -148,11 +148,11 @@ def predict(
     return {what: each.to_json() for what, each in predicted.items()}
 
 
-def predicted_of(said: Mapping[str, Any]) -> Predicted:
+def predicted_of(stored: Mapping[str, Any]) -> Predicted:
     """Return an expected number as run.json has it."""
-    bounds = said.get("low"), said.get("high")
-    source, device, remedy = (str(said.get(name) or "") for name in ("source", "device", "remedy"))
-    return Predicted(said["value"], *bounds, source, said.get("limit"), device, remedy)
+    bounds = stored.get("low"), stored.get("high")
+    source, device, remedy = (str(stored.get(name) or "") for name in ("source", "device", "remedy"))
+    return Predicted(stored["value"], *bounds, source, stored.get("limit"), device, remedy)
 
 
 def unfit(prediction: Mapping[str, Mapping[str, Any]]) -> tuple[Fit, str]:
@@ -336,9 +336,9 @@ def _from_line(points: Sequence[tuple[Run, float]], spec: RunSpec, where: str) -
         at = [(number, value) for run, value in near[:_NEWEST] if (number := _number(run.params.get(name))) is not None]
         if len({number for number, _ in at}) < _POINTS:
             continue
-        told = _on_line(at, x, f"a line over {name} through {len(at)} earlier runs {where}")
-        if told is not None and (best is None or _width(told) < _width(best)):
-            best = told
+        estimate = _on_line(at, x, f"a line over {name} through {len(at)} earlier runs {where}")
+        if estimate is not None and (best is None or _width(estimate) < _width(best)):
+            best = estimate
     return best
 
 

@@ -22,8 +22,8 @@ def file_sets(path: Path, name: str, kind: str) -> list[dict[str, Any]]:
     endings = Counter(extension(member) for member in _members(path, kind))
     sets = []
     for ending, _ in endings.most_common(20):
-        found = media_type(f"x.{ending}") if ending else None
-        if found:
+        format = media_type(f"x.{ending}") if ending else None
+        if format:
             sets.append(
                 {
                     "@type": "FileSet",
@@ -31,7 +31,7 @@ def file_sets(path: Path, name: str, kind: str) -> list[dict[str, Any]]:
                     "name": f"{name}/*.{ending}",
                     "containedIn": name,
                     "includes": f"*.{ending}",
-                    "encodingFormat": found,
+                    "encodingFormat": format,
                 }
             )
     return sets

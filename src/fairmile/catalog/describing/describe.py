@@ -123,35 +123,35 @@ def describe(
     Nothing is invented: a licence, a creator and a description stand on the card where a document says so.
     `address` is where others fetch the files.
     """
-    found = survey(path, on_progress)
-    said = read_documents(path, found.names, runner) if path.is_dir() else Statements()
-    chosen = kind_named(kind) if kind else said.kind or _kind(found)
+    files = survey(path, on_progress)
+    statements = read_documents(path, files.names, runner) if path.is_dir() else Statements()
+    chosen = kind_named(kind) if kind else statements.kind or _kind(files)
     body: dict[str, Any] = {"@context": CONTEXT_IRI, "conformsTo": [PROFILE_IRI], "@type": types_of(chosen)}
-    origins = dict(said.origins)
-    body |= said.values
+    origins = dict(statements.origins)
+    body |= statements.values
     if not body.get("name"):
         body["name"] = path.resolve().name if path.is_dir() else path.name.split(".")[0] or path.name
         origins["name"] = "its name on disk"
     if not body.get("version"):
-        body["version"] = DIGEST_VERSION_PREFIX + found.content_digest()[:12]
+        body["version"] = DIGEST_VERSION_PREFIX + files.content_digest()[:12]
         origins["version"] = "digest of the files"
-    body = with_files(body, found)
+    body = with_files(body, files)
     origins |= {key: _FROM_FILES for key in ("distribution", "recordSet", "variableMeasured") if key in body}
     if address:
         body = with_address(body, address)
     card = Card(body, catalog="local")
-    notes = (*said.notes, *found.notes)
-    asked = questions(card, choices=said.licence_choices)
-    return Description(source or str(path), card, origins, asked, notes, found.files, found.size_bytes)
+    notes = (*statements.notes, *files.notes)
+    asked = questions(card, choices=statements.licence_choices)
+    return Description(source or str(path), card, origins, asked, notes, files.files, files.size_bytes)
 
 
-def _kind(found: Survey) -> str:
-    return kind_by_content(found.model_bytes, found.data_bytes, found.program_files)
+def _kind(files: Survey) -> str:
+    return kind_by_content(files.model_bytes, files.data_bytes, files.program_files)
 
 
-def with_files(body: Mapping[str, Any], found: Survey) -> dict[str, Any]:
+def with_files(body: Mapping[str, Any], surveyed: Survey) -> dict[str, Any]:
     """Return the body with these files: one of the same name is replaced, keeping its addresses."""
-    fresh = {each["name"]: each for each in found.distribution()}
+    fresh = {each["name"]: each for each in surveyed.distribution()}
     files: list[Any] = []
     for entry in as_list(body.get("distribution")):
         new = fresh.pop(entry.get("name"), None) if isinstance(entry, Mapping) else None
@@ -161,15 +161,15 @@ def with_files(body: Mapping[str, Any], found: Survey) -> dict[str, Any]:
         files.append({**{key: entry[key] for key in ("contentUrl", "mirror") if key in entry}, **new})
     made = {**body, "distribution": [*files, *fresh.values()]}
     made.pop("contentDigest", None)
-    is_all = len(made["distribution"]) == len(found.distribution())
-    content = found.content if is_all else Card(made).content
+    is_all = len(made["distribution"]) == len(surveyed.distribution())
+    content = surveyed.content if is_all else Card(made).content
     if content:
         made["contentDigest"] = content
     is_model = "MLModel" in as_list(body.get("@type"))
-    if found.record_sets and not is_model:
-        made.setdefault("recordSet", found.record_sets if len(found.record_sets) > 1 else found.record_sets[0])
-    if found.variables and not is_model:
-        made.setdefault("variableMeasured", found.variables)
+    if surveyed.record_sets and not is_model:
+        made.setdefault("recordSet", surveyed.record_sets if len(surveyed.record_sets) > 1 else surveyed.record_sets[0])
+    if surveyed.variables and not is_model:
+        made.setdefault("variableMeasured", surveyed.variables)
     return made
 
 

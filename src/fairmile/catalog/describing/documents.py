@@ -57,49 +57,49 @@ def is_document(name: str) -> bool:
 
 def read_documents(folder: Path, names: Sequence[str], runner: Runner) -> Statements:
     """Return what the documents in a folder, and its git repository, say about the asset."""
-    found = Statements()
+    statements = Statements()
     licences: dict[str, str] = {}
     for name in (each for each in _METADATA if each in names):
-        _read_metadata(folder / name, found, licences)
+        _read_metadata(folder / name, statements, licences)
     for name in (each for each in _READMES if each in names):
-        _read_readme(folder / name, found, licences)
+        _read_readme(folder / name, statements, licences)
     for name in names:
         if is_licence_file(name):
-            _read_licence(folder / name, found, licences)
-    _settle_licence(found, licences)
-    _read_git(folder, found, runner)
-    return found
+            _read_licence(folder / name, statements, licences)
+    _settle_licence(statements, licences)
+    _read_git(folder, statements, runner)
+    return statements
 
 
-def _read_metadata(path: Path, found: Statements, licences: dict[str, str]) -> None:
+def _read_metadata(path: Path, statements: Statements, licences: dict[str, str]) -> None:
     try:
         card = exchange.read(Document.from_file(path, name=path.name))[0]
     except FairmileError as error:
-        found.notes.append(f"{path.name} cannot be read: {' '.join(str(error).split())}")
+        statements.notes.append(f"{path.name} cannot be read: {' '.join(str(error).split())}")
         return
-    found.kind = found.kind or kind_of_types(card.types) or ""
+    statements.kind = statements.kind or kind_of_types(card.types) or ""
     for key, value in card.body.items():
         if key == "license":
             licences[path.name] = card.licence or card.text("license")
         elif key not in _NOT_TAKEN and not (key == "version" and str(value).startswith(DIGEST_VERSION_PREFIX)):
-            found.take(key, value, path.name)
+            statements.take(key, value, path.name)
 
 
-def _read_readme(path: Path, found: Statements, licences: dict[str, str]) -> None:
+def _read_readme(path: Path, statements: Statements, licences: dict[str, str]) -> None:
     text = _text(path)
     if text is None:
         return
     if has_front_matter(text):
-        kept = found.values.get("name")
-        _read_metadata(path, found, licences)
-        if kept is None and slug(str(found.values.get("name", ""))) == "readme":
-            del found.values["name"]
+        kept = statements.values.get("name")
+        _read_metadata(path, statements, licences)
+        if kept is None and slug(str(statements.values.get("name", ""))) == "readme":
+            del statements.values["name"]
         text = re.sub(r"\A\s*---\n.*?\n---\n", "", text, count=1, flags=re.DOTALL)
-    found.take("name", title_of(text), path.name)
-    found.take("description", summary_of(text), path.name)
+    statements.take("name", title_of(text), path.name)
+    statements.take("description", summary_of(text), path.name)
 
 
-def _read_licence(path: Path, found: Statements, licences: dict[str, str]) -> None:
+def _read_licence(path: Path, statements: Statements, licences: dict[str, str]) -> None:
     text = _text(path)
     if text is None:
         return
@@ -107,29 +107,29 @@ def _read_licence(path: Path, found: Statements, licences: dict[str, str]) -> No
     if known.spdx:
         licences[path.name] = known.spdx
     elif known.choices:
-        found.licence_choices = known.choices
-        found.notes.append(
+        statements.licence_choices = known.choices
+        statements.notes.append(
             f"{path.name} is the text of {' or '.join(known.choices)}; only the rights holder can say which"
         )
     else:
-        found.notes.append(f"{path.name} is not a known licence text; only the rights holder can name it")
+        statements.notes.append(f"{path.name} is not a known licence text; only the rights holder can name it")
 
 
-def _settle_licence(found: Statements, licences: dict[str, str]) -> None:
+def _settle_licence(statements: Statements, licences: dict[str, str]) -> None:
     """Keep the licence that the documents agree on."""
     if not licences:
         return
     if len(set(licences.values())) > 1:
-        said = ", ".join(f"{name}: {licence}" for name, licence in licences.items())
-        found.notes.append(f"the licences differ ({said}); only the rights holder can say which one applies")
+        listed = ", ".join(f"{name}: {licence}" for name, licence in licences.items())
+        statements.notes.append(f"the licences differ ({listed}); only the rights holder can say which one applies")
         return
     name, licence = next(iter(licences.items()))
     # Of a GNU licence the metadata may say which of the two it is; one that contradicts the text stays open.
-    if not found.licence_choices or licence in found.licence_choices:
-        found.take("license", licence if " " in licence or "/" in licence else SPDX_PREFIX + licence, name)
+    if not statements.licence_choices or licence in statements.licence_choices:
+        statements.take("license", licence if " " in licence or "/" in licence else SPDX_PREFIX + licence, name)
 
 
-def _read_git(folder: Path, found: Statements, runner: Runner) -> None:
+def _read_git(folder: Path, statements: Statements, runner: Runner) -> None:
     """Take repository, version tag and commit, by questions for which git runs no program that a repository names."""
     if not (folder / ".git").exists():
         return
@@ -137,11 +137,11 @@ def _read_git(folder: Path, found: Statements, runner: Runner) -> None:
     tags = list(_git(folder, runner, "tag", "--points-at", "HEAD", "--sort=-version:refname"))
     commit = next(iter(_git(folder, runner, "rev-parse", "HEAD")), "")
     if remote:
-        found.take("codeRepository", _public_address(remote), "git remote")
+        statements.take("codeRepository", _public_address(remote), "git remote")
     if tags:
-        found.take("version", re.sub(r"^v(?=\d)", "", tags[0]), "git tag")
+        statements.take("version", re.sub(r"^v(?=\d)", "", tags[0]), "git tag")
     if commit:
-        found.take("version", f"git-{commit[:12]}", "git commit")
+        statements.take("version", f"git-{commit[:12]}", "git commit")
 
 
 def _git(folder: Path, runner: Runner, *arguments: str) -> Iterator[str]:

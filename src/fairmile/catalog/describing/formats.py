@@ -74,31 +74,31 @@ def inspect_file(path: Path, name: str) -> FileFacts:
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
-            found = _by_content(head, stream, name)
+            media = _by_content(head, stream, name)
     except OSError as error:
         return FileFacts(media_type(name) or "application/octet-stream", note=f"{name}: {error.strerror or error}")
-    if found == "application/x-pickle":
-        return FileFacts(found, note=f"{name} is a pickle, which runs code when loaded, so it was not opened")
-    reader = _READERS.get(found)
+    if media == "application/x-pickle":
+        return FileFacts(media, note=f"{name} is a pickle, which runs code when loaded, so it was not opened")
+    reader = _READERS.get(media)
     if reader is None:
-        return FileFacts(found)
+        return FileFacts(media)
     try:
-        return FileFacts(found, tuple(reader(path, name)))
+        return FileFacts(media, tuple(reader(path, name)))
     except FairmileError as error:
-        return FileFacts(found, note=str(error))
+        return FileFacts(media, note=str(error))
 
 
 def _by_content(head: bytes, stream: BinaryIO, name: str) -> str:
     ending = extension(name)
-    found = next((kind for at, magic, kind in _MAGIC if head[at : at + len(magic)] == magic), "")
-    if found == "application/zip":
+    media = next((kind for at, magic, kind in _MAGIC if head[at : at + len(magic)] == magic), "")
+    if media == "application/zip":
         return _zip_kind(stream)
-    if found == "application/x-hdf5" and ending in ("nc", "nc4", "cdf", "netcdf"):
+    if media == "application/x-hdf5" and ending in ("nc", "nc4", "cdf", "netcdf"):
         return "application/x-netcdf"
-    if found == "application/gzip" and extension(name[: -len(ending) - 1]) in ("csv", "tsv"):
+    if media == "application/gzip" and extension(name[: -len(ending) - 1]) in ("csv", "tsv"):
         return "text/csv"
-    if found:
-        return found
+    if media:
+        return media
     if len(head) > 9 and head[8:9] == b"{" and 2 <= struct.unpack("<Q", head[:8])[0] <= 100 << 20:
         return "application/x-safetensors"
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":

@@ -64,11 +64,11 @@ def survey(path: Path, on_progress: Progress | None = None) -> Survey:
         return work.done()
     if not path.is_dir():
         raise UsageError(f"{path} is neither a file nor a folder")
-    found = Survey(names=sorted(each.name for each in os.scandir(path) if each.is_file(follow_symlinks=False)))
-    work = _Work(found, _count(path) if on_progress else 0, on_progress)
+    surveyed = Survey(names=sorted(each.name for each in os.scandir(path) if each.is_file(follow_symlinks=False)))
+    work = _Work(surveyed, _count(path) if on_progress else 0, on_progress)
     for file, name in _files(path, "", work):
         work.take(file, name)
-    if not found.files and not found.sets:
+    if not surveyed.files and not surveyed.sets:
         raise UsageError(f"{path} has no files")
     return work.done()
 
@@ -85,13 +85,13 @@ def _files(folder: Path, prefix: str, work: _Work) -> Iterator[tuple[Path, str]]
     """Yield the files below a folder, sorted by the bytes of their paths; links are not followed."""
     try:
         with os.scandir(folder) as items:
-            found = sorted(items, key=lambda each: os.fsencode(each.name) + (b"/" if _is_folder(each) else b""))
+            entries = sorted(items, key=lambda each: os.fsencode(each.name) + (b"/" if _is_folder(each) else b""))
     except OSError as error:
         raise SystemFailure(f"cannot list the folder {folder}: {error.strerror}") from error
-    names = {each.name for each in found}
+    names = {each.name for each in entries}
     if prefix and names.intersection(_ZARR_MARKS) and not work.in_zarr(prefix):
         work.take_zarr(folder, prefix.rstrip("/"))
-    for each in found:
+    for each in entries:
         name = prefix + each.name
         if each.name in _SKIPPED:
             continue
@@ -114,8 +114,8 @@ def _is_folder(item: os.DirEntry[str]) -> bool:
 class _Work:
     """Takes the files one after the other and keeps what a card says of them."""
 
-    def __init__(self, found: Survey, total: int, on_progress: Progress | None) -> None:
-        self._found = found
+    def __init__(self, survey: Survey, total: int, on_progress: Progress | None) -> None:
+        self._survey = survey
         self._total = total
         self._on_progress = on_progress
         self._tree = MerkleTree()
@@ -127,8 +127,8 @@ class _Work:
 
     def note(self, text: str) -> None:
         """Keep a remark; of very many only the first."""
-        if len(self._found.notes) < _MOST_NOTES:
-            self._found.notes.append(text)
+        if len(self._survey.notes) < _MOST_NOTES:
+            self._survey.notes.append(text)
 
     def in_zarr(self, prefix: str) -> bool:
         """Tell whether a path lies in a Zarr store that was taken as a whole."""
@@ -142,13 +142,13 @@ class _Work:
         except OSError as error:
             raise SystemFailure(f"cannot read {path}: {error.strerror or error}") from error
         size = sum(sizes)
-        self._found.files += 1
-        self._found.size_bytes += size
+        self._survey.files += 1
+        self._survey.size_bytes += size
         self._tree.add(ManifestEntry(name, size, digest, 0o644))
         if self._on_progress is not None:
-            self._on_progress(self._found.files, max(self._total, self._found.files))
+            self._on_progress(self._survey.files, max(self._total, self._survey.files))
         if self.in_zarr(name):
-            self._found.data_bytes += size
+            self._survey.data_bytes += size
             self._keep(name, size, digest, FileFacts("application/x-zarr"))
             return
         facts = inspect_file(path, name)
@@ -157,24 +157,24 @@ class _Work:
         self._weigh(name, size, facts)
         self._take_columns(name, facts)
         self._keep(name, size, digest, facts)
-        if facts.is_archive and self._found.files <= LISTED_FILES:
-            self._found.sets += file_sets(path, name, facts.media_type)
+        if facts.is_archive and self._survey.files <= LISTED_FILES:
+            self._survey.sets += file_sets(path, name, facts.media_type)
 
     def _weigh(self, name: str, size: int, facts: FileFacts) -> None:
         if facts.is_model:
-            self._found.model_bytes += size
+            self._survey.model_bytes += size
         elif is_program(name):
-            self._found.program_files += 1
+            self._survey.program_files += 1
         elif not is_document(name.rsplit("/", 1)[-1]):
-            self._found.data_bytes += size
+            self._survey.data_bytes += size
 
     def _keep(self, name: str, size: int, digest: str, facts: FileFacts) -> None:
         top = name.partition("/")[0] if "/" in name else ""
         group = self._groups.setdefault((top, extension(name), facts.media_type), [0, 0])
         group[0] += 1
         group[1] += size
-        if self._found.files <= LISTED_FILES:
-            self._found.entries.append(
+        if self._survey.files <= LISTED_FILES:
+            self._survey.entries.append(
                 {
                     "@type": "FileObject",
                     "@id": name,
@@ -210,16 +210,16 @@ class _Work:
 
     def done(self) -> Survey:
         """Return the survey; nothing may follow."""
-        found = self._found
-        found.content = ni(found.entries[0]["sha256"] if found.files == 1 else self._tree.root())
-        found.record_sets = list(self._columns.values())
-        found.variables = [each.variable() for each in self._variables.values()]
+        survey = self._survey
+        survey.content = ni(survey.entries[0]["sha256"] if survey.files == 1 else self._tree.root())
+        survey.record_sets = list(self._columns.values())
+        survey.variables = [each.variable() for each in self._variables.values()]
         if self._unread_sets:
             self.note(f"{self._unread_sets} further files have other columns, which are not listed")
-        if found.files > LISTED_FILES:
-            found.entries = []
-            found.sets = [_file_set(*key, *numbers) for key, numbers in self._groups.items()]
-        return found
+        if survey.files > LISTED_FILES:
+            survey.entries = []
+            survey.sets = [_file_set(*key, *numbers) for key, numbers in self._groups.items()]
+        return survey
 
 
 def _file_set(top: str, ending: str, media_type: str, number: int, size: int) -> dict[str, Any]:

@@ -100,19 +100,19 @@ def _version(draft: Draft, node: dict[str, Any], document: Document) -> None:
 
 
 def _identifiers(draft: Draft, node: dict[str, Any]) -> None:
-    found: list[str] = []
+    identifiers: list[str] = []
     doi = as_text(node.get("doi"))
     iri = doi_iri(doi)
     if iri:
         if iri != f"https://doi.org/{doi}":
             draft.warn("doi", f"written as {doi!r} in the source; read as {iri}")
         node.pop("doi")
-        found.append(iri)
+        identifiers.append(iri)
     elif doi:
         draft.warn("doi", f"{doi!r} is not a DOI; left out")
-    found += take_each(node, "identifiers", _identifier)
-    draft.put("identifier", one_or_many(found))
-    if any(re.search(r"x{3,}|zenodo\.1234(567)?8?$", text, re.IGNORECASE) for text in found):
+    identifiers += take_each(node, "identifiers", _identifier)
+    draft.put("identifier", one_or_many(identifiers))
+    if any(re.search(r"x{3,}|zenodo\.1234(567)?8?$", text, re.IGNORECASE) for text in identifiers):
         draft.warn("identifier", "looks like the placeholder of a template")
 
 

@@ -184,8 +184,8 @@ def _software(node: dict[str, Any], known: dict[str, Any], document: Document) -
         if any(not is_iri(text_of(value)) for value in as_list(draft.body.get(key))):
             draft.warn(key, "is not an address; kept as given")
     for key, term in _AGENTS.items():
-        found = [*as_list(draft.body.get(term)), *take_each(node, key, lambda value: _agent(value, known, draft))]
-        draft.put(term, found)
+        agents = [*as_list(draft.body.get(term)), *take_each(node, key, lambda value: _agent(value, known, draft))]
+        draft.put(term, agents)
     _repository(draft, node)
     _requirements(draft, node)
     draft.put("license", one_or_many(take_each(node, "license", _licence)))

@@ -159,9 +159,9 @@ class _Reading:
         """Take the text that names the licence; a node that says more than that stays among the foreign keys."""
         values = as_list(value)
         texts = [licence_text(self.names.rename(each)) for each in values]
-        found = [text for text in texts if text]
-        if found:
-            self.draft.body["license"] = found if isinstance(value, list) else found[0]
+        licences = [text for text in texts if text]
+        if licences:
+            self.draft.body["license"] = licences if isinstance(value, list) else licences[0]
         if any(not isinstance(each, str) and not (isinstance(each, dict) and set(each) == {"@id"}) for each in values):
             keep_value(self.draft, key, value)
 

@@ -99,11 +99,11 @@ def is_published(context: Any) -> bool:
 
 def nodes_of(sets: Any) -> list[dict[str, Any]]:
     """Return the record sets and all their fields."""
-    found: list[dict[str, Any]] = []
+    nodes: list[dict[str, Any]] = []
     for node in as_list(sets):
         if isinstance(node, dict):
-            found += [node, *nodes_of(node.get("field")), *nodes_of(node.get("subField"))]
-    return found
+            nodes += [node, *nodes_of(node.get("field")), *nodes_of(node.get("subField"))]
+    return nodes
 
 
 def each_source(node: Any, change: Callable[[dict[str, Any]], None]) -> None:

@@ -181,8 +181,8 @@ def _kind(draft: Draft, node: dict[str, Any]) -> None:
     )
     if exact and general:
         del types["resourceTypeGeneral"]
-    said = take_text(types, "resourceType")
-    draft.put("additionalType", said if said and said.lower() != draft.kind else None)
+    stated = take_text(types, "resourceType")
+    draft.put("additionalType", stated if stated and stated.lower() != draft.kind else None)
     if not types:
         del node[key]
 
@@ -215,12 +215,14 @@ def _identifiers(draft: Draft, node: dict[str, Any]) -> None:
     for key in ("doi", "id"):
         if own and doi_iri(as_text(node.get(key))) == own:
             node.pop(key)
-    found = take_each(node, "identifiers", _identifier)
-    found += take_each(node, "identifier", _identifier)
-    found += take_each(node, "alternateIdentifiers", _identifier)
-    own = own or next((each for each in found if isinstance(each, str) and each.startswith("https://doi.org/")), None)
+    identifiers = take_each(node, "identifiers", _identifier)
+    identifiers += take_each(node, "identifier", _identifier)
+    identifiers += take_each(node, "alternateIdentifiers", _identifier)
+    own = own or next(
+        (each for each in identifiers if isinstance(each, str) and each.startswith("https://doi.org/")), None
+    )
     draft.put("@id", own)
-    draft.put("identifier", one_or_many([*([own] if own else []), *found]))
+    draft.put("identifier", one_or_many([*([own] if own else []), *identifiers]))
     if as_text(node.get("doi")):
         draft.warn("doi", f"{str(node['doi'])[:80]!r} is not a DOI; left out")
 

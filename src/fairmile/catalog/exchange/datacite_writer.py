@@ -134,8 +134,8 @@ def _scheme(text: str) -> str:
 
 
 def _types(card: Card) -> dict[str, str]:
-    said = card.text("additionalType")
-    named = {"resourceType": said or "Benchmark"} if said or card.kind == "benchmark" else {}
+    stated = card.text("additionalType")
+    named = {"resourceType": stated or "Benchmark"} if stated or card.kind == "benchmark" else {}
     return {"resourceTypeGeneral": _TYPES[card.kind], **named}
 
 

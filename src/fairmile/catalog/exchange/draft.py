@@ -88,12 +88,12 @@ class Document:
 
 def _description_in(folder: Path) -> Path:
     """Return the one description in a folder, such as an RO-Crate, a repository or a saved model."""
-    found = [folder / name for name in _DESCRIPTIONS if (folder / name).is_file()]
-    if len(found) == 1 or (found and found[0].name.startswith("ro-crate")):
-        return found[0]
-    if found:
-        names = ", ".join(each.name for each in found)
-        raise UsageError(f"{folder} holds several descriptions: {names}", hint=f"name one, as in {found[0]}")
+    files = [folder / name for name in _DESCRIPTIONS if (folder / name).is_file()]
+    if len(files) == 1 or (files and files[0].name.startswith("ro-crate")):
+        return files[0]
+    if files:
+        names = ", ".join(each.name for each in files)
+        raise UsageError(f"{folder} holds several descriptions: {names}", hint=f"name one, as in {files[0]}")
     expected = ", ".join(_DESCRIPTIONS)
     raise UsageError(f"{folder} is a folder without a description", hint=f"expected one of {expected}; or name a file")
 
@@ -189,8 +189,8 @@ class Draft:
         """Return the mapping of that name in `foreign`, apart from anything the source itself calls the same."""
         while not isinstance(self.foreign.setdefault(name, {}), dict):
             name += "*"
-        found: dict[str, Any] = self.foreign[name]
-        return found
+        mapping: dict[str, Any] = self.foreign[name]
+        return mapping
 
 
 def finish(draft: Draft, document: Document, format_name: str, *, base: str = "") -> Card:
@@ -235,10 +235,10 @@ def _licence(body: dict[str, Any], draft: Draft) -> None:
     if not raw:
         return
     # One that SPDX does not know stays beside the others: without it the card would grant more than its source.
-    found = list(dict.fromkeys(licence_iri(text) or text for text in raw))
-    body["license"] = found[0] if len(found) == 1 else found
+    licences = list(dict.fromkeys(licence_iri(text) or text for text in raw))
+    body["license"] = licences[0] if len(licences) == 1 else licences
     unknown = [text for text in raw if licence_iri(text) is None]
     if unknown:
         draft.warn("license", f"{unknown[0]!r} is not an SPDX licence; kept as given")
-    if unknown or found != raw:
+    if unknown or licences != raw:
         body["licenseRaw"] = raw[0] if len(raw) == 1 else raw

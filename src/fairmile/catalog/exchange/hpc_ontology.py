@@ -109,17 +109,17 @@ def read(document: Document) -> list[Draft]:
 
 def _texts(values: Iterable[Ref | Literal]) -> list[Any]:
     """Return literals as texts, truths and whole numbers, links as their ids; empty texts are dropped."""
-    found = [value.value if isinstance(value, Literal) else value.id for value in values]
-    return [each.strip() if isinstance(each, str) else each for each in found if each != ""]
+    texts = [value.value if isinstance(value, Literal) else value.id for value in values]
+    return [each.strip() if isinstance(each, str) else each for each in texts if each != ""]
 
 
 def _words(node: Node, *terms: str) -> list[Any]:
     """Take out values that are words, numbers or addresses; a blank node has none of these and stays."""
-    found: list[Any] = []
+    words: list[Any] = []
     for term in terms:
         if not any(isinstance(value, Ref) and value.id.startswith("_:") for value in node.facts.get(term, ())):
-            found += _texts(node.take(term))
-    return found
+            words += _texts(node.take(term))
+    return words
 
 
 def _one_or_many(values: list[Any]) -> Any:
@@ -164,8 +164,8 @@ class _Reading:
 
     @staticmethod
     def _kind(node: Node) -> str | None:
-        found = [_KINDS[name] for each in node.types if (name := local_name(each)) in _KINDS]
-        return found[0] if found else None
+        kinds = [_KINDS[name] for each in node.types if (name := local_name(each)) in _KINDS]
+        return kinds[0] if kinds else None
 
     def drafts(self) -> list[Draft]:
         """Return the drafts, with every fact either in its place or among the foreign ones."""
@@ -199,16 +199,16 @@ class _Reading:
 
     def _reachable(self, key: str, seen: set[str]) -> list[str]:
         """Return the supporting nodes that this asset is the first to lead to, not beyond other assets."""
-        found: list[str] = []
+        reached: list[str] = []
         todo = [key]
         while todo:
             for values in self.nodes[todo.pop()].facts.values():
                 ids = [value.id for value in values if isinstance(value, Ref) and value.id in self.nodes]
                 new = [each for each in dict.fromkeys(ids) if each not in seen and each not in self.kinds]
                 seen.update(new)
-                found += new
+                reached += new
                 todo += new
-        return found
+        return reached
 
     def _keep(self, draft: Draft, key: str, reachable: list[str]) -> None:
         rest = self.writer.node(key)
@@ -242,8 +242,8 @@ class _Reading:
         if draft.kind == "program":
             draft.put("codeRepository", next((each for each in addresses if _is_repository(each)), None))
         for term, place in _TEXTS.items():
-            found = [str(each) if place in _TEXT_ONLY else each for each in _words(node, term)]
-            draft.put(place, _one_or_many([*as_list(draft.body.get(place)), *found]))
+            values = [str(each) if place in _TEXT_ONLY else each for each in _words(node, term)]
+            draft.put(place, _one_or_many([*as_list(draft.body.get(place)), *values]))
         for term, place in _TRUTHS.items():
             truths = _texts(node.facts.get(term, []))
             if len(truths) == 1 and isinstance(truths[0], bool):
@@ -293,11 +293,11 @@ class _Reading:
             return None
         node.take(term)
         self.writer.written.add(values[0].id)
-        found: dict[str, Any] = {"@type": "PropertyValue", "value": number[0].value}
+        quantity: dict[str, Any] = {"@type": "PropertyValue", "value": number[0].value}
         if unit:
             code = str(_texts(unit)[0])
-            found |= {"unitText": _last(code), "unitCode": code}
-        return found
+            quantity |= {"unitText": _last(code), "unitCode": code}
+        return quantity
 
     def _relate(self, draft: Draft, node: Node, key: str) -> None:
         """Take what leads to other nodes."""
@@ -323,15 +323,15 @@ class _Reading:
         if draft.kind == "system":
             self._parts_of_system(draft, node)
 
-    def _link(self, draft: Draft, place: str, found: list[str]) -> None:
-        draft.put(place, list(dict.fromkeys([*as_list(draft.body.get(place)), *found])))
+    def _link(self, draft: Draft, place: str, targets: list[str]) -> None:
+        draft.put(place, list(dict.fromkeys([*as_list(draft.body.get(place)), *targets])))
 
     def _ids(self, draft: Draft, values: list[Ref | Literal], term: str) -> list[str]:
-        found = [str(each) for each in _texts(values)]
+        ids = [str(each) for each in _texts(values)]
         for value in values:
             if isinstance(value, Ref) and value.id not in self.nodes:
                 draft.warn(term, f"{value.id!r} is not described in this document")
-        return found
+        return ids
 
     def _used_by(self, draft: Draft, node: Node, key: str) -> None:
         """Turn "A is used by B" into what B says of A; what B is not known for is kept as it stands."""

@@ -170,11 +170,11 @@ class Writer:
         """Return the types and facts of a node that were not taken from it."""
         self.written.add(identifier)
         node = self.nodes[identifier]
-        found: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         types = [f"hpc:{local_name(each)}" if local_name(each) else each for each in node.types]
         if types:
-            found["@type"] = types if len(types) > 1 else types[0]
+            content["@type"] = types if len(types) > 1 else types[0]
         for term, values in node.facts.items():
             written = [self.value(value, depth) for value in values]
-            found[term] = written[0] if len(written) == 1 else written
-        return found
+            content[term] = written[0] if len(written) == 1 else written
+        return content

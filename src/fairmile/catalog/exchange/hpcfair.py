@@ -149,11 +149,13 @@ def _keyed_lists_to_mappings(text: str) -> str | None:
 
 def _prefixes(context: Any) -> tuple[str, ...]:
     """Return what may stand before a term of the ontology, longest first."""
-    found = {"hpc:", *NAMESPACES}
+    prefixes = {"hpc:", *NAMESPACES}
     for part in as_list(context):
         if isinstance(part, dict):
-            found |= {f"{key}:" for key, value in part.items() if value in NAMESPACES and not str(key).startswith("@")}
-    return tuple(sorted(found, key=len, reverse=True))
+            prefixes |= {
+                f"{key}:" for key, value in part.items() if value in NAMESPACES and not str(key).startswith("@")
+            }
+    return tuple(sorted(prefixes, key=len, reverse=True))
 
 
 def _local(key: str, prefixes: Iterable[str]) -> str:
@@ -269,13 +271,13 @@ class _Listing:
         """Return names or ids of other things; of a mapping that describes one, its id, and keep the mapping."""
         value = self.fields.data.get(key)
         if any(isinstance(each, (dict, list)) for each in as_list(value)):
-            found = []
+            references = []
             for number, each in enumerate(as_list(value)):
                 text = text_of(each)
                 if text is None:
                     raise self.fields.refuse(f"{key}[{number}]", f"expected a name or an id, found {kind_of(each)}")
-                found.append(str(each["@id"]) if isinstance(each, dict) and "@id" in each else text)
-            return found
+                references.append(str(each["@id"]) if isinstance(each, dict) and "@id" in each else text)
+            return references
         return self._texts(key)
 
     def _tags(self) -> None:
@@ -337,17 +339,17 @@ class _Listing:
         return isinstance(value, dict) and not ({"name", "url", "@id", "@value"} & value.keys())
 
     def _citation(self) -> None:
-        found: list[Any] = []
+        citations: list[Any] = []
         for number, value in enumerate(as_list(self.fields.take("citation"))):
             if isinstance(value, dict):
                 # A citation that is described already is kept as it is.
-                found.append(value)
+                citations.append(value)
                 continue
             text = scalar_text(value)
             if text is None:
                 raise self.fields.refuse(f"citation[{number}]", f"expected a citation, found {kind_of(value)}")
             if not text.lstrip().startswith("@"):
-                found.append(text)
+                citations.append(text)
                 continue
             article: dict[str, Any] = {"@type": "ScholarlyArticle"}
             title = re.search(r"\btitle\s*=\s*[{\"]+([^{}\"]+)", text, re.IGNORECASE)
@@ -356,8 +358,8 @@ class _Listing:
                 article["name"] = " ".join(title[1].split())
             if doi:
                 article["identifier"] = f"https://doi.org/{doi_of(doi[1]) or doi[1]}"
-            found.append({**article, "text": text})
-        self.draft.put("citation", found)
+            citations.append({**article, "text": text})
+        self.draft.put("citation", citations)
 
     def _model(self) -> None:
         draft, fields = self.draft, self.fields
@@ -451,12 +453,12 @@ class _Listing:
 
     def _named_texts(self, key: str) -> list[str]:
         """Return a list of words, or of `name value` for a mapping of names to versions or amounts."""
-        found: list[str] = []
+        texts: list[str] = []
         for value in as_list(self.fields.take(key)):
             pairs = value.items() if isinstance(value, dict) else [("", value)]
             for name, each in pairs:
                 text = scalar_text(each)
                 if text is None:
                     raise self.fields.refuse(key, f"expected names, or names with versions, found {kind_of(each)}")
-                found.append(f"{name} {text}".strip())
-        return found
+                texts.append(f"{name} {text}".strip())
+        return texts

@@ -205,8 +205,8 @@ def hub_iri(text: str, folder: str = "") -> str | None:
 
 def _links(draft: Draft, node: dict[str, Any], key: str, term: str, folder: str) -> None:
     """Move the ids under the key to the links of the card; what is no id stays in the source with a warning."""
-    found = take_each(node, key, lambda value: hub_iri(text, folder) if (text := as_text(value)) else None)
-    draft.put(term, [*as_list(draft.body.get(term)), *found])
+    links = take_each(node, key, lambda value: hub_iri(text, folder) if (text := as_text(value)) else None)
+    draft.put(term, [*as_list(draft.body.get(term)), *links])
     strange = [text for value in as_list(node.get(key)) if (text := as_text(value))]
     if strange:
         draft.warn(key, f"{strange[0][:80]!r} is not the id of a repository; left out")

@@ -100,8 +100,8 @@ def _tags(card: Card, *more: str) -> list[str]:
 
 def _hub_ids(card: Card, term: str, folder: str = "") -> list[str]:
     prefix = _HUB + folder
-    found = [target for value in as_list(card.get(term)) if (target := id_of(value)) and target.startswith(prefix)]
-    ids = [target.removeprefix(prefix).strip("/") for target in found]
+    targets = [target for value in as_list(card.get(term)) if (target := id_of(value)) and target.startswith(prefix)]
+    ids = [target.removeprefix(prefix).strip("/") for target in targets]
     return [each for each in ids if each and (folder or not each.startswith(("datasets/", "spaces/")))]
 
 

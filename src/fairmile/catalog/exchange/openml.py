@@ -57,10 +57,10 @@ def read(document: Document) -> list[Draft]:
     if fields is None:
         raise document.refuse("expected a mapping, found nothing", field=root)
     drafts = _READERS[root](fields)
-    around = whole.rest()
-    around.pop(root, None)
+    outer = whole.rest()
+    outer.pop(root, None)
     keep_rest(
-        drafts[0], fields.rest() | {key if key not in fields.data else f"/{key}": each for key, each in around.items()}
+        drafts[0], fields.rest() | {key if key not in fields.data else f"/{key}": each for key, each in outer.items()}
     )
     return [settle_typed(draft) for draft in drafts]
 
@@ -166,14 +166,14 @@ def _file_name(url: str, draft: Draft) -> str:
 
 def _features(draft: Draft, fields: Fields) -> None:
     roles = {"is_target": "target", "is_ignore": "ignored", "is_row_identifier": "row id"}
-    found = draft.body.get("variableMeasured", [])
-    known = {entry["name"]: entry for entry in found}
+    variables = draft.body.get("variableMeasured", [])
+    known = {entry["name"]: entry for entry in variables}
     for feature in fields.mappings("feature"):
         name = feature.required("name", hint="each feature has a name")
         entry = known.get(name)
         if entry is None:
             entry = known[name] = {"@type": "PropertyValue", "name": name}
-            found.append(entry)
+            variables.append(entry)
         for key, place in (("index", "position"), ("data_type", "dataType")):
             if (text := feature.text(key)) is not None:
                 entry[place] = text
@@ -183,7 +183,7 @@ def _features(draft: Draft, fields: Fields) -> None:
         for key, role in roles.items():
             if scalar_text(feature.data.get(key)) in ("true", "false") and scalar_text(feature.take(key)) == "true":
                 entry["role"] = role
-    draft.put("variableMeasured", found)
+    draft.put("variableMeasured", variables)
 
 
 def _qualities(draft: Draft, fields: Fields) -> None:
@@ -257,14 +257,14 @@ def _task(fields: Fields) -> list[Draft]:
 
 def _parameters(fields: Fields) -> dict[str, Any]:
     """Return the parameters of a procedure as a mapping; one without a value is kept as it stands."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for parameter in fields.mappings("parameter"):
         if scalar_text(parameter.data.get("value")) and scalar_text(parameter.data.get("name")):
             name = str(parameter.data["name"])
-            if name not in found:
-                found[name] = str(scalar_text(parameter.take("value")))
+            if name not in parameters:
+                parameters[name] = str(scalar_text(parameter.take("value")))
                 parameter.take("name")
-    return {"parameters": found} if found else {}
+    return {"parameters": parameters} if parameters else {}
 
 
 def _flow(fields: Fields) -> list[Draft]:
@@ -369,11 +369,11 @@ def _run(fields: Fields) -> list[Draft]:
 
 def _settings(fields: Fields) -> dict[str, Any]:
     """Return the parameters by name; those of a component under `component.name`."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for setting in fields.mappings("parameter_setting"):
         name, component = setting.required("name", hint="each parameter has a name"), setting.text("component")
-        found[unused(f"{component}.{name}" if component else name, found)] = setting.take("value")
-    return found
+        settings[unused(f"{component}.{name}" if component else name, settings)] = setting.take("value")
+    return settings
 
 
 def _evaluations(draft: Draft, outputs: Fields | None) -> None:

@@ -241,7 +241,7 @@ class _Reading:
 
     def _parts(self, owners: list[str]) -> list[str]:
         """Return the files and folders that the owners have, and those in them, in the order of the crate."""
-        found: list[str] = []
+        parts: list[str] = []
         seen = set(owners)
         todo = deque(
             each
@@ -250,7 +250,7 @@ class _Reading:
             for each in references(self.nodes[owner].get(key))
         )
         if self.main and set(types_of(self.nodes[self.main])) & FILE_TYPES:
-            found.append(self.main)
+            parts.append(self.main)
         while todo:
             identifier = todo.popleft()
             node = self.nodes.get(identifier)
@@ -259,10 +259,10 @@ class _Reading:
             seen.add(identifier)
             if identifier not in self.graph.assets:
                 if set(types_of(node)) & (FILE_TYPES | {"Dataset"}):
-                    found.append(identifier)
+                    parts.append(identifier)
                 todo += references(node.get("hasPart"))
-        self.graph.files.update(each for each in found if each != self.main)
-        return found
+        self.graph.files.update(each for each in parts if each != self.main)
+        return parts
 
     def _distribution(self, draft: Draft, parts: list[str], loose: list[str]) -> None:
         for identifier in parts:

@@ -195,8 +195,8 @@ class _Model:
             model.put("hasPart", [self.program.body["@id"]])
         workflows = self._workflows()
         keep_rest(model, fields.rest())
-        found = [model, *(each for each in (self.program, self.environment) if each), *workflows]
-        return [settle_typed(draft) for draft in found]
+        drafts = [model, *(each for each in (self.program, self.environment) if each), *workflows]
+        return [settle_typed(draft) for draft in drafts]
 
     def _read_program(self, homepage: str | None) -> None:
         git = self.fields.mapping("git")
@@ -315,26 +315,26 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _variables(fields: Fields) -> dict[str, str]:
-    found = {}
+    variables = {}
     for name, value in fields.data.items():
         text = scalar_text(value)
         if text is None:
             raise fields.refuse(name, f"expected a text, found {kind_of(value)}")
-        found[name] = text
+        variables[name] = text
     fields.data.clear()
-    return found
+    return variables
 
 
 def _forks(fields: Fields) -> list[str]:
-    found: list[str] = []
+    origins: list[str] = []
     for fork in fields.mappings("forks"):
         git: Any = fork.data.get("git")
         if isinstance(git, dict):
             inner = fork.mapping("git")
-            found += inner.texts("origin") if inner else []
+            origins += inner.texts("origin") if inner else []
         else:
-            found += fork.texts("git")
-    return found
+            origins += fork.texts("git")
+    return origins
 
 
 def _requirement(text: str, where: str, draft: Draft) -> str:

@@ -34,7 +34,7 @@ _ADDRESS = "schema.org"
 _AGENTS = {"author": "creator", "creator": "creator"}
 _TRUTHS = {"true": True, "false": False}
 _DEEPEST = 8
-_MOST_LAID = 200_000  # values that references bring into other nodes: a few that name each other could fill memory
+_MOST_EMBEDDED = 200_000  # values that references bring into other nodes: a few that name each other could fill memory
 
 
 def recognises(document: Document) -> bool:
@@ -138,7 +138,7 @@ def _draft(node: dict[str, Any], names: Names, graph: _Graph) -> Draft:
             if term == "license" and value in EMPTY:
                 draft.warn(term, "the source names no licence: the property is empty")
         else:
-            _put(draft, key, term, names.rename(graph.lay(value, (own,))))
+            _put(draft, key, term, names.rename(graph.embed(value, (own,))))
     return draft
 
 
@@ -153,22 +153,22 @@ class _Graph:
     def __init__(self, known: Mapping[str, Any]) -> None:
         self.used: set[str] = set()
         self._known = known
-        self._left = _MOST_LAID
+        self._left = _MOST_EMBEDDED
 
-    def lay(self, value: Any, path: tuple[Any, ...], *, is_laid: bool = False) -> Any:
+    def embed(self, value: Any, path: tuple[Any, ...], *, is_embedded: bool = False) -> Any:
         """Return the value with references to described nodes replaced by these, up to a bound."""
         if not isinstance(value, (list, dict)):
             return value
         if isinstance(value, list):
-            self._left -= len(value) if is_laid else 0
-            return [self.lay(each, path, is_laid=is_laid) for each in value]
+            self._left -= len(value) if is_embedded else 0
+            return [self.embed(each, path, is_embedded=is_embedded) for each in value]
         own = value.get("@id")
         node = self._known.get(own) if set(value) == {"@id"} and isinstance(own, str) and own not in path else None
         if node is not None and len(path) < _DEEPEST and self._left > 0:
             self.used.add(str(own))
-            value, is_laid = node, True
-        self._left -= len(value) if is_laid else 0
-        return {key: self.lay(each, (*path, own), is_laid=is_laid) for key, each in value.items()}
+            value, is_embedded = node, True
+        self._left -= len(value) if is_embedded else 0
+        return {key: self.embed(each, (*path, own), is_embedded=is_embedded) for key, each in value.items()}
 
 
 def _put(draft: Draft, key: str, term: str, value: Any) -> None:

@@ -172,8 +172,8 @@ def _relations(draft: Draft, about: dict[str, Any]) -> None:
         return None
 
     take_each(about, "related_identifiers", convert)
-    for term, found in targets.items():
-        draft.put(term, one_or_many(found))
+    for term, identifiers in targets.items():
+        draft.put(term, one_or_many(identifiers))
 
 
 def _published(draft: Draft, record: dict[str, Any]) -> None:

@@ -80,8 +80,8 @@ def search(text: str, names: Sequence[str], context: Context, *, kind: str | Non
     kinds = [value for facet, value in query.facets if facet == "kind"] + ([kind_named(kind)] if kind else [])
     refused = [facet for facet, _ in query.facets if facet != "kind"]
     if not words or refused or query.regexes or query.not_words or query.not_facets or query.not_prefixes:
-        found = f"the field {refused[0]!r}" if refused else "this search"
-        raise UsageError(f"hubs cannot answer {found}", hint="they take words, and kind:model, kind:dataset …")
+        asked = f"the field {refused[0]!r}" if refused else "this search"
+        raise UsageError(f"hubs cannot answer {asked}", hint="they take words, and kind:model, kind:dataset …")
     chosen = list(HUBS.names()) if ALL in names else list(dict.fromkeys(names))
     quick = context._replace(settings=replace(context.settings, stall_s=_STALL_S, retries=1))
     tasks = [(name, each) for name in chosen for each in HUBS[name].KINDS if each in (kinds or [each])]

@@ -46,17 +46,17 @@ def _a1a(facts: Facts) -> Verdict:
 
 def _content_addresses(facts: Facts) -> tuple[float | None, str]:
     """Return the share of the content that has an address others can use, and how that was seen."""
-    found: list[tuple[float, str]] = []
+    shares: list[tuple[float, str]] = []
     if facts.files:
         given = [usable(file_addresses(entry)) for entry, _ in facts.files]
         number = sum(map(bool, given))
-        said = f"{number} of {counted(len(facts.files), 'file')} with an address that others can use"
-        found.append((number / len(facts.files), f"{said} (declared, not probed)"))
+        evidence = f"{number} of {counted(len(facts.files), 'file')} with an address that others can use"
+        shares.append((number / len(facts.files), f"{evidence} (declared, not probed)"))
     for key in ("contentUrl", "downloadUrl", "installUrl", "codeRepository"):
         address = usable(facts.card.texts(key))
         if address:
-            found.append((1.0, f"{key} {shown(address)} (declared, not probed)"))
-    best = max([*found, (0.0, "no address of the content")], key=lambda each: each[0])
+            shares.append((1.0, f"{key} {shown(address)} (declared, not probed)"))
+    best = max([*shares, (0.0, "no address of the content")], key=lambda each: each[0])
     odd = next((address for address in facts.addresses if unusable(address)), "")
     barred = f"; {shown(odd)}: {unusable(odd)}" if odd and best[0] < 1 else ""
     if facts.kind not in DATA_KINDS | CODE_KINDS and not best[0]:
@@ -75,20 +75,22 @@ def _give_address(facts: Facts) -> str:
 
 
 def _a1b(facts: Facts) -> Verdict:
-    found = next((text for text in (facts.name, facts.card.iri) if text and facts.resolves(text)), "")
+    listed = next((text for text in (facts.name, facts.card.iri) if text and facts.resolves(text)), "")
     card = Part(
-        "A1b.card", float(bool(found)), f"{shown(found)} resolves to the card" if found else "no catalog lists the card"
+        "A1b.card",
+        float(bool(listed)),
+        f"{shown(listed)} resolves to the card" if listed else "no catalog lists the card",
     )
-    share, said = _content_addresses(facts)
-    address = Part("A1b.address", share, said)
+    share, evidence = _content_addresses(facts)
+    address = Part("A1b.address", share, evidence)
     if share is not None and share < 1 and facts.granted:
-        share, said = 1.0, f"{facts.access.level}, on the conditions {facts.access.conditions!r}"
-    content = Part("A1b.content", share, said)
+        share, evidence = 1.0, f"{facts.access.level}, on the conditions {facts.access.conditions!r}"
+    content = Part("A1b.content", share, evidence)
     points = (card.points or 0.0) if share is None else ((card.points or 0.0) + share) / 2
-    wanted = facts.add_card() if not found else ""
+    wanted = facts.add_card() if not listed else ""
     if not wanted and share is not None and share < 1:
         wanted = _give_address(facts)
-    return Verdict(points, f"{card.evidence}; {said}", wanted, (card, content, address))
+    return Verdict(points, f"{card.evidence}; {evidence}", wanted, (card, content, address))
 
 
 def _a1c(facts: Facts) -> Verdict:
@@ -136,7 +138,7 @@ def _a1d(facts: Facts) -> Verdict:
 
 
 def _a2(facts: Facts) -> Verdict:
-    if facts.around.tombstones:
+    if facts.surroundings.tombstones:
         return Verdict(1, "the catalog leaves a tombstone when content is removed")
     scheme = next(
         (name for text in facts.card.identifiers if (name := persistent_scheme(text)) in ("DOI", "SWHID")), None

@@ -185,7 +185,7 @@ class Facts:
                 body[key] = left
         # What still holds a word of our advice says nothing yet: the tests see the card without it.
         self.card = Card(body, catalog=card.catalog) if self.unfilled else card
-        self.around = surroundings
+        self.surroundings = surroundings
         self.kind = kind_of_types(card.types) or ""
         self._answers: dict[str, bool] = {}
 
@@ -226,7 +226,7 @@ class Facts:
 
     def add_card(self) -> str:
         """Return the command that adds the card to a catalog."""
-        return f"fairmile catalog add {shlex.quote(self.around.file or 'CARD.json')}"
+        return f"fairmile catalog add {shlex.quote(self.surroundings.file or 'CARD.json')}"
 
     def put(self, *keys: str) -> str:
         """Return the command that sets the keys."""
@@ -278,7 +278,7 @@ class Facts:
     def resolves(self, target: str) -> bool:
         """Tell whether a catalog knows the target; each is asked for once."""
         if target not in self._answers:
-            self._answers[target] = len(target) <= 300 and bool(self.around.resolves(target))
+            self._answers[target] = len(target) <= 300 and bool(self.surroundings.resolves(target))
         return self._answers[target]
 
     @cached_property
@@ -320,21 +320,21 @@ class Facts:
     def addresses(self) -> list[str]:
         """The addresses the card gives for its content: the best of each file, then those of the whole."""
         given = [file_addresses(entry) for entry, _ in self.files]
-        found = [usable(addresses) or addresses[0] for addresses in given if addresses]
+        addresses = [usable(each) or each[0] for each in given if each]
         for key in ("contentUrl", "downloadUrl", "installUrl", "codeRepository", "url"):
-            found += self.card.texts(key)
-        return list(dict.fromkeys(found))
+            addresses += self.card.texts(key)
+        return list(dict.fromkeys(addresses))
 
     @cached_property
     def bad_checksums(self) -> list[tuple[str, str, str]]:
         """Every (file, algorithm, value) that is given as a checksum and is none."""
-        found: list[tuple[str, str, str]] = []
+        bad: list[tuple[str, str, str]] = []
         good = {file.name for entry, file in self.all_files if digest_strength(entry) == 1}
         for entry, file in self.all_files:
             for algorithm in CHECKSUMS:
                 for value in as_list(entry.get(algorithm)):
                     if not _is_checksum(value, algorithm):
-                        found.append((file.name, algorithm, shown(text_of(value) or value)))
+                        bad.append((file.name, algorithm, shown(text_of(value) or value)))
         # Importers move what is no checksum out of the file; it counts until the file has a right one.
         foreign = self.card.body.get("foreign")
         for document in foreign.values() if isinstance(foreign, Mapping) else ():
@@ -342,8 +342,8 @@ class Facts:
             for name, values in sums.items() if isinstance(sums, Mapping) else ():
                 for algorithm, value in values.items() if isinstance(values, Mapping) else ():
                     if str(name) not in good:
-                        found.append((str(name), str(algorithm), shown(value)))
-        return found
+                        bad.append((str(name), str(algorithm), shown(value)))
+        return bad
 
     @cached_property
     def formats(self) -> list[str]:
@@ -351,28 +351,28 @@ class Facts:
 
         What a model's files are outweighs what `modelFormat` says they are.
         """
-        found = [] if self.all_files else [format_name(text) for text in self.card.texts("modelFormat")]
+        names = [] if self.all_files else [format_name(text) for text in self.card.texts("modelFormat")]
         for entry, file in self.all_files:
             declared = [text for value in as_list(entry.get("encodingFormat")) if (text := text_of(value))]
-            found += [format_name(text) for text in declared] or [_suffix(file.name)]
-        return [name for name in dict.fromkeys(found) if name]
+            names += [format_name(text) for text in declared] or [_suffix(file.name)]
+        return [name for name in dict.fromkeys(names) if name]
 
     @cached_property
     def fields(self) -> list[Mapping[str, Any]]:
         """The fields of the record sets and the measured variables that are described as objects."""
-        found = []
+        fields = []
         for records in as_list(self.card.body.get("recordSet")):
             if isinstance(records, Mapping):
-                found += [field for field in as_list(records.get("field")) if isinstance(field, Mapping)]
-        return found
+                fields += [field for field in as_list(records.get("field")) if isinstance(field, Mapping)]
+        return fields
 
     @cached_property
     def links(self) -> list[tuple[str, str]]:
         """The first links to other assets, papers included, as (relation, target)."""
-        found = list(self.card.links)
+        pairs = list(self.card.links)
         for key in ("citation", "referencePublication"):
-            found += [(key, target) for value in as_list(self.card.body.get(key)) if (target := _paper(value))]
-        return [pair for pair in dict.fromkeys(found) if pair[1] != self.card.iri][:_ASKED]
+            pairs += [(key, target) for value in as_list(self.card.body.get(key)) if (target := _paper(value))]
+        return [pair for pair in dict.fromkeys(pairs) if pair[1] != self.card.iri][:_ASKED]
 
     def reached(self, target: str) -> str:
         """Return how the target of a link is reached, or an empty text when nothing known leads there."""
@@ -402,7 +402,7 @@ _GONE = _Gone()
 @cache
 def _fixed() -> frozenset[tuple[str, str]]:
     """Return what the advice writes beside its placeholders, such as a direction: by itself it says nothing."""
-    found: set[tuple[str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
 
     def collect(key: str, value: Any) -> None:
         if isinstance(value, Mapping):
@@ -412,13 +412,13 @@ def _fixed() -> frozenset[tuple[str, str]]:
             for each in value:
                 collect(key, each)
         else:
-            found.add((key, str(value)))
+            pairs.add((key, str(value)))
 
     for key, text in rules()["placeholders"].items():
         value = expand(key, text)
         if value != text:
             collect("", value)
-    return frozenset(found)
+    return frozenset(pairs)
 
 
 @cache
@@ -449,7 +449,7 @@ def _filled(key: str, value: Any, depth: int = 0) -> tuple[Any, str]:
         return value, ""
     pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
     seen = [(inner, *_filled(key, each, depth + 1)) for inner, each in pairs]
-    word = next((found for _, _, found in seen if found), "")
+    word = next((placeholder for _, _, placeholder in seen if placeholder), "")
     if not word:
         return value, ""
     if isinstance(value, list):

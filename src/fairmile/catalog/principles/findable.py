@@ -111,12 +111,12 @@ def _f1d(facts: Facts) -> Verdict:
     wanted = [] if stated else ["set version=VERSION"]
     parts = [Part("F1d.version", float(stated), seen)]
     points = float(stated)
-    if facts.around.versions > 1:
+    if facts.surroundings.versions > 1:
         link = facts.any_of(("wasRevisionOf", "supersededBy"))
-        said = f"{link} {facts.quote(link)}" if link else f"{facts.around.versions} versions, none linked"
-        parts.append(Part("F1d.linked", float(bool(link)), said))
+        linked = f"{link} {facts.quote(link)}" if link else f"{facts.surroundings.versions} versions, none linked"
+        parts.append(Part("F1d.linked", float(bool(link)), linked))
         points = 0.6 * stated + 0.4 * bool(link)
-        seen = f"{seen}; {said}"
+        seen = f"{seen}; {linked}"
         if not link:
             wanted.append("set wasRevisionOf=EARLIER-VERSION")
     return Verdict(points, seen, facts.update(*wanted), tuple(parts))
@@ -124,16 +124,16 @@ def _f1d(facts: Facts) -> Verdict:
 
 def _f2a(facts: Facts) -> Verdict:
     slots = {"name": ("name",), "creator": WHO, "publisher": _PUBLISHED_BY, "datePublished": WHEN}
-    found = {slot: facts.any_of(keys) for slot, keys in slots.items()}
+    given = {slot: facts.any_of(keys) for slot, keys in slots.items()}
     parts = [
         Part(f"F2a.{slot}", float(bool(key)), f"{key} {facts.quote(key)}" if key else "missing")
-        for slot, key in found.items()
+        for slot, key in given.items()
     ]
     ids = [
         text for text in facts.card.identifiers if persistent_scheme(text) or (is_iri(text) and not out_of_reach(text))
     ]
     parts.append(Part("F2a.id", float(bool(ids)), shown(ids[0]) if ids else "missing"))
-    missing = [slot for slot, key in found.items() if not key] + ([] if ids else ["@id"])
+    missing = [slot for slot, key in given.items() if not key] + ([] if ids else ["@id"])
     who = "agent" if facts.kind == "run" else "creator"
     wanted = [who if slot == "creator" else slot for slot in missing]
     seen = f"missing: {', '.join(wanted)}" if missing else "title, creator, publisher, date and id are given"
@@ -168,7 +168,7 @@ def _f3(facts: Facts) -> Verdict:
         more = f"; {len(facts.bad_checksums) - 1} more" if len(facts.bad_checksums) > 1 else ""
         seen = f"{algorithm} of {shown(name)} is {value!r}, which is not a checksum{more}"
         return Verdict(0, seen, facts.put("distribution"))
-    address = next((found for entry, _ in facts.files if (found := usable(file_addresses(entry)))), None)
+    address = next((each for entry, _ in facts.files if (each := usable(file_addresses(entry)))), None)
     if address:
         return Verdict(1, f"contentUrl {shown(address)}")
     if facts.kind == "system":
@@ -193,18 +193,18 @@ def _f3(facts: Facts) -> Verdict:
 
 
 def _f4(facts: Facts) -> Verdict:
-    listed = facts.around.indexed_in
+    listed = facts.surroundings.indexed_in
     seen = f"listed in {shown(', '.join(listed))}" if listed else "listed in no catalog"
     readable = sum(facts.has(key) for key in ("name", "description")) / 2
     missing = facts.missing(("name", "description"))
-    said = (
+    described = (
         f"missing for search engines: {' and '.join(missing)}"
         if missing
         else "name and description can be embedded in a page"
     )
     fix = facts.add_card() if not listed else facts.fill(*missing)
-    parts = (Part("F4.indexed", float(bool(listed)), seen), Part("F4.readable", readable, said))
-    return Verdict(0.7 * bool(listed) + 0.3 * readable, f"{seen}; {said}", fix, parts)
+    parts = (Part("F4.indexed", float(bool(listed)), seen), Part("F4.readable", readable, described))
+    return Verdict(0.7 * bool(listed) + 0.3 * readable, f"{seen}; {described}", fix, parts)
 
 
 CHECKS: Mapping[str, Callable[[Facts], Verdict]] = {

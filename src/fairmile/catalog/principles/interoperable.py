@@ -51,7 +51,7 @@ _NEXT_LINK = {
 }
 # Numbers and texts are no vocabulary of a domain.
 _BASIC_TYPE = re.compile(r"schema\.org/|XMLSchema#|mlcommons\.org/croissant")
-_SAID = {
+_DESCRIBED = {
     "open": "open",
     "container": "an archive with undescribed content",
     "pickle": "runs code when read",
@@ -95,7 +95,9 @@ def _i1b(facts: Facts) -> Verdict:
     worth = {"open": 1.0, "container": 0.5, "pickle": 0.0, "unknown": 0.0, "source": 0.0}
     judged = inner or content
     points = sum(worth[kinds[name]] for name in judged) / len(judged)
-    seen = ", ".join(f"{shown(name)} ({_SAID[kinds[name]]})" for name in judged[:4]) + (" …" if len(judged) > 4 else "")
+    seen = ", ".join(f"{shown(name)} ({_DESCRIBED[kinds[name]]})" for name in judged[:4]) + (
+        " …" if len(judged) > 4 else ""
+    )
     parts = (
         Part("I1b.open", float(points == 1), seen),
         Part("I1b.community", float(any(is_format(name, "community") for name in content)), seen),
@@ -135,10 +137,10 @@ def _records(facts: Facts) -> Verdict:
     references = [each["references"] for each in fields if each.get("references")]
     named = [each for each in references if isinstance(each, Mapping) and (each.get("field") or each.get("@id"))]
     seen = f"recordSet with {counted(len(fields), 'field')}"
-    said = shown(terms[0]) if terms else "no field refers to a vocabulary"
+    vocabulary = shown(terms[0]) if terms else "no field refers to a vocabulary"
     parts = (
         Part("I1c.fields", 1.0, seen),
-        Part("I1c.vocabulary", float(bool(terms)), said),
+        Part("I1c.vocabulary", float(bool(terms)), vocabulary),
         Part("I1c.references", float(bool(references)), f"{counted(len(references), 'field')} with references"),
         Part("I1c.qualified", float(bool(named)), f"{counted(len(named), 'reference')} to a named field"),
     )
@@ -154,8 +156,8 @@ def _no_fields(facts: Facts) -> Verdict:
         return Verdict(0, "neither recordSet nor variableMeasured", facts.put("recordSet"), parts)
     variables = [each for each in as_list(facts.card.body.get("variableMeasured")) if isinstance(each, Mapping)]
     terms = [text for each in variables for text in _iris(each.get("propertyID"))]
-    said = shown(terms[0]) if terms else "no variable refers to a vocabulary"
-    vocabulary = Part("I1c.vocabulary", float(bool(terms)) if variables else None, said)
+    evidence = shown(terms[0]) if terms else "no variable refers to a vocabulary"
+    vocabulary = Part("I1c.vocabulary", float(bool(terms)) if variables else None, evidence)
     seen = f"{key} {facts.quote(key)}, but no fields"
     fix = facts.put("recordSet")
     return Verdict(0.5, seen, fix, (Part("I1c.fields", 0.0, seen), vocabulary, *links))
@@ -192,8 +194,8 @@ def _parameters(facts: Facts) -> Verdict:
 def _match(facts: Facts) -> Verdict:
     spec = next(iter(as_list(facts.card.body.get("matchSpec"))), None)
     if not isinstance(spec, Mapping) or not spec:
-        said = f"matchSpec {facts.quote('matchSpec')} is not an object" if spec else "no matchSpec"
-        return Verdict(0, said, facts.put("matchSpec"))
+        problem = f"matchSpec {facts.quote('matchSpec')} is not an object" if spec else "no matchSpec"
+        return Verdict(0, problem, facts.put("matchSpec"))
     seen = f"matchSpec with {shown(', '.join(map(str, spec)))}"
     return Verdict(1, seen, parts=(Part("I1c.fields", 1.0, seen),))
 
@@ -224,19 +226,19 @@ def _i2(facts: Facts) -> Verdict:
     share = len(registered) / (len(registered) + len(strange)) if registered or strange else 0.0
     seen = f"{len(registered)} terms from registered vocabularies, {len(strange)} of none"
     values = sorted(reading.values)
-    said = (
+    described = (
         f"value {shown(values[0])}"
         if values
         else "no person, organisation or subject has an ORCID, ROR or vocabulary id"
     )
-    parts = (Part("I2.terms", share, seen), Part("I2.values", float(bool(values)), said))
+    parts = (Part("I2.terms", share, seen), Part("I2.values", float(bool(values)), described))
     points = 0.7 * share + 0.3 * bool(values)
     fix = ""
     if not values:
         fix = facts.name_agent()
     elif reading.unknown:
         fix = facts.define(reading.unknown)
-    return Verdict(points, f"{seen}; {said}", fix, parts)
+    return Verdict(points, f"{seen}; {described}", fix, parts)
 
 
 def _leads(target: str) -> bool:

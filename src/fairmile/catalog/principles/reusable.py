@@ -170,10 +170,10 @@ def _r12(facts: Facts) -> Verdict:
     if facts.kind != "system":
         origin = _FROM + (("softwareRequirements", "containerImage") if facts.kind == "environment" else ())
         slots["from what"] = facts.any_of(origin)
-    said = ", ".join(f"{slot}: {f'{key} {facts.quote(key)}' if key else 'not stated'}" for slot, key in slots.items())
+    stated = ", ".join(f"{slot}: {f'{key} {facts.quote(key)}' if key else 'not stated'}" for slot, key in slots.items())
     basic = sum(bool(key) for key in slots.values()) / len(slots)
     formal, how = _formal(facts)
-    parts = (Part("R1.2a", basic, said), Part("R1.2b", formal, how))
+    parts = (Part("R1.2a", basic, stated), Part("R1.2b", formal, how))
     points = basic if formal is None else 0.6 * basic + 0.4 * formal
     wanted = []
     if not slots["who"]:
@@ -191,7 +191,7 @@ def _r12(facts: Facts) -> Verdict:
     fix = facts.fill(*wanted)
     if not fix and facts.kind in CODE_KINDS:
         fix = facts.update("add identifier=swh:1:rev:HASH")
-    return Verdict(points, f"{said}; {how}", fix or "fairmile catalog add CARD-OF-THE-SOURCE.json", parts)
+    return Verdict(points, f"{stated}; {how}", fix or "fairmile catalog add CARD-OF-THE-SOURCE.json", parts)
 
 
 def _formal(facts: Facts) -> tuple[float | None, str]:
@@ -211,9 +211,9 @@ def _formal(facts: Facts) -> tuple[float | None, str]:
         commit = next((text for text in [*facts.card.identifiers, facts.card.version] if _COMMIT.search(text)), "")
         repository = facts.card.text("codeRepository")
         known = bool(usable(facts.card.texts("codeRepository")))
-        said = f"codeRepository {shown(repository)}" if repository else "no repository"
-        said += f" ({unusable(repository)})" if repository and not known else ""
-        return (known + bool(commit)) / 2, f"{said}, {f'commit {shown(commit)}' if commit else 'no commit'}"
+        where = f"codeRepository {shown(repository)}" if repository else "no repository"
+        where += f" ({unusable(repository)})" if repository and not known else ""
+        return (known + bool(commit)) / 2, f"{where}, {f'commit {shown(commit)}' if commit else 'no commit'}"
     for key, target in stated:
         if is_iri(target) and not out_of_reach(target):
             return 0.5, f"PROV: {key} {shown(target)}, which is in no catalog"
@@ -232,21 +232,21 @@ def _r13(facts: Facts) -> Verdict:
     filled = 1 - len(missing) / len(required)
     community = float(bool(others)) if standard else float(follows or bool(others))
     seen = f"conformsTo {shown(', '.join(profiles))}" if profiles else "no conformsTo"
-    said = f"required but missing: {', '.join(missing)}" if missing else "all required properties are stated"
+    required_text = f"required but missing: {', '.join(missing)}" if missing else "all required properties are stated"
     parts = (
         Part("R1.3.profile", float(follows or bool(others)), seen),
         Part("R1.3.community", community, f"community standard {shown(others[0])}" if others else seen),
-        Part("R1.3.required", filled, said),
+        Part("R1.3.required", filled, required_text),
     )
     points = 0.3 * (follows or bool(others)) + 0.3 * community + 0.4 * filled
     wanted = [] if follows or others else [f"add conformsTo={PROFILE_IRI}"]
     # That it follows a standard is the author's to say: the evidence names the usual one.
     if standard and not others:
         wanted.append("add conformsTo=https://ADDRESS-OF-THE-STANDARD")
-        said += f"; the usual standard for a {facts.kind} is {standard}"
+        required_text += f"; the usual standard for a {facts.kind} is {standard}"
     wanted += [change for key in missing for change in facts.changes_for(key)]
     fix = facts.update(*wanted) if facts.kind else _CHECK
-    return Verdict(min(1.0, points), f"{seen}; {said}", fix, parts)
+    return Verdict(min(1.0, points), f"{seen}; {required_text}", fix, parts)
 
 
 def _r2a(facts: Facts) -> Verdict:
@@ -294,8 +294,8 @@ def _r2b(facts: Facts) -> Verdict:
         return not_for(facts)
     tolerance = facts.quote("tolerance") if facts.has("tolerance") else ""
     within = f" within {tolerance}" if tolerance else ""
-    if facts.around.runs > 0:
-        return Verdict(1, f"{counted(facts.around.runs, 'independent run')} on record{within}")
+    if facts.surroundings.runs > 0:
+        return Verdict(1, f"{counted(facts.surroundings.runs, 'independent run')} on record{within}")
     fix = facts.update("add reproducedBy=RUN")
     if facts.has("reproducedBy"):
         return Verdict(0, f"reproducedBy {facts.quote('reproducedBy')}, which is not a recorded run", fix)

@@ -142,9 +142,9 @@ def split_reference(reference: str) -> tuple[str, str]:
 def parse_inspected(image: str, output: str) -> Identity:
     """Return the identity in what `podman image inspect` and `docker image inspect` print."""
     try:
-        (found,) = json.loads(output)
-        identifier = str(found["Id"]).removeprefix("sha256:")
-        listed: list[Any] = found.get("RepoDigests") or []
+        (description,) = json.loads(output)
+        identifier = str(description["Id"]).removeprefix("sha256:")
+        listed: list[Any] = description.get("RepoDigests") or []
     except (ValueError, KeyError, TypeError) as error:
         raise SystemFailure(f"the description of the image {image} cannot be read: {output.strip()[:200]!r}") from error
     if not _SHA256.fullmatch(identifier):

@@ -10,7 +10,7 @@ from fairmile.base.commands import Result
 from fairmile.base.errors import FairmileError, SystemFailure, Transient, UsageError
 from fairmile.jobs.states import State
 
-_MOST_SAID = 400
+_LONGEST_MESSAGE = 400
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(?:i?b|bytes|w)?", re.IGNORECASE)
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:s|sec\.?|second\(s\)|seconds?)?", re.IGNORECASE)
 _TASK = re.compile(r"(.+)_([0-9]+)")
@@ -19,7 +19,7 @@ _TASK = re.compile(r"(.+)_([0-9]+)")
 def message_of(result: Result) -> str:
     """Return what a command said, on one line, its complaints first."""
     text = " ".join((result.stderr.strip() or result.stdout.strip()).split())
-    return text if len(text) <= _MOST_SAID else text[: _MOST_SAID - 1] + "…"
+    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
 
 
 def refused_job(scheduler: str, result: Result, passing: re.Pattern[str]) -> FairmileError:

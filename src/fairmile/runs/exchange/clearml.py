@@ -130,9 +130,9 @@ def _imported(source: Path) -> ImportedRun:
         others = tuple(name for name in artifacts if name != RECORD)
         return ImportedRun(record, others, f"the ClearML session {source.name}", lay)
     foreign = _foreign(task, points, messages)
-    names_laid = (*foreign.names(), *(f"{WORK}/{name}" for name in artifacts))
+    written = (*foreign.names(), *(f"{WORK}/{name}" for name in artifacts))
     laying = partial(_lay_foreign, foreign, lay)
-    return ImportedRun(foreign.record(), names_laid, f"the ClearML session {source.name}", laying)
+    return ImportedRun(foreign.record(), written, f"the ClearML session {source.name}", laying)
 
 
 def _task(run: Run, key: str, artifacts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def array_job(
         software=spec.software,
         # A program of one process needs no launcher, which could start only one at a time.
         launch=spec.launch or ("plain" if is_one and not spec.software else None),
-        around=(*words, "--"),
+        recorder=(*words, "--"),
         array=Array(count=count, at_once=at_once),
         key=key,
     )

@@ -269,20 +269,20 @@ def _tree(root: Path, digests: DigestCache) -> tuple[str, int, int]:
     Folders called .git and __pycache__ do not count.
     """
     try:
-        found = list(_walk(os.path.realpath(root)))
+        files = list(_walk(os.path.realpath(root)))
     except OSError as error:
         raise SystemFailure(f"cannot list the folder {error.filename}: {error.strerror}") from error
     top = os.path.realpath(root)
-    total = sum(status.st_size for _, status in found)
+    total = sum(status.st_size for _, status in files)
 
     def entry(each: tuple[str, os.stat_result]) -> ManifestEntry:
         return _entry(top, each[0], each[1], digests)
 
     if total > _WORTH_THREADS_BYTES:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            entries = list(pool.map(entry, found))
+            entries = list(pool.map(entry, files))
     else:
-        entries = [entry(each) for each in found]
+        entries = [entry(each) for each in files]
     return merkle_root(entries), sum(each.size_bytes for each in entries), len(entries)
 
 

@@ -102,7 +102,7 @@ _STATES = {
 def local_job(spec: RunSpec, argv: Sequence[str], folder: Path, key: str) -> JobSpec:
     """Return the job that executes a run on a machine which sees the files of this one."""
     recorder = (sys.executable, "-P", "-m", "fairmile.runs.execute.recorder", str(folder), "--")
-    return _job(spec, argv, key, around=recorder, folder=spec.folder)
+    return _job(spec, argv, key, recorder=recorder, folder=spec.folder)
 
 
 def remote_job(
@@ -118,7 +118,7 @@ def remote_job(
     if folders or links:  # as one file, since each that is sent takes a call of its own
         inputs[TRAVEL] = str(tied(folder / TRAVEL, folders, links))
     texts = {f"{_FOLDER}/{RECORD}": record_text(record), _START: _START_TEXT}
-    made = _job(spec, argv, key, around=("sh", _START), folder="")
+    made = _job(spec, argv, key, recorder=("sh", _START), folder="")
     given = {"inputs": {**inputs, RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
     return made.model_copy(update=given)
 
@@ -180,7 +180,7 @@ def travelling_inputs(captured: Captured) -> list[tuple[str, str]]:
     return [(name, each.path) for name, each in captured.inputs.items() if each.path and not each.place]
 
 
-def _job(spec: RunSpec, argv: Sequence[str], key: str, *, around: tuple[str, ...], folder: str) -> JobSpec:
+def _job(spec: RunSpec, argv: Sequence[str], key: str, *, recorder: tuple[str, ...], folder: str) -> JobSpec:
     return JobSpec(
         argv=tuple(argv),
         name=spec.name,
@@ -188,7 +188,7 @@ def _job(spec: RunSpec, argv: Sequence[str], key: str, *, around: tuple[str, ...
         resources=spec.resources,
         software=spec.software,
         launch=spec.launch,
-        around=around,
+        recorder=recorder,
         folder=folder,
         key=key,
     )

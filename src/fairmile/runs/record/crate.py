@@ -227,11 +227,11 @@ class _Card:
         """Add what was executed: code that is known by commit or digest, or else just a program."""
         code, environment = self.captured.code, self.captured.environment
         git, files = code.git or GitState(), code.files
-        laid = [_local(name) for name in self.files if name.startswith(f"{CODE}/")]
+        kept = [_local(name) for name in self.files if name.startswith(f"{CODE}/")]
         name = self.spec.asset or (files[0].name if files else os.path.basename("".join(self.spec.argv[:1])))
         node: Node = {
             "@id": "#program",
-            "@type": "SoftwareSourceCode" if code.is_known or laid else "SoftwareApplication",
+            "@type": "SoftwareSourceCode" if code.is_known or kept else "SoftwareApplication",
             "name": name or "program",
             "command": self._command(),
         }
@@ -247,9 +247,9 @@ class _Card:
             node["runtimePlatform"] = f"Python {environment.python}"
         if environment.lock:
             node["softwareRequirements"] = _one(list(environment.lock))
-        outside = [] if laid else [self._elsewhere("code", each.name, each, "SoftwareSourceCode") for each in files]
-        if laid or outside:
-            node["hasPart"] = _one([{"@id": each} for each in laid] or outside)
+        outside = [] if kept else [self._elsewhere("code", each.name, each, "SoftwareSourceCode") for each in files]
+        if kept or outside:
+            node["hasPart"] = _one([{"@id": each} for each in kept] or outside)
         self.nodes.append(node)
         return {"@id": node["@id"]}
 

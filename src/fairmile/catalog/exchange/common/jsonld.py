@@ -90,7 +90,7 @@ def vocabulary() -> Vocabulary:
 
 def canonical_iri(iri: str) -> str:
     """Return the address under which a card knows the property or type."""
-    space = next(((found, wanted) for found, wanted in _SPACES if iri.startswith(found)), None)
+    space = next(((written, wanted) for written, wanted in _SPACES if iri.startswith(written)), None)
     if space:
         iri = space[1] + iri[len(space[0]) :]
     return _SAME_TERM.get(iri, iri)
@@ -356,10 +356,10 @@ def parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        found = load_json(value)
+        content = load_json(value)
     except UsageError:
         return value
-    return found if isinstance(found, (dict, list)) else value
+    return content if isinstance(content, (dict, list)) else value
 
 
 def restore(draft: Draft, verbatim: Any, format_name: str) -> None:

@@ -85,7 +85,7 @@ def title_of(text: str) -> str | None:
 
 def summary_of(text: str) -> str | None:
     """Return the first paragraphs of prose, without mark-up; None when the README has none."""
-    found: list[str] = []
+    paragraphs: list[str] = []
     paragraph: list[str] = []
     for line in [*_prose_lines(text), ""]:
         heading = bool(_HEADING.match(line)) or bool(_RULE.match(line))
@@ -95,11 +95,11 @@ def summary_of(text: str) -> str | None:
         prose = _prose(paragraph)
         # A line underlined with === or --- is a heading too.
         if prose and not (_RULE.match(line) and len(paragraph) == 1):
-            found.append(prose)
+            paragraphs.append(prose)
         paragraph = []
-        if found and (heading or sum(map(len, found)) >= _ENOUGH):
+        if paragraphs and (heading or sum(map(len, paragraphs)) >= _ENOUGH):
             break
-    return "\n\n".join(found) or None
+    return "\n\n".join(paragraphs) or None
 
 
 def bibtex_of(text: str) -> str | None:

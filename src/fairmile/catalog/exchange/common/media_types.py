@@ -90,8 +90,8 @@ def extension(name: str) -> str:
 def media_type(text: str) -> str | None:
     """Return the media type of a file name, an address or the word for a format; None when it is not known."""
     word = text.strip().lower()
-    found = _TYPES.get(_WORDS.get(word.lstrip("."), word.lstrip("."))) or _TYPES.get(extension(text))
-    return found or mimetypes.guess_type(text.split("?")[0])[0]
+    known = _TYPES.get(_WORDS.get(word.lstrip("."), word.lstrip("."))) or _TYPES.get(extension(text))
+    return known or mimetypes.guess_type(text.split("?")[0])[0]
 
 
 def is_code(name: str) -> bool:

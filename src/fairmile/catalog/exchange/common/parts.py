@@ -131,7 +131,7 @@ def number_as_written(text: str, key: str, value: str) -> str:
         number = float(value)
     except ValueError:
         return value
-    return next((found for found in re.findall(pattern, text, re.MULTILINE) if float(found) == number), value)
+    return next((spelling for spelling in re.findall(pattern, text, re.MULTILINE) if float(spelling) == number), value)
 
 
 def version_as_written(draft: Draft, text: str, version: str) -> str:

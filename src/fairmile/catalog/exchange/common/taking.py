@@ -124,7 +124,7 @@ class Fields:
         """Return one text or a list of them as a list."""
         value = self.take(key)
         values = value if isinstance(value, list) else [value]
-        found: list[str] = []
+        texts: list[str] = []
         for number, each in enumerate(values):
             if each is None or each == "":
                 continue
@@ -132,8 +132,8 @@ class Fields:
             if text is None or isinstance(each, bool):
                 place = f"{key}[{number}]" if isinstance(value, list) else key
                 raise self.refuse(place, f"expected a text, found {kind_of(each)}")
-            found.append(text)
-        return found
+            texts.append(text)
+        return texts
 
     def mapping(self, key: str) -> Fields | None:
         """Return the mapping under the key, to be taken apart in turn."""
