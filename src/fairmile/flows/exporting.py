@@ -10,8 +10,7 @@ from fairmile.flows.graph import is_wild, matches, placed
 from fairmile.flows.plan import ASSET, PlannedStep, Planner
 from fairmile.flows.state import FlowState
 from fairmile.runs.parameters import PARAMS
-from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.targets import start_command
+from fairmile.runs.record.spec import RunSpec, start_command
 
 
 def exported_step(planned: PlannedStep, planner: Planner, state: FlowState) -> ExportedStep:

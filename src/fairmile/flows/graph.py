@@ -27,8 +27,7 @@ from fairmile.base.errors import FairmileError, InvalidDocument, Problem, UsageE
 from fairmile.base.placeholders import fill_words, names_in
 from fairmile.base.words import did_you_mean
 from fairmile.flows.model import Flow, FromFiles, Step, metric_condition
-from fairmile.runs.record.values import Value
-from fairmile.runs.targets import value_text
+from fairmile.runs.record.values import Value, value_text
 from fairmile.sweeps.axes import values as axis_values
 from fairmile.sweeps.filters import Filter
 

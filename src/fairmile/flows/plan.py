@@ -40,7 +40,7 @@ from fairmile.flows.model import Flow, Step, condition_of, metric_condition
 from fairmile.flows.programs import Program, Programs
 from fairmile.flows.state import Entry, FlowState
 from fairmile.runs.execute import capture
-from fairmile.runs.targets import value_text
+from fairmile.runs.record.values import value_text
 from fairmile.sweeps.filters import Filter
 
 ASSET = "asset:"  # begins the digest of an input that is an asset: its name, version included

@@ -30,6 +30,7 @@ from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_hex
 from fairmile.base.digest_cache import Stamp
 from fairmile.base.git import Repository
+from fairmile.base.source_files import is_cache
 from fairmile.runs.execute import capture
 from fairmile.runs.record.record import Captured, CapturedCode, GitState, RecordedSpec
 
@@ -171,7 +172,7 @@ def names_digest(names: Iterable[str]) -> str:
 
 def _files_behind(link: str) -> Iterator[str]:
     for top, folders, names in os.walk(link):
-        folders[:] = [name for name in folders if not capture.is_cache(Path(top, name))]
+        folders[:] = [name for name in folders if not is_cache(Path(top, name))]
         yield from (os.path.join(top, name) for name in names)
 
 
@@ -199,7 +200,7 @@ class Cover:
 
     def covers(self, path: str) -> bool:
         """Tell whether a file, or all below a folder, is covered or a cache."""
-        if any(_is_below(path, each) for each in self._below) or capture.is_cache(Path(path)):
+        if any(_is_below(path, each) for each in self._below) or is_cache(Path(path)):
             return True
         while self._matched and len(path) > len(self.folder):
             if path in self._matched:
@@ -264,7 +265,7 @@ def _matches(work: Path, patterns: Sequence[str]) -> Iterator[str]:
 
 def _sources(folder: str) -> Iterator[str]:
     for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not capture.is_cache(Path(top, name))]
+        folders[:] = [name for name in folders if not is_cache(Path(top, name))]
         yield from (os.path.join(top, name) for name in names if name.endswith((".py", ".so", ".pth")))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.placeholders import names_in
+from fairmile.base.source_files import is_source
 from fairmile.base.words import closest
-from fairmile.runs.execute.capture import is_source
 from fairmile.runs.record.spec import RunSpec
 
 PARAMS = "FAIRMILE_PARAMS"

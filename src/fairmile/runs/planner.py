@@ -29,11 +29,11 @@ from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.packing import SUFFIX as PACKED
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.spec import RunSpec, local_command, value_texts
 from fairmile.runs.rerun import check_repeatable, rerun_spec
 from fairmile.runs.review import is_foreign, restrict, review
 from fairmile.runs.services import Services
-from fairmile.runs.targets import Runnable, checked_spec, local_command, resolve_run, value_texts
+from fairmile.runs.targets import Runnable, checked_spec, resolve_run
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus
@@ -92,14 +92,15 @@ class Planner(Ledger):
             spec, timing = with_time(spec, history, self._services.jobs)
         expected = forecast(spec, history, self._services.predictors)
         needs, unmet_needs = self._compare_needs(spec)
+        refusal = None if spec.anyway else unmet_needs or _too_large(spec.name, expected)
         parts = [
             _Part(tuple(self._fetching(runnable)), runnable.notes),
             self._building(spec),
             _Part(tuple(Step("needs", str(each)) for each in needs)),
             _Part(notes=timing),
             self._submitting(spec),
-            _running(spec),
             _fitting(expected),
+            _running(spec),
         ]
         return RunPlan(
             spec,
@@ -115,7 +116,7 @@ class Planner(Ledger):
             fit=expected.fit,
             fit_reason=expected.fit_reason,
             needs=tuple(needs),
-            refusal=None if spec.anyway else unmet_needs or _too_large(spec.name, expected),
+            refusal=refusal,
         )
 
     def resolve_spec(

@@ -17,10 +17,9 @@ from fairmile.base.files import safe_join, write_atomic
 from fairmile.runs.coverage import MOST, Cover, changed_files, find_led_out, find_loose, find_newer, names_digest
 from fairmile.runs.execute.watching import changed_read
 from fairmile.runs.record.layout import work_folder
-from fairmile.runs.record.ledger import recorded_spec
 from fairmile.runs.record.record import Captured, Coverage, OutputFile, RecordedSpec
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.spec import RunSpec, recorded_spec
 from fairmile.store.refs import Ref
 
 if TYPE_CHECKING:

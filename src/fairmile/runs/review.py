@@ -18,9 +18,8 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.placeholders import fill_words
 from fairmile.base.results import Result
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.spec import RunSpec, value_texts
 from fairmile.runs.results import ReviewDict
-from fairmile.runs.targets import value_texts
 from fairmile.systems.hardware import settable
 
 # Variables by which a loader, a shell, an interpreter or git runs something else; no environment of others sets them.

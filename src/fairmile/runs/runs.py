@@ -31,15 +31,14 @@ from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import begin, finish
 from fairmile.runs.interchange import export_run, import_runs
-from fairmile.runs.needs import needs_record
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.planner import Planner
 from fairmile.runs.projection import project, walltime
 from fairmile.runs.record.layout import OUTPUT, open_arrays
-from fairmile.runs.record.ledger import Changes, RunRows, recorded_spec
+from fairmile.runs.record.ledger import Changes, RunRows
 from fairmile.runs.record.record import Captured, RecordedSpec, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import MetricSpec, RunSpec
+from fairmile.runs.record.spec import MetricSpec, RunSpec, local_command, recorded_spec
 from fairmile.runs.record.values import Value
 from fairmile.runs.rerun import Rerun, rerun_identity, verdicts
 from fairmile.runs.results import (
@@ -52,7 +51,6 @@ from fairmile.runs.results import (
 )
 from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
 from fairmile.runs.review import refuse_unseen
-from fairmile.runs.targets import local_command
 
 if TYPE_CHECKING:
     from fairmile.jobs.diagnosis import Diagnosis, diagnose
@@ -150,7 +148,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         if plan.review is not None and not trust:
             raise refuse_unseen(plan.review)
         work = self.prepare(plan, again=again, on_step=on_step)
-        return work if isinstance(work, Run) else self._execute([Task.of(work)], echo)[0]
+        return work if isinstance(work, Run) else self._execute([Task(work.id, work)], echo)[0]
 
     def _execute(self, tasks: Sequence[Task], echo: BinaryIO | None) -> list[Run]:
         """Execute tasks and return the runs that began; what a system executes has not ended then."""
@@ -164,16 +162,8 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     def capture(self, plan: RunPlan) -> Captured:
         """Fetch what a run needs and return what goes in, for runs that share it; see `prepare_captured`."""
         spec = self._spec_of(plan)
-        return self._capture(plan, spec, local_command(spec), None)
-
-    def _capture(self, plan: RunPlan, spec: RunSpec, argv: Sequence[str], stated: RecordedSpec | None) -> Captured:
         needs = plan.needs if plan.needs is not None else self.check_needs(spec)
-        captured = self._preparation.fetch_inputs(
-            spec, argv, stated, sources=plan.sources, materials=plan.materials, original=plan.original
-        )
-        if needs:
-            captured.needs = needs_record(needs, captured)
-        return captured
+        return self._preparation.fetch_inputs(plan, needs, spec, local_command(spec))
 
     def prepare_captured(self, plan: RunPlan, captured: Captured, folder: Path | None = None) -> PreparedRun:
         """Make the folder of a run of which is known what goes in, or take one in which nothing was begun."""
@@ -189,11 +179,12 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     ) -> PreparedRun | Run:
         """Fetch and capture the inputs of a run and create its folder, or return an earlier run with the same."""
         spec = self._spec_of(plan)
+        needs = plan.needs if plan.needs is not None else self.check_needs(spec)
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
         argv, stated = local_command(spec), recorded_spec(spec)
-        captured = self._capture(plan, spec, argv, stated)
+        captured = self._preparation.fetch_inputs(plan, needs, spec, argv, stated)
         record = _new_record(plan, stated, captured)
         if not again:
             asked = Candidate(spec, captured, argv, self._environ, self.root)
@@ -375,7 +366,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         if is_claimed(run.folder):
             raise Conflict(f"run {run.id} is being resumed by another process")
         work = PreparedRun(run.folder, run.record, run.spec)
-        return self._execute([Task.of(work)], echo)[0]
+        return self._execute([Task(work.id, work)], echo)[0]
 
     def rerun(
         self,

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.lazy import lazy
-from fairmile.base.placeholders import drop_escapes, fill_words
+from fairmile.base.placeholders import fill_words
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located
 from fairmile.catalog.card import ENVIRONMENT_LINKS, Card, as_list
@@ -125,7 +124,7 @@ def runnable_of(target: Target, catalog: Callable[[], Catalog], dataset: str, ch
     """Return what running a target on a data set means; `changes` are fields of the specification."""
     if target.kind == "run-file":
         assert target.path is not None
-        return file_target(target.path, changes, target.content)
+        return file_target(target.path, changes, target.load())
     if target.kind == "program":
         return command_target(changes.get("argv") or [str(target.path)], changes)
     if not isinstance(target.content, Card):
@@ -235,29 +234,6 @@ def is_run_file(name: str) -> bool:
     return name.endswith(_FILES)
 
 
-def python_of(has_environment: bool) -> str:
-    """Return what `{python}` stands for on this machine: the interpreter of the run's environment, else our own."""
-    return "python" if has_environment else sys.executable
-
-
-def local_command(spec: RunSpec) -> tuple[str, ...]:
-    """Return the command as this machine starts it; what stands for inputs and other braces stay as they are."""
-    return fill_words(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
-
-
-def start_command(spec: RunSpec, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the words that a program is started with; `values` are what stands for inputs and places."""
-    return drop_escapes(fill_words(spec.argv, {**values, **value_texts(spec)}))
-
-
-def value_texts(spec: RunSpec) -> dict[str, str]:
-    """Return what the placeholders of a command stand for, as far as the specification tells."""
-    texts = {name: value_text(value) for name, value in spec.params.items()}
-    if spec.seed is not None:
-        texts["seed"] = str(spec.seed)
-    return texts
-
-
 def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | None = None) -> RunSpec:
     """Return a specification, or every reason why it is none."""
     try:
@@ -286,11 +262,6 @@ def parse_params(texts: Sequence[str]) -> dict[str, Value]:
             raise UsageError(f"-p {text!r} is not NAME=VALUE", hint="write -p NAME=VALUE, such as -p lr=0.1")
         params[name] = parse_value(value)
     return params
-
-
-def value_text(value: Value) -> str:
-    """Return a value as it stands in a command."""
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else "" if value is None else str(value)
 
 
 def _name_of(argv: Sequence[str]) -> str:

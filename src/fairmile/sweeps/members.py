@@ -19,9 +19,9 @@ from fairmile.catalog import OWN_IDS
 from fairmile.catalog.catalog import Catalog
 from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.parameters import PARAMS, mentions
-from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.spec import RunSpec, value_texts
 from fairmile.runs.record.values import Value
-from fairmile.runs.targets import checked_spec, value_texts
+from fairmile.runs.targets import checked_spec
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.sweeps.rendering import CONFIG, Renderer

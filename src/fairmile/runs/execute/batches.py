@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.files import write_atomic
 from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.runs.execute.worker import BATCH, MEMBER, MEMBERS, Batch
-from fairmile.runs.record.ledger import recorded_spec
-from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.targets import start_command
+from fairmile.runs.record.spec import RunSpec, recorded_spec, start_command
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus

@@ -26,6 +26,7 @@ from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure
 from fairmile.base.git import Repository
+from fairmile.base.source_files import NOT_CODE, is_cache, is_source
 from fairmile.runs.record.record import (
     Captured,
     CapturedCode,
@@ -48,8 +49,6 @@ __all__ = [
     "hardware",
     "identity",
     "inputs",
-    "is_cache",
-    "is_source",
     "passed_on",
     "scheduler",
     "software",
@@ -64,11 +63,6 @@ _MOST_UNTRACKED_BYTES = _MIB
 _WORTH_THREADS_BYTES = 256 * _MIB
 _LINK_MODE = 0o120000
 _GIT_S = 60.0
-_NOT_CODE = frozenset({".git", "__pycache__"})
-_CACHES = _NOT_CODE | {
-    *(".venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"),
-    *("node_modules", ".idea", ".vscode", ".DS_Store"),
-}
 _MOST_LOOSE = 50
 # Kinds of lines for what differs from the commit, with the fields before the name of the file.
 _CHANGED = {"1": 7, "2": 8, "u": 9}
@@ -84,10 +78,6 @@ _LAUNCHERS = _SHELLS | {
     *("env", "nice", "nohup", "time", "timeout", "numactl", "taskset", "stdbuf", "nsys", "ncu", "perf", "strace"),
     *("apptainer", "singularity", "podman", "docker", "ch-run"),
 }
-_SOURCE = re.compile(
-    r"\.(?:pyx?|ipynb|[ch]|cc|cpp|cxx|hpp|cu|cuh|hip|f|f90|f95|jl|r|m|rs|go|java|scala|pl|lua|sh|bash|slurm|sbatch|cmake)",
-    re.IGNORECASE,
-)
 
 
 def _read(path: Path, most_bytes: int) -> str:
@@ -251,7 +241,7 @@ def _walk(root: str, prefix: str = "", seen: frozenset[str] = frozenset()) -> It
     """Yield each file below a folder; one that a link leads to from outside the tree counts as lying in it."""
     with os.scandir(root) as items:
         for item in items:
-            if item.name in _NOT_CODE:
+            if item.name in NOT_CODE:
                 continue
             if item.is_dir(follow_symlinks=False):
                 yield from _walk(item.path, f"{prefix}{item.name}/", seen)
@@ -549,14 +539,6 @@ def _submodules(root: Path) -> Iterator[str]:
             yield f"{name}/"
 
 
-def is_cache(path: Path) -> bool:
-    """Tell whether a file or folder holds what tools keep for themselves, which no result depends on."""
-    name = path.name
-    if name in _CACHES or name.endswith((".pyc", ".egg-info")):
-        return True
-    return os.path.isfile(path / "pyvenv.cfg")  # the packages of an environment are recorded by themselves
-
-
 def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[CodeFile]:
     """Return the small files that git does not know, those that look like programs first."""
     files: list[CodeFile] = []
@@ -571,11 +553,6 @@ def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[C
         except OSError:
             continue
     return files
-
-
-def is_source(name: str) -> bool:
-    """Tell whether a file that nobody committed looks like a part of a program, by its name."""
-    return _SOURCE.fullmatch(os.path.splitext(name)[1]) is not None
 
 
 def git_folders(root: Path) -> tuple[Path, Path]:

@@ -35,14 +35,12 @@ class PreparedRun:
     record: RunRecord
     spec: RunSpec
     from_snapshot: bool = False  # its program is the one that was kept, not what lies in the folder now
+    id: str = field(init=False)
+    system: str = field(init=False)
 
-    @property
-    def id(self) -> str:
-        return self.folder.name
-
-    @property
-    def system(self) -> str:
-        return self.spec.system
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", self.folder.name)
+        object.__setattr__(self, "system", self.spec.system)
 
 
 @dataclass(frozen=True)

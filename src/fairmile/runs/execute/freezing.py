@@ -12,13 +12,11 @@ from fairmile.runs.execute import carrier
 from fairmile.runs.execute.batches import Frozen, write_batch
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.worker import MEMBER, Batch
-from fairmile.runs.needs import Need, needs_record
+from fairmile.runs.needs import Need
 from fairmile.runs.plan import RunPlan
 from fairmile.runs.record.layout import WORK
-from fairmile.runs.record.ledger import recorded_spec
 from fairmile.runs.record.record import RunRecord
-from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.targets import local_command
+from fairmile.runs.record.spec import RunSpec, local_command, recorded_spec
 
 
 def freeze(
@@ -38,12 +36,8 @@ def freeze(
     is_remote = bool(spec.system) and bool(host.jobs().machines[spec.system].reach.host)
     if is_remote and spec.environment:  # which is refused
         host.jobs().in_environment(JobSpec(argv=(MEMBER,)), host.envs(), spec.environment, on=spec.system)
-    checked = check_needs(spec)
     stated = recorded_spec(spec)
-    captured = host.preparation.fetch_inputs(
-        spec, local_command(spec), stated, sources=plan.sources, materials=plan.materials, original=plan.original
-    )
-    captured.needs = needs_record(checked, captured)
+    captured = host.preparation.fetch_inputs(plan, check_needs(spec), spec, local_command(spec), stated)
     shared = RunRecord(spec=stated, captured=captured, prediction=dict(plan.prediction))
     moves = bool(spec.folder) and (is_remote or not in_place)
     if moves:

@@ -15,9 +15,9 @@ from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import finish
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import start_command
 from fairmile.runs.reuse import keep_outputs
 from fairmile.runs.services import Services
-from fairmile.runs.targets import start_command
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus

@@ -13,16 +13,18 @@ from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import safe_join
 from fairmile.base.lazy import lazy
+from fairmile.base.source_files import is_source
 from fairmile.base.views import View, describe_left_behind, show_files, show_folder
 from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.execute import capture
-from fairmile.runs.execute.materials import Material, bring, materialize
+from fairmile.runs.execute.materials import bring, materialize
 from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
 from fairmile.runs.execute.watching import DIGESTS, listing_digest
+from fairmile.runs.needs import Need, needs_record
 from fairmile.runs.parameters import program_files
+from fairmile.runs.plan import RunPlan
 from fairmile.runs.record.crate import READ
 from fairmile.runs.record.layout import WORK
-from fairmile.runs.record.ledger import recorded_spec
 from fairmile.runs.record.record import (
     Captured,
     CapturedCode,
@@ -35,11 +37,10 @@ from fairmile.runs.record.record import (
     RunRecord,
 )
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.spec import Input, RunSpec
+from fairmile.runs.record.spec import Input, RunSpec, local_command, python_of, recorded_spec
 from fairmile.runs.rerun import rerun_spec
 from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
 from fairmile.runs.services import Services
-from fairmile.runs.targets import local_command, python_of
 from fairmile.systems.hardware import passed_on
 
 if TYPE_CHECKING:
@@ -61,20 +62,19 @@ class Preparation:
 
     def fetch_inputs(
         self,
+        plan: RunPlan,
+        needs: Sequence[Need],
         spec: RunSpec,
         argv: Sequence[str],
-        stated: RecordedSpec | None,
-        *,
-        sources: Sequence[str],
-        materials: Sequence[Material],
-        original: Run | None,
+        stated: RecordedSpec | None = None,
     ) -> Captured:
         """Fetch what a run needs and return what goes in, with digests.
 
-        `argv` is its command as this machine starts it; `sources` are the assets whose files it works on, `materials`
-        go to places of its folder, `original` is the run that it does again. Where it is `stated` what its record will
-        say of it, it is looked whether the digests cover all that the program could read.
+        `needs` are what it declares, beside what there is, `spec` what is executed of its plan, `argv` the command as
+        this machine starts it. Where it is `stated` what its record will say of it, it is looked whether the digests
+        cover all that the program could read.
         """
+        original = plan.original
         inputs: dict[str, CapturedInput] = {}
         for name, each in spec.inputs.items():
             if each.asset:
@@ -87,14 +87,14 @@ class Preparation:
                     path=str(asset.path),
                     files=asset.files,
                 )
-        if materials:
-            brought = bring(materials, self._assets())
+        if plan.materials:
+            brought = bring(plan.materials, self._assets())
             inputs |= {name: CapturedInput.from_dict(each) for name, each in brought.items()}
         if original is not None:  # what its program expects at a place of its own
             inputs |= {name: each for name, each in original.captured.inputs.items() if each.place}
         here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
         inputs |= capture.inputs(here, self._root / DIGESTS) if here else {}
-        fetched = [(name, self._assets().fetch(name)[0].root) for name in sources]
+        fetched = [(name, self._assets().fetch(name)[0].root) for name in plan.sources]
         lock: Sequence[str] | None = None
         digest = ""
         definition: Mapping[str, Any] = {}
@@ -116,6 +116,8 @@ class Preparation:
         environment_seen.name, environment_seen.digest = spec.environment, digest
         environment_seen.definition = dict(definition)
         captured = Captured(code=code, inputs=inputs, environment=environment_seen, agent=capture.agent())
+        if needs:
+            captured.needs = needs_record(needs, captured)
         if stated is None:
             return captured
         reads = self._reads_again(original, captured) if original is not None else None
@@ -200,7 +202,7 @@ class Preparation:
         show_files(places, folder / WORK)
         if reads is None and start.is_dir():
             outputs = [os.path.join(record.spec.subfolder, each) for each in record.spec.outputs]
-            show_folder(top, folder / WORK, outputs=outputs, real=record.spec.subfolder, is_code=capture.is_source)
+            show_folder(top, folder / WORK, outputs=outputs, real=record.spec.subfolder, is_code=is_source)
 
     def _check_content(self, name: str, root: str, place: Path) -> None:
         """Raise Integrity where files that were laid out from the store do not have the digests their record claims.
@@ -270,7 +272,7 @@ class Preparation:
         top = top_of(code, start)
         if not start.is_dir():
             return View()
-        return show_folder(top, folder / WORK, outputs=_below(spec), real=spec.subfolder, is_code=capture.is_source)
+        return show_folder(top, folder / WORK, outputs=_below(spec), real=spec.subfolder, is_code=is_source)
 
     def inputs_again(self, original: Run, *, foreign: bool = False) -> dict[str, Input]:
         """Return where what went into a run can be had now: where it was, or in the store.

@@ -32,8 +32,7 @@ from fairmile.runs.projection import most_steps, with_time
 from fairmile.runs.record.layout import write_record
 from fairmile.runs.record.record import JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import RunSpec
-from fairmile.runs.targets import start_command
+from fairmile.runs.record.spec import RunSpec, start_command
 
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the runs
 _HISTORY = 50

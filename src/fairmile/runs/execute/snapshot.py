@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairmile.base.commands import Here
 from fairmile.base.digest import ManifestEntry, sha256_hex
-from fairmile.runs.execute.capture import is_source
+from fairmile.base.source_files import NOT_CODE, is_source
 from fairmile.runs.record.record import CapturedCode
 from fairmile.store.refs import Ref
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 64 << 20
 _MOST_FILES = 5_000
-_IS_NO_CODE = frozenset({".git", "__pycache__"})
 
 
 def keep_code(store: Store, code: CapturedCode) -> tuple[str, str]:
@@ -100,7 +99,7 @@ def _files(code: CapturedCode) -> Iterator[tuple[str, Path]]:
         if path.is_file():
             yield name, path
         for file in path.rglob("*") if path.is_dir() else ():
-            if file.is_file() and not file.is_symlink() and not _IS_NO_CODE.intersection(file.parts):
+            if file.is_file() and not file.is_symlink() and not NOT_CODE.intersection(file.parts):
                 yield f"{name}/{file.relative_to(path)}", file
 
 

@@ -14,7 +14,7 @@ from fairmile.runs.execute.executor import PreparedRun
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import RunRecord
-from fairmile.runs.targets import start_command
+from fairmile.runs.record.spec import start_command
 
 
 class SentRuns:

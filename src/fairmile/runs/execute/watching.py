@@ -31,8 +31,8 @@ from pathlib import Path
 
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.digest_cache import DigestCache, Stamp
+from fairmile.base.source_files import is_cache
 from fairmile.runs.coverage import Cover, find_loose, names_digest, stamp_of
-from fairmile.runs.execute.capture import is_cache
 from fairmile.runs.record.record import ReadFile, RunRecord
 
 _HOOK = Path(__file__).parent / "audit"

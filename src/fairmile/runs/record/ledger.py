@@ -23,14 +23,13 @@ from fairmile.meter.lines import number_text
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.layout import RECORD, read_record, write_record
 from fairmile.runs.record.packing import SUFFIX, pack, read_packed, unpack
-from fairmile.runs.record.record import RecordedSpec, RunRecord
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.shapes import ChangesDict, IndexDict, RunRowDict, RunRowsDict
 from fairmile.runs.record.values import Value
-from fairmile.systems.hardware import looks_secret
 
 if TYPE_CHECKING:
-    from fairmile.runs.record.spec import RunSpec
+    pass
 
 C = TypeVar("C")
 _INDEX = ".index.sqlite"
@@ -501,13 +500,6 @@ class Ledger:
         marks = ", ".join("?" * len(_COLUMNS))
         connection.executemany(f"INSERT OR REPLACE INTO runs VALUES ({marks})", changed)
         connection.execute("COMMIT")
-
-
-def recorded_spec(spec: RunSpec) -> RecordedSpec:
-    """Return a specification as a record holds it: without variables that look like secrets."""
-    recorded = RecordedSpec.from_dict(spec.model_dump(mode="json", exclude_defaults=True))
-    recorded.env = {name: text for name, text in recorded.env.items() if not looks_secret(name, text)}
-    return recorded
 
 
 def _stamp(entry: os.DirEntry[str]) -> str:

@@ -56,3 +56,8 @@ def bounds_of(name: str, unit: str, values: Sequence[float]) -> tuple[float, flo
         return 0.0, next((top for top in (1.0, 100.0) if largest <= top), math.inf)
     is_bounded = unit in _NEVER_NEGATIVE or better_of(name) == "lower" or bool(re.search(_RATE, name))
     return 0.0 if is_bounded else -math.inf, math.inf
+
+
+def value_text(value: Value) -> str:
+    """Return a value as it stands in a command."""
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else "" if value is None else str(value)
