@@ -55,6 +55,7 @@ def test_a_clock_that_cannot_be_right_is_named(tmp_path: Path, monkeypatch: pyte
     assert checks(tmp_path)["clock"].state == "warning"
 
 
+@pytest.mark.thorough
 def test_byte_code_that_is_never_kept_is_named_with_what_compiles_it(tmp_path: Path) -> None:
     package = Path(machine_checks.__file__).parent
     module = "import fairmile.machine_checks as m, pathlib; c = m._bytecode(); print(c.state); print(c.fix)"

@@ -210,6 +210,7 @@ def test_a_kind_is_searched_by_words_tags_and_patterns() -> None:
     assert found("ours", limit=1) in (["net-of-ours"], ["nut-of-ours"])
 
 
+@pytest.mark.thorough
 def test_every_asset_is_listed_however_many_there_are() -> None:
     catalog = fm.catalog
     with catalog.open_index() as index, index.held():

@@ -181,6 +181,7 @@ def test_use_is_kept_outside_the_card_and_orders_a_rebuilt_index(catalog: Catalo
     assert names(catalog, "/^box/") == ["box-b", "box-a"]
 
 
+@pytest.mark.thorough
 def test_a_limit_is_kept_and_large_ones_are_filled(catalog: Catalog, card: Factory) -> None:
     with catalog.open_index() as index:
         generation = catalog.local.touch_generation()

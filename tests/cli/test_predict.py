@@ -48,6 +48,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
 
 
 @pytest.mark.usefixtures("traced")
+@pytest.mark.thorough
 def test_memory_of_a_step_is_shown_by_part_and_as_json(fairmile: Fairmile, place: Path) -> None:
     told = fairmile("predict", "memory", *STEP, "--json").json
     assert (told["target"], told["gpu"], told["batch"], told["fits"]) == ("step.py:build", "h200", 16, True)
@@ -266,6 +267,7 @@ def test_all_that_is_told_of_a_step_that_waits_goes_by_the_step_with_its_waiting
 # Scaling
 
 
+@pytest.mark.thorough
 def test_scaling_has_a_row_for_each_number_of_gpus(fairmile: Fairmile, place: Path) -> None:
     asked = ("scaling", "gpt.yaml", "--on", "juwels", "--gpus", "8..32", "--batch", "128")
     told = fairmile("predict", *asked, "--samples", "1e6", "--price", "2", "--json").json
@@ -316,6 +318,7 @@ def test_predictions_follow_the_runs_of_the_workspace(fairmile: Fairmile, place:
 
 
 @pytest.mark.usefixtures("traced")
+@pytest.mark.thorough
 def test_what_python_gets_is_what_json_prints(fairmile: Fairmile) -> None:
     predict, given = Workspace.open().predict, {"batch": 16, "width": 8}
     step, sharded = "step.py:build", Layout(data=4, zero=1)

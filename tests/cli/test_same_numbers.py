@@ -239,6 +239,7 @@ tuning: {{trials: 6, sampler: random, pruner: asha, steps: 9, min_steps: 3, seed
 """
 
 
+@pytest.mark.thorough
 def test_a_finished_trial_is_never_pruned_and_the_best_is_that_of_all_steps(fairmile: Fairmile, place: Path) -> None:
     pytest.importorskip("optuna", reason="needs optuna")
     Path("program.sh").write_text(ASHA_PROGRAM)

@@ -23,6 +23,7 @@ from fairmile.testing.schemas import commands
 from fairmile.workspace import options
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.thorough  # the build reads every module and page
 pytest.importorskip("sphinx", reason="needs pip install 'fairmile[docs]'")
 
 

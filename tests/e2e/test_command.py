@@ -167,6 +167,7 @@ def test_output_that_cannot_be_written_is_told(run: Run, arguments: list[str]) -
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.thorough
 def test_closed_streams_do_no_harm(place: Path, environ: dict[str, str], closed: str) -> None:
     for arguments, code in (("--version", 0), ("search mnist", 0), ("show nosuch", 2)):
         line = f"{sys.executable} -m fairmile {arguments} {closed}"
@@ -176,6 +177,7 @@ def test_closed_streams_do_no_harm(place: Path, environ: dict[str, str], closed:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.thorough
 def test_every_encoding_gets_text_and_valid_json(run: Run, environ: dict[str, str], encoding: str) -> None:
     settings = {**environ, "PYTHONIOENCODING": encoding}
     shown = run("match", "--model", "cosmoflow", env=settings, encoding=encoding)
@@ -286,6 +288,7 @@ def test_a_terminal_sees_colour_and_progress(terminal: Callable[..., Session], p
 
 
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "TERM=dumb"])
+@pytest.mark.thorough
 def test_a_terminal_without_colour_sees_none(terminal: Callable[..., Session], setting: dict[str, str]) -> None:
     code, shown = terminal("search", "mnist", **setting).end()
     assert code == 0
@@ -294,6 +297,7 @@ def test_a_terminal_without_colour_sees_none(terminal: Callable[..., Session], s
 
 
 @pytest.mark.parametrize("columns", [132, 80, 60])
+@pytest.mark.thorough
 def test_a_list_fits_the_terminal(terminal: Callable[..., Session], columns: int) -> None:
     code, shown = terminal("search", "mnist", columns=columns).end()
     lines = plain(shown).splitlines()

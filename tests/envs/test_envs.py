@@ -317,6 +317,7 @@ def test_a_name_is_looked_up_in_the_catalog(tmp_path: Path, write: Callable[...,
         envs.show("from-a-crad")
 
 
+@pytest.mark.thorough
 def test_python_with_a_changed_requirement_is_another_prefix(envs: Envs, tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "wheels", "alpha", "1.0")
     spec = {"name": "demo", "python": {"packages": [str(wheel)]}, "checks": [{"run": "python -c 'import alpha'"}]}

@@ -125,6 +125,7 @@ def environment_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "home"
 
 
+@pytest.mark.thorough
 def test_environment_modules_do_as_well(
     environment_modules: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from fairmile.envs.steps import Tools
 Build = Callable[..., Environment]
 
 
-@pytest.fixture(params=["uv", "pip"])
+@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.thorough)])
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both installers, each where it is here."""
     if request.param == "uv":
@@ -97,6 +97,7 @@ def test_a_requirements_file_with_what_it_includes(build: Build, tmp_path: Path)
     assert versions(second)["alpha"] == "1.1"
 
 
+@pytest.mark.thorough
 def test_a_project_is_built_from_a_copy(build: Build, tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "src").mkdir(parents=True)
@@ -312,6 +313,7 @@ def test_packages_of_the_interpreter_are_seen_when_asked_for(build: Build) -> No
     assert "include-system-site-packages = true" in config
 
 
+@pytest.mark.thorough
 def test_the_users_own_packages_do_not_leak_in(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "leak").mkdir()
     (tmp_path / "leak" / "leaked.py").write_text("")

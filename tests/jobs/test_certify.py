@@ -214,6 +214,7 @@ def test_nothing_of_a_suite_that_breaks_off_goes_on(
     assert all(end.is_over for end in ends)
 
 
+@pytest.mark.thorough
 def test_a_job_that_takes_too_long_is_cancelled_and_has_failed(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ int main(void) {
     assert [each and each["n"] for each in spans_of(log, "p").attributes] == [-n for n in range(count)]
 
 
+@pytest.mark.thorough
 def test_names_of_any_kind_and_length_are_told_as_json(compile: Compile) -> None:
     program = compile(
         BEGIN
@@ -245,6 +246,7 @@ int main(void) {
     assert lost.attributes == {"stops_without_start": 5, "names_lost": 0, "records_lost": 0}
 
 
+@pytest.mark.thorough
 def test_what_happens_in_a_pause_is_not_recorded(compile: Compile) -> None:
     log = run(
         compile(
@@ -304,6 +306,7 @@ int main(void) {
 )
 
 
+@pytest.mark.thorough
 def test_each_thread_has_its_own_calls(compile: Compile) -> None:
     log = run(compile(THREADS))
     assert log.damaged == 0 and log.events == []
@@ -546,6 +549,7 @@ def test_a_fortran_program_tells_the_same(tmp_path: Path, options: tuple[str, ..
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no MPI")
+@pytest.mark.thorough
 def test_ranks_of_mpi_write_one_log(compile: Compile) -> None:
     program = compile(BEGIN + 'int main(void) { for (int n = 0; n < 3000; n++) fairmile_event("turn"); return 0; }\n')
     mpirun = shutil.which("mpirun")

@@ -100,6 +100,7 @@ def test_few_own_rows_do_not_take_the_many_others_away() -> None:
     assert shipped().time_of(op).how == "interpolated"
 
 
+@pytest.mark.thorough
 def test_what_could_not_be_measured_here_leaves_the_other_table_its_answer(calibrated: Calibrated) -> None:
     broken = [own_row(op, problem="out of memory") for op in STEP.values()]
     # A table of its own: calls of the made-up step are alike and return different things, of which the first is kept.
@@ -127,6 +128,7 @@ def test_where_no_table_comes_along_the_own_one_stands_alone(calibrated: Calibra
     assert measured.step_time(TRACE, H200) == step_time(TRACE, H200)
 
 
+@pytest.mark.thorough
 def test_a_note_says_which_table_answered_and_of_which_pytorch_it_is(calibrated: Calibrated) -> None:
     joined = "operators measured here: 1; the others come from the built-in table"
     assert calibrated(own_row(RELUS[0])).step_time(TRACE, H200).notes == (joined,)

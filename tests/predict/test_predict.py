@@ -167,6 +167,7 @@ def test_micro_batches_share_the_batch_of_a_replica(predict: Predict, made: Maki
     assert "1, 2, 4 or 8" in (told.value.hint or "")
 
 
+@pytest.mark.thorough
 def test_a_replica_needs_no_less_than_a_single_gpu(
     predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace]
 ) -> None:

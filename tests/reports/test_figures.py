@@ -56,6 +56,7 @@ def test_a_figure_is_well_formed_and_the_same_each_time(tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.thorough
 def test_a_figure_for_a_paper_is_a_vector_with_its_letters_embedded(tmp_path: Path, kind: str) -> None:
     picture = EVERY[kind](tmp_path)
     pdf = picture.file("pdf", width_mm=85)

@@ -86,6 +86,7 @@ def test_the_report_of_a_run_tells_all_of_it(tmp_path: Path) -> None:
         assert word in text, word
 
 
+@pytest.mark.thorough
 def test_phases_come_with_their_energy(tmp_path: Path) -> None:
     made = report([trained(tmp_path)])
     text = page_of(made).text()
@@ -146,6 +147,7 @@ def test_control_characters_and_half_letters_do_not_reach_the_page(tmp_path: Pat
     assert "red\n 100 %" in html
 
 
+@pytest.mark.thorough
 def test_every_figure_can_be_taken_along(tmp_path: Path) -> None:
     page = page_of(report([trained(tmp_path)]))
     links = {a["download"]: a["href"] or "" for tag, a in page.tags if tag == "a" and "download" in a}
@@ -154,6 +156,7 @@ def test_every_figure_can_be_taken_along(tmp_path: Path) -> None:
         ElementTree.fromstring(base64.b64decode(address.removeprefix("data:image/svg+xml;base64,")))
 
 
+@pytest.mark.thorough
 def test_ids_are_unique_although_figures_are_alike(tmp_path: Path) -> None:
     page = page_of(report([trained(tmp_path)]))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
@@ -163,6 +166,7 @@ def test_ids_are_unique_although_figures_are_alike(tmp_path: Path) -> None:
     assert used and set(used) <= set(ids)
 
 
+@pytest.mark.thorough
 def test_figures_take_the_colours_of_the_page(tmp_path: Path) -> None:
     svg = re.search(r"<svg.*?</svg>", report([trained(tmp_path)]).html(), re.DOTALL)
     assert svg is not None

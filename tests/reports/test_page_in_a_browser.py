@@ -53,6 +53,7 @@ def test_the_pointer_reads_the_values_that_are_drawn_under_it(tmp_path: Path) ->
     assert [float(text.rpartition(": ")[2]) for text in read] == pytest.approx(losses, rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_what_was_read_goes_with_the_pointer(tmp_path: Path) -> None:
     far, left = browser.act(
         trained(tmp_path).html(),

@@ -152,6 +152,7 @@ def test_logs_that_are_too_large_are_not_all_read(tmp_path: Path, monkeypatch: p
     assert (len(found.curves), found.of) == (1, 5)
 
 
+@pytest.mark.thorough
 def test_a_forest_finds_what_matters_and_what_does_not(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     found = importance(survey(searched(tmp_path), "loss"))

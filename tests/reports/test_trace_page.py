@@ -54,6 +54,7 @@ def test_groups_of_few_ranks_count_for_these_alone(analysis: TraceAnalysis) -> N
         assert re.search(r"waiting for others 25.% part of the exposed communication", words(page))
 
 
+@pytest.mark.thorough
 def test_the_page_is_one_file_and_the_same_each_time(analysis: TraceAnalysis) -> None:
     pytest.importorskip("matplotlib")
     page = trace_page(analysis, title="a")
@@ -99,10 +100,12 @@ def test_without_a_known_device_operators_stand_beside_the_fastest_of_them(analy
         assert "Some GPU, whose ceilings are not known" in unknown
 
 
+@pytest.mark.thorough
 def test_a_trace_without_the_inputs_of_operators_has_no_roofline(analysis: TraceAnalysis) -> None:
     assert "Roofline" not in trace_page(replace(analysis, operators=()), title="a")
 
 
+@pytest.mark.thorough
 def test_coupled_programs_get_their_own_section() -> None:
     text = words(trace_page(analyze(coupled()), title="coupled"))
     for said in ("Coupling", "The trainer waits for the solver", "solver → trainer", "cost of coupling", "field"):
@@ -130,6 +133,7 @@ def test_many_ranks_and_steps_stay_readable() -> None:
 
 
 @pytest.mark.parametrize("table", [Training(ranks=1, steps=1).table(), Training(ranks=2, input_ms=steady(0)).table()])
+@pytest.mark.thorough
 def test_small_traces_make_a_page_too(table: EventTable) -> None:
     assert trace_page(analyze(table), title="small").startswith("<!doctype html>")
 

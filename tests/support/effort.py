@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 quick = False  # set by conftest.py before any test is read
-_MOST_CASES = 3
+_MOST_CASES = 2
 
 
 def examples(count: int) -> int:

@@ -214,6 +214,7 @@ def test_an_id_longer_than_a_file_name_is_refused_with_axes_and_length() -> None
 # Size
 
 
+@pytest.mark.thorough
 def test_a_million_points_are_counted_at_once_and_walked_without_being_held() -> None:
     space = Space({name: list(range(10)) for name in "abcdef"})
     assert len(space) == 1_000_000

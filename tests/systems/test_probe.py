@@ -76,6 +76,7 @@ class TestThisMachine:
         assert (home.path, home.problem) == (str(tmp_path), "")
         assert home.kind and home.size_bytes == pytest.approx(shutil.disk_usage(tmp_path).total, rel=0.01)
 
+    @pytest.mark.thorough
     def test_tells_of_further_folders_and_their_variables(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -96,6 +97,7 @@ class TestThisMachine:
         here(also=[f"/x$(touch {trap})", f"/'; touch {trap}; '"])
         assert not trap.exists()
 
+    @pytest.mark.thorough
     def test_tells_what_python_has_without_importing_it(self, program: Program, tmp_path: Path) -> None:
         packages = tmp_path / "packages"
         for name, version in (("torch", "2.13.0"), ("nvidia_nccl_cu12", "2.21.5"), ("tensorflow_cpu", "2.19.0")):
@@ -134,10 +136,12 @@ class TestAProgram:
         assert str(found.programs["gcc"]) == "failed: no licence"
         assert str(found.programs["clang"]) == "failed: ended with exit code 4"
 
+    @pytest.mark.thorough
     def test_that_never_answers_is_ended(self, program: Program) -> None:
         program("nvidia-smi", "exec sleep 600")
         assert str(here(answer_s=1).programs["nvidia-smi"]) == "failed: did not answer within 1 s"
 
+    @pytest.mark.thorough
     def test_that_prints_rubbish_spoils_nothing_else(self, program: Program) -> None:
         program("lscpu", "printf '\\377\\n@0 end\\n@@ out 3\\n'; head -c 100000 /dev/zero")
         program("nvidia-smi", "echo 'NVIDIA H200, 143771, 580.159.04'")
@@ -145,6 +149,7 @@ class TestAProgram:
         assert found.processor.cores is None
         assert [each.model for each in found.accelerators] == ["NVIDIA H200"]
 
+    @pytest.mark.thorough
     def test_that_warns_on_the_side_is_still_understood(self, program: Program) -> None:
         program("lscpu", 'echo warning >&2; echo \'{"lscpu": [{"field": "CPU(s):", "data": "64"}]}\'')
         program("ch-run", "echo 0.31 >&2")
@@ -160,6 +165,7 @@ class TestGpus:
         assert gpu is not None
         assert (gpu.count, gpu.model, gpu.memory_gib, gpu.vendor) == (4, "NVIDIA A100-SXM4-40GB", 40, "nvidia")
 
+    @pytest.mark.thorough
     def test_of_amd_are_asked_of_whichever_program_is_there(self, program: Program) -> None:
         program("rocm-smi", """echo '{"card0": {"Card series": "MI210", "VRAM Total Memory (B)": "68702699520"}}'""")
         program("amd-smi", "echo 'not supported' >&2; exit 1")
@@ -171,6 +177,7 @@ class TestASchedulerOtherThanSlurm:
     @pytest.mark.parametrize(
         ("name", "asks", "dialect"), [("lsid", "lsid", "lsf"), ("qstat", "qstat", "pbs"), ("flux", "flux", "flux")]
     )
+    @pytest.mark.thorough
     def test_is_named_when_it_answers(self, program: Program, name: str, asks: str, dialect: str) -> None:
         program(asks, "echo 10.1")
         found = here()
@@ -222,6 +229,7 @@ class TestModules:
         assert "OpenMPI/4.1.2" in found.reachable
         assert found.stages == ("2022", "2023")
 
+    @pytest.mark.thorough
     def test_are_found_where_the_login_shell_does_not_define_them(
         self, module_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -240,6 +248,7 @@ class TestModules:
         found = here().modules
         assert (found.kind, found.problem) == ("none", "the shell did not answer (exit code 3)")
 
+    @pytest.mark.thorough
     def test_do_not_mind_a_profile_that_reads_its_input(self, module_tree: Path, tmp_path: Path) -> None:
         (tmp_path / ".bash_profile").write_text("cat >/dev/null; echo '@@ welcome'\n")
         assert here().modules.kind == "lmod"

@@ -111,12 +111,14 @@ class TestTheFake(LiveSchedulerTests):
         return cluster_of(make(), tmp_path / "jobs")
 
 
+@pytest.mark.thorough
 class TestTheFakeThatListsOnlyLiveJobs(LiveSchedulerTests):
     @pytest.fixture
     def cluster(self, tmp_path: Path, make: Callable[..., FakeScheduler]) -> Cluster:
         return cluster_of(make(lists_ends=False, accounting=True), tmp_path / "jobs")
 
 
+@pytest.mark.thorough
 class TestTheFakeThatForgetsEnds(LiveSchedulerTests):
     remembers = False
     lists_tasks = False

@@ -43,12 +43,14 @@ def analysis(trained: EventTable) -> TraceAnalysis:
     return analyze(trained)
 
 
+@pytest.mark.thorough
 def test_both_ranks_and_all_steps_are_there(analysis: TraceAnalysis) -> None:
     assert analysis.ranks == ("rank 0", "rank 1")
     assert analysis.missing_ranks == ()
     assert analysis.steps == traced_training.STEPS
 
 
+@pytest.mark.thorough
 def test_parts_of_real_steps_add_up(analysis: TraceAnalysis) -> None:
     for each in analysis.breakdown.steps:
         parts = [
@@ -67,23 +69,27 @@ def test_the_rank_that_dawdles_is_the_one_that_is_named(analysis: TraceAnalysis)
     assert analysis.waiting.matrix[0][1] > 10 * analysis.waiting.matrix[1][0]
 
 
+@pytest.mark.thorough
 def test_collectives_of_gloo_are_matched(analysis: TraceAnalysis) -> None:
     reduced = [each for each in analysis.waiting.collectives if each.operation == "all_reduce"]
     assert sum(each.calls for each in reduced) >= traced_training.STEPS
     assert all(each.ranks == 2 for each in reduced)
 
 
+@pytest.mark.thorough
 def test_a_replay_of_real_ranks_gives_the_measured_step(trained: EventTable) -> None:
     found = Replay(trained).run()
     assert found.error < 0.02
 
 
+@pytest.mark.thorough
 def test_a_replay_without_the_straggler_saves_what_it_dawdled(trained: EventTable) -> None:
     found = Replay(trained).run(WhatIf(without_straggler=1))
     saved = (found.measured_step_s - found.step_s) * traced_training.STEPS
     assert saved > 0.5 * PLANTED_S
 
 
+@pytest.mark.thorough
 def test_the_critical_path_lies_on_the_rank_that_dawdles(analysis: TraceAnalysis) -> None:
     by_rank = dict(analysis.critical.by_rank)
     assert by_rank["rank 1"] > by_rank.get("rank 0", 0.0)

@@ -118,6 +118,7 @@ def test_a_disk_that_others_fill_meanwhile_ends_the_fetch_and_nothing_is_lost(fa
     fairmile.assert_clean(folder / "pool")
 
 
+@pytest.mark.thorough
 def test_a_disk_that_is_full_while_unpacking_drops_no_archive(fairmile: Fairmile, disk: Mount) -> None:
     folder = disk("size=8m")
     fairmile.set(pools={"small": {"folder": str(folder / "pool")}})
@@ -144,6 +145,7 @@ def test_an_archive_that_outgrows_the_room_is_the_disk_s_fault(fairmile: Fairmil
         refused(fairmile.run("fetch", server.url("all.tar.gz"), "--pool", "small", "--unpack"), "unpacks to more than")
 
 
+@pytest.mark.thorough
 def test_a_pool_that_is_too_small_is_refused_before_a_byte_moves(fairmile: Fairmile, disk: Mount) -> None:
     folder = disk("size=8m")
     fairmile.set(pools={"small": {"folder": str(folder / "pool")}})
@@ -170,6 +172,7 @@ def test_a_capacity_is_respected_as_a_disk_is(fairmile: Fairmile, tmp_path: Path
     fairmile.assert_clean(tmp_path / "small")
 
 
+@pytest.mark.thorough
 def test_what_an_interrupted_fetch_holds_is_not_asked_for_a_second_time(fairmile: Fairmile, disk: Mount) -> None:
     folder = disk("size=16m")
     fairmile.set(pools={"small": {"folder": str(folder / "pool")}})
@@ -211,6 +214,7 @@ def test_of_two_fetches_into_room_for_one_the_other_is_refused(fairmile: Fairmil
     fairmile.assert_clean(folder / "pool")
 
 
+@pytest.mark.thorough
 def test_the_second_fetch_goes_elsewhere_while_the_first_holds_the_room(fairmile: Fairmile, disk: Mount) -> None:
     folder = disk("size=16m")
     fairmile.set(pools={"small": {"folder": str(folder / "pool"), "speed": "fast"}})
@@ -229,6 +233,7 @@ def test_the_second_fetch_goes_elsewhere_while_the_first_holds_the_room(fairmile
 # Not ours to write
 
 
+@pytest.mark.thorough
 def test_a_read_only_pool_is_read_from_and_not_written_to(fairmile: Fairmile, disk: Mount) -> None:
     folder = disk("size=16m")
     fairmile.set(pools={"fixed": {"folder": str(folder / "pool"), "speed": "fast"}})
@@ -247,6 +252,7 @@ def test_a_read_only_pool_is_read_from_and_not_written_to(fairmile: Fairmile, di
     fairmile.assert_clean(folder / "pool", fairmile.pool)
 
 
+@pytest.mark.thorough
 def test_a_disk_that_turns_read_only_meanwhile_ends_the_fetch_and_nothing_is_lost(
     fairmile: Fairmile, disk: Mount
 ) -> None:

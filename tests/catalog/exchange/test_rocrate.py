@@ -427,6 +427,7 @@ def test_the_validator_accepts_a_crate_of_every_kind(
 @pytest.mark.parametrize(
     "instrument", ["urn:fairmile:program:x", "train.py", {"@type": "SoftwareApplication", "name": "x"}]
 )
+@pytest.mark.thorough
 def test_the_validator_accepts_a_run_as_process_run_crate(
     instrument: Any, tmp_path: Path, offline_rocrate_validator: Callable[..., list[str]]
 ) -> None:

@@ -53,6 +53,7 @@ def test_latency_and_bandwidth_come_back_from_exact_times() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["rabenseifner", "recursive_doubling", "binomial"])
+@pytest.mark.thorough
 def test_the_algorithm_is_found_by_its_times(algorithm: str) -> None:
     link = Link(4e-6, 2e-10)
     points = [
@@ -86,6 +87,7 @@ def test_outliers_count_little() -> None:
     assert mean_error(fit, points_of(switched, MANY, (3, 5, 6, 7))) < 0.03
 
 
+@pytest.mark.thorough
 def test_without_a_law_each_group_keeps_its_own_table() -> None:
     fit = fit_collective("all_reduce", points_of(direct, FEW, (2, 4, 5, 8)))
     assert not fit.has_law
@@ -94,6 +96,7 @@ def test_without_a_law_each_group_keeps_its_own_table() -> None:
     assert fit.error_bar(6) > 0.15
 
 
+@pytest.mark.thorough
 def test_two_groups_that_no_law_joins_are_seen_too() -> None:
     fit = fit_collective("all_reduce", points_of(direct, FEW, (2, 8)))
     assert not fit.has_law
@@ -220,6 +223,7 @@ def test_v100_with_direct_links_is_told_by_its_rings() -> None:
         assert bus == pytest.approx(stated, rel=0.06)
 
 
+@pytest.mark.thorough
 def test_v100_is_told_for_ranks_that_were_left_out() -> None:
     table = table_of("v100")
     used = [point for ranks in (2, 8) for point in nine(table[ranks])]

@@ -163,6 +163,7 @@ TRACED = [name for name in _ASKED if name not in list(_ASKED)[list(_ASKED).index
 
 
 @pytest.mark.parametrize("name", TRACED)
+@pytest.mark.thorough
 def test_every_storage_is_allocated_once_and_freed_at_most_once_while_it_lives(
     of: Callable[[str], StepTrace], name: str
 ) -> None:

@@ -67,6 +67,7 @@ def members(session: Path) -> dict[str, bytes]:
 # Out
 
 
+@pytest.mark.thorough
 def test_clearml_imports_the_session_with_parameters_metrics_and_artifacts(run: Run, tmp_path: Path) -> None:
     [session] = clearml.export(run, tmp_path / "session.zip")
     with clearml_server() as server:

@@ -68,6 +68,7 @@ def test_the_search_learns_where_the_loss_is_low(tmp_path):
     assert sorted(late)[4] < sorted(early)[4] / 2
 
 
+@pytest.mark.thorough
 def test_weak_trials_are_stopped_with_a_reason_and_none_at_its_last_step(tmp_path):
     study = work(engine(tmp_path, sampler="random", trials=12, pruner="asha", steps=STEPS), learning)
     pruned = [each for each in study.trials() if each.state == "pruned"]
@@ -156,6 +157,7 @@ def test_what_is_no_number_is_not_compared_and_not_in_the_curve(tmp_path):
     assert [each.curve for each in study.trials()] == [((3.0, 0.5),)] * 2
 
 
+@pytest.mark.thorough
 def test_failures_and_values_that_are_no_numbers_are_recorded_and_the_search_goes_on(tmp_path):
     def sometimes(trial, report):
         if trial.number % 3 == 1:

@@ -67,7 +67,7 @@ def luck(tmp_path_factory) -> list[float]:
 
 
 class TestSamplers:
-    @pytest.mark.parametrize("sampler", ["tpe", "gp", "cma-es", "nsga-ii"])
+    @pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.thorough), "cma-es", "nsga-ii"])
     def test_each_finds_a_minimum_that_bad_luck_at_random_does_not(self, tmp_path, luck, sampler):
         trials = 14 if sampler == "gp" else 30  # ten of GP's are by chance
         study = work(engine(tmp_path, sampler=sampler, trials=trials, seed=1), bowl)
@@ -165,6 +165,7 @@ class TestPruners:
         assert best(asha) == best(full)
         assert sum(len(each.curve) for each in asha.trials()) <= sum(len(each.curve) for each in full.trials()) / 2
 
+    @pytest.mark.thorough
     def test_bohb_is_tpe_with_hyperband(self, tmp_path):
         study = work(
             engine(tmp_path, sampler="tpe", pruner="hyperband", steps=STEPS, trials=30, seed=4), learning, at_once=3
@@ -190,6 +191,7 @@ class TestPruners:
         ends = {len(each.curve) for each in study.trials() if each.state == "pruned"}
         assert ends == {3}
 
+    @pytest.mark.thorough
     def test_where_nobody_says_how_long_trials_are_the_first_one_that_is_done_tells(self, tmp_path):
         def slow(trial, report):
             for step in range(1, 28):

@@ -202,6 +202,7 @@ mkdir -p $FAIRMILE_CHECKPOINT_TO && echo "step=$step total=$total" > $FAIRMILE_C
 """
 
 
+@pytest.mark.thorough
 def test_a_population_of_runs_exchanges_its_checkpoints(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     workspace = workspace_here(tmp_path)

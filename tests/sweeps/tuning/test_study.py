@@ -125,6 +125,7 @@ class TestHere:
             ("done", 0.2), ("done", 0.56), ("done", 0.69)
         ]  # fmt: skip
 
+    @pytest.mark.thorough
     def test_what_the_command_line_says_goes_before_what_the_file_says_of_each_trial(
         self, workspace: Workspace, tmp_path: Path
     ) -> None:
@@ -188,6 +189,7 @@ class TestHere:
             workspace.studies.run(study)
         assert workspace.studies.spent(study)["energy_j"] is None
 
+    @pytest.mark.thorough
     def test_a_parameter_that_does_not_apply_is_given_to_nobody(self, workspace: Workspace, tmp_path: Path) -> None:
         text = STUDY.replace("{x: {uniform: [0, 1]}}", "{x: {choice: [0.5]}, m: {integer: [3, 9], when: x > 1}}")
         study = made(workspace, tmp_path, text.replace('"UNTIL"', '"UNTIL", "[{m}]"'), trials=1)
@@ -341,6 +343,7 @@ class TestOnSlurm:
         assert not any(each.state == "running" for each in trials)
 
 
+@pytest.mark.thorough
 def test_another_engine_serves_the_same_file(workspace: Workspace, tmp_path: Path) -> None:
     pytest.importorskip("deephyper")
     study = made(workspace, tmp_path, STUDY.replace("sampler: random", "engine: deephyper, sampler: random"), trials=2)

@@ -239,6 +239,7 @@ def test_of_a_real_gloo_program_every_collective_is_matched_on_both_ranks(real: 
         assert table.end_ns[rows].min() >= table.start_ns[rows].max() or table.name_of(int(rows[0])) != "gloo:barrier"
 
 
+@pytest.mark.thorough
 def test_of_a_real_gloo_program_messages_know_their_peer(real: Path) -> None:
     table = read_traces(real / "rank*.json", format="kineto")
     messages = np.flatnonzero(table.of_kind(EventKind.P2P)).tolist()

@@ -88,6 +88,7 @@ def test_without_a_compiler_numpy_computes_and_says_so(tmp_path: Path) -> None:
 
 
 @needs_compiler
+@pytest.mark.thorough
 def test_a_compiler_may_be_named_with_words_of_its_own(tmp_path: Path) -> None:
     file = native.compiled(tmp_path, {**HERE, "CC": "cc -DANYTHING=1"})
 
