@@ -139,6 +139,13 @@ class TestRun:
 
 
 class TestDryRun:
+    def test_each_objective_of_the_command_line_counts(self, tune: Fairmile, place: Path) -> None:
+        plan = tune("quad.yaml", "--objective", "loss", "--objective", "cost:lower", "--dry-run", "--json").json
+        assert plan["objectives"] == [
+            {"metric": "loss", "better": "lower"},
+            {"metric": "cost", "better": "lower"},
+        ]
+
     def test_tells_space_objective_and_settings_and_does_nothing(self, tune: Fairmile, place: Path) -> None:
         (place / "space.yaml").write_text(
             """\

@@ -185,3 +185,12 @@ def test_the_global_state_of_pyplot_is_not_even_loaded() -> None:
         "figures.histogram([1.0, 2.0]).png(); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_notebook_shows_a_figure_light_or_dark_as_it_is() -> None:
+    svg = figures.histogram([1.0, 2.0, 3.0])._repr_svg_()
+    ElementTree.fromstring(svg)
+    light, dark = "--paper: #ffffff;", "--paper: #161b22;"
+    assert '[data-jp-theme-light="false"] .fairmile-figure, .vscode-dark' in svg
+    assert svg.index(light) < svg.index("prefers-color-scheme: dark") < svg.index(dark)
+    assert "var(--ink, #1f2328)" in svg and "fill: #ffffff" not in svg

@@ -17,6 +17,7 @@ from fairmile.reports.measures import (
     known_names,
     measures,
     percent,
+    results_only,
     unit_of,
     unknown_metric,
 )
@@ -141,3 +142,7 @@ def test_few_values_are_told_by_their_range_and_an_interval_ends_where_the_quant
     values: list[float], text: str
 ) -> None:
     assert estimate_text(estimate(values, bounds=(0.0, math.inf))) == text
+
+
+def test_counters_are_no_results() -> None:
+    assert results_only(["epoch", "loss", "Iteration", "elapsed_s"]) == ["loss"]

@@ -231,7 +231,8 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
             return 0
         known = sweeps.create(definition, source, template=template, **changes)
         print_notes(out, known)
-        out.say(f"sweep {known.id}: {count(known.count, 'point')}")
+        unit = "run" if first and first[0].repeat else "point"
+        out.say(f"sweep {known.id}: {count(known.count, unit)}")
     else:
         _refuse_study(known, "tune run")
         check_only(context, known, *_OF_ANY, "jobs", *_OF_SYSTEMS)

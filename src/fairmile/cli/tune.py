@@ -36,9 +36,13 @@ _PRINTED_SETTINGS = ("engine", "sampler", "pruner", "extrapolate", "trials", "st
 _STUDY = click.argument("reference", metavar="STUDY")
 
 
-def _read_objective(_: click.Context, __: click.Parameter, text: str | None) -> str | dict[str, str] | None:
-    metric, colon, better = (text or "").rpartition(":")
-    return {metric: better} if colon and better in ("lower", "higher") else text
+def _read_objectives(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Any:
+    """Return objectives as a file has them: one, or a list."""
+    objectives: list[str | dict[str, str]] = []
+    for text in texts:
+        metric, colon, better = text.rpartition(":")
+        objectives.append({metric: better} if colon and better in ("lower", "higher") else text)
+    return objectives[0] if len(objectives) == 1 else objectives
 
 
 @click.group(cls=GroupOrTarget)
@@ -63,9 +67,10 @@ def tune() -> None:
 )
 @click.option(
     "--objective",
-    callback=_read_objective,
+    callback=_read_objectives,
+    multiple=True,
     metavar="METRIC[:lower|higher]",
-    help="Metric to optimize, and whether lower or higher is better.",
+    help="Metric to optimize, and whether lower or higher is better; repeatable.",
 )
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Number of trials.")
 @click.option("--within", metavar="TIME", help="Time budget, such as 2h; no trial starts after it.")

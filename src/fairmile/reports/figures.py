@@ -245,7 +245,8 @@ def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: st
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
-        axis.stairs(found.counts, found.edges, fill=True, color=COLOURS[0], alpha=0.85)
+        widths = [high - low for low, high in pairwise(found.edges)]
+        axis.bar(found.edges[:-1], found.counts, widths, align="edge", color=COLOURS[0], edgecolor=PAPER, linewidth=0.8)
         axis.yaxis.set_major_locator(whole_numbers())
         axis.grid(False, axis="x")
         _finish(axis, axis_name(name, unit), "runs", legend=False)

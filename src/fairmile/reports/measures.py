@@ -21,6 +21,8 @@ ALWAYS: dict[str, tuple[str, Better]] = {
     "energy_j": ("J", "lower"),
     "max_rss_bytes": ("bytes", "lower"),
 }
+# What programs log to say where they are; no result, so no figure and no column unless it is asked for.
+_COUNTERS = {"epoch", "epochs", "step", "steps", "global_step", "iteration", "iterations", "batch_index"}
 _SUFFIXES = {"_s": "s", "_j": "J", "_w": "W", "_bytes": "bytes"}
 _WORDS = {
     "elapsed_s": "elapsed time",
@@ -77,6 +79,11 @@ def known_names(runs: Iterable[Run]) -> list[str]:
     """Return the names of all numbers that any of the runs has, those of their own first."""
     names = dict.fromkeys(name for run in runs for name in measures(run))
     return [*(name for name in names if name not in ALWAYS), *(name for name in ALWAYS if name in names)]
+
+
+def results_only(names: Iterable[str]) -> list[str]:
+    """Return names of metrics without counters such as `epoch`, and without what every run has."""
+    return [name for name in names if name not in ALWAYS and name.lower() not in _COUNTERS]
 
 
 def unknown_metric(name: str, known: Sequence[str]) -> NotFound:

@@ -21,7 +21,18 @@ from fairmile.reports.comparison import Comparison, compare, group_runs, json_va
 from fairmile.reports.differences import hardware_lines
 from fairmile.reports.figures import PAPER_WIDTH_MM, Picture
 from fairmile.reports.leaderboard import VERSUS_FIRST, Leaderboard, leaderboard
-from fairmile.reports.measures import ALWAYS, between, counts, deviation, ending, known_names, measures, percent, title
+from fairmile.reports.measures import (
+    ALWAYS,
+    between,
+    counts,
+    deviation,
+    ending,
+    known_names,
+    measures,
+    percent,
+    results_only,
+    title,
+)
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
 from fairmile.reports.shapes import ReportDict, ReportFilesDict
 from fairmile.reports.sweep import Goal, axes, main_metric
@@ -210,7 +221,8 @@ def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tupl
     done = [run for run in runs if counts(run)]
     data: dict[str, Any] = {"runs": [run.id for run in runs], **part.data}
     what = "trials" if "study" in data else "points"
-    blocks: list[Block] = [_title(about, runs, f"{len(groups):,} {what}"), *part.blocks]
+    number = len(runs) if what == "trials" else len(groups)
+    blocks: list[Block] = [_title(about, runs, f"{number:,} {what}"), *part.blocks]
     if part.comparison is not None:
         data["comparison"] = part.comparison.to_dict()
         blocks += _compared(part.comparison)
@@ -345,8 +357,7 @@ def _curves(
 ) -> Iterator[Block]:
     """Draw metrics over steps with bands over repeats, the curves of few single runs, and a histogram of many."""
     readable = {name: chosen for name, runs in groups.items() if (chosen := [run for run in runs if not run.packed])}
-    own = [name for name in known_names(done) if name not in ALWAYS]
-    names = list(metrics or sorted(own, key=lambda name: name != main))
+    names = list(metrics or sorted(results_only(known_names(done)), key=lambda name: name != main))
     images: list[Block] = []
     colours = figures.group_colours(groups)
     for name in names:

@@ -19,7 +19,6 @@ from fairmile.reports.figures import short_number
 from fairmile.reports.inference import Estimate
 from fairmile.reports.leaderboard import Entry, Leaderboard, leaderboard
 from fairmile.reports.measures import (
-    ALWAYS,
     Measure,
     counts,
     ending,
@@ -27,6 +26,7 @@ from fairmile.reports.measures import (
     estimate_text,
     known_names,
     measures,
+    results_only,
     title,
     unknown_metric,
 )
@@ -321,7 +321,7 @@ def metric_names(sweep: Sweep, goals: Sequence[Goal] = (), *, most: int = 4) -> 
     """Return the metrics that a table of the sweep shows: its own, those of goals, some more, and cost."""
     known = list(dict.fromkeys(name for point in sweep.points for name in point.estimates))
     first = dict.fromkeys([*([sweep.metric] if sweep.metric else []), *(name for name, _ in goals)])
-    own = dict.fromkeys([*first, *(name for name in known if name not in ALWAYS)])
+    own = dict.fromkeys([*first, *results_only(known)])
     shown = list(own)[: max(most, len(first))]
     return [*shown, *(name for name in _COSTS if name in known and name not in shown)]
 

@@ -158,6 +158,11 @@ def _best_document(best: Best) -> dict[str, Any]:
     }
 
 
+def _number(sweep: Sweep) -> int:
+    """Return how many points there are, or trials: two with the same values are two."""
+    return len(sweep.runs) if any(map(is_trial, sweep.runs)) else len(sweep.points)
+
+
 def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
     tiles = []
     if best:
@@ -166,9 +171,10 @@ def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
         tiles.append(Tile(f"best {title(sweep.metric)}", mean, _place(run) + best.names[run.id]))
     ends = Counter(map(ending, sweep.runs))
     what = "trials" if any(map(is_trial, sweep.runs)) else "points"
-    repeats = f"{len(sweep.runs):,} runs, " if len(sweep.runs) != len(sweep.points) else ""
+    number = _number(sweep)
+    repeats = f"{len(sweep.runs):,} runs, " if len(sweep.runs) != number else ""
     endings = ", ".join(f"{count:,} {name}" for name, count in ends.items())
-    tiles.append(Tile(what, f"{len(sweep.points):,}", repeats + endings))
+    tiles.append(Tile(what, f"{number:,}", repeats + endings))
     names = ", ".join(axis.name for axis in sweep.axes)
     tiles.append(Tile("parameters that vary", str(len(sweep.axes)), names if len(names) <= 60 else names[:59] + "…"))
     whole = total(spent(sweep.runs))
