@@ -13,8 +13,8 @@ import pytest
 from fairmile.base.errors import UsageError
 from fairmile.runs.parameters import unused_params
 from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.values import parse_params
 from fairmile.runs.runs import Runs
-from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 
 READS = "import json, os\nPARAMS = json.loads(os.environ['FAIRMILE_PARAMS'])\n"

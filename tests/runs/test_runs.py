@@ -22,8 +22,8 @@ from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.runs.record.crate import card_text
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input, RunSpec
+from fairmile.runs.record.values import parse_params
 from fairmile.runs.runs import Runs
-from fairmile.runs.targets import parse_params
 from fairmile.store.pools import Pools
 from fairmile.workspace import Workspace
 

@@ -55,6 +55,9 @@ def slug(text: str, *, keep_case: bool = False) -> str:
     Accents are dropped. Where letters of another script, or an end that is too long, would be lost,
     a piece of the text's digest keeps two different texts from getting one name.
     """
+    is_one = text.isascii() and text.replace("_", "a").isalnum() and len(text) <= _SLUG_BYTES
+    if is_one and (keep_case or text.islower()):
+        return text
     import re
 
     normal = text if text.isascii() else _without_accents(text)

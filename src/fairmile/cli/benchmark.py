@@ -30,7 +30,7 @@ from fairmile.costs.collectives.measure import MeasuredBackend, ModelComparison
 from fairmile.costs.collectives.ranks import BACKENDS
 from fairmile.costs.collectives.results import MeasurementPlan
 from fairmile.runs.record.run import Run
-from fairmile.runs.targets import parse_params
+from fairmile.runs.record.values import parse_params
 from fairmile.workspace import Workspace
 
 _POOR_FIT = 0.2  # of the measured time, from which a warning says that the model is off

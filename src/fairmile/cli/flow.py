@@ -18,7 +18,7 @@ from fairmile.flows.drawing import FORMATS, Drawing
 from fairmile.flows.exchange import Export
 from fairmile.flows.plan import Action, FlowPlan
 from fairmile.flows.results import BAD, CancelledFlow, FlowList, FlowStatus, StepLog, StepStatus
-from fairmile.runs.targets import parse_params
+from fairmile.runs.record.values import parse_params
 from fairmile.workspace import Workspace
 
 _SHOWN = 200

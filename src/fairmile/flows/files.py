@@ -5,8 +5,9 @@
       clean: {command: python clean.py, inputs: raw.csv, outputs: clean.csv}
       fit: {command: python fit.py, inputs: clean.csv, outputs: fit.json}
 
-A file of thousands of written-out steps takes seconds to parse: what it holds is kept as JSON under the digest of the
-file, and read from there the next time. Only messages need lines, and they are looked up when there is one.
+A file of thousands of written-out steps takes seconds to parse, and a short one takes longer to load the reader of
+YAML than to read: what a file holds is kept as JSON under the digest of its text, and read from there the next time.
+Only messages need lines, and they are looked up when there is one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load, load_located
 from fairmile.flows.model import Flow, Step
 
-_WORTH_KEEPING_BYTES = 64 << 10  # smaller files are parsed as quickly as a copy is found
+_COPY = "2"  # how parsed copies are written
 _DEEPEST = 8  # flows in flows
 _MOST_COPIES = 50
 
@@ -107,7 +108,9 @@ def _read(file: Path, copies: Path | None, changes: Mapping[str, Any], outer: tu
         raise NotFound(f"there is no file {file}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read {file}: {error}") from error
-    data = _parsed(text, file, copies)
+    copy = _copy_of(text, copies)
+    kept = _read_copy(copy)
+    data = load(text, file=str(file)) if kept is None else kept
     if not isinstance(data, Mapping):
         raise UsageError(f"{file}: expected a flow: `steps:` with a name for each", hint="see docs/flows.md")
     format = ""
@@ -117,10 +120,12 @@ def _read(file: Path, copies: Path | None, changes: Mapping[str, Any], outer: tu
             raise UsageError(
                 f"{file}: expected `steps:` with a name for each step; found {', '.join(map(str, data)) or 'nothing'}"
             )
-        data = READERS[format].read(data, file)
     file = file.absolute()
-    fields = {"name": slug(file.stem)[:48] or "flow", **data, "folder": _folder(data, file)}
+    document = READERS[format].read(data, file) if format else data
+    fields = {"name": slug(file.stem)[:48] or "flow", **document, "folder": _folder(document, file)}
     source = Source(_checked(fields, text, file, format), file, format)
+    if copy is not None and kept is None:
+        _write_copy(copy, data, source.flow, format)
     if unknown := [name for name in changes if name not in _all_params(source.flow)]:
         near = did_you_mean(unknown[0], _all_params(source.flow))
         raise UsageError(f"{source.shown}: no step has a parameter {unknown[0]!r}{f'; {near}' if near else ''}")
@@ -150,25 +155,38 @@ def _without_own(flow: Flow, changes: Mapping[str, Any]) -> Flow:
     return flow.model_copy(update={"steps": steps}) if changes else flow
 
 
-def _parsed(text: str, file: Path, copies: Path | None) -> Any:
-    """Return the data of a document, from a parsed copy where there is one."""
-    if copies is None or len(text) < _WORTH_KEEPING_BYTES or text.lstrip()[:1] == "{":
-        return load(text, file=str(file))
-    copy = copies / f"{sha256_hex(text.encode())}.json"
+def _copy_of(text: str, copies: Path | None) -> Path | None:
+    """Return where the parsed copy of a document lies; None for JSON, which is read as quickly."""
+    if copies is None or text.lstrip()[:1] == "{":
+        return None
+    return copies / f"{sha256_hex(text.encode())}.{_COPY}.json"
+
+
+def _read_copy(copy: Path | None) -> Any:
+    """Return what a parsed copy holds; None where there is none."""
+    if copy is None:
+        return None
     try:
         data = json.loads(copy.read_bytes())
         os.utime(copy)
         return data
     except (OSError, ValueError):
-        pass
-    data = load(text, file=str(file))
+        return None
+
+
+def _write_copy(copy: Path, data: Mapping[str, Any], flow: Flow, format: str) -> None:
+    """Keep a document as it is after its check, which then takes a third of the time."""
     try:
-        copies.mkdir(parents=True, exist_ok=True)
-        write_atomic(copy, json.dumps(data), sync=False)
-        _forget_old(copies)
-    except (DiskFailure, OSError, TypeError):  # a cache
+        fields = flow.model_dump(mode="json", exclude_defaults=True, exclude={"name", "folder"})
+        own = {key: data[key] for key in ("name", "folder") if key in data}
+        text = json.dumps(data if format else {**own, **fields})
+        if not format and Flow.model_validate({**json.loads(text), "name": flow.name, "folder": flow.folder}) != flow:
+            text = json.dumps(data)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(copy, text, sync=False)
+        _forget_old(copy.parent)
+    except (DiskFailure, OSError, TypeError, ValueError):  # a cache
         pass
-    return data
 
 
 def _forget_old(copies: Path) -> None:

@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING
 
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
 from fairmile.base.words import did_you_mean
 from fairmile.flows.drawing import FORMATS, Drawing, draw
-from fairmile.flows.engine import Engine, OnEvent
 from fairmile.flows.exchange import EXPORTS, Export, ExportedFlow
-from fairmile.flows.exporting import exported_step
 from fairmile.flows.files import READERS, Source, read_flow
 from fairmile.flows.graph import StepGraph, check_steps
 from fairmile.flows.labels import label_facts
 from fairmile.flows.model import Flow, Step
 from fairmile.flows.plan import FlowPlan, PlannedStep, Planner
 from fairmile.flows.programs import Programs
-from fairmile.flows.progress import read_progress
 from fairmile.flows.results import CancelledFlow, FlowInfo, FlowList, FlowStatus, StepLog, StepStatus, step_status
 from fairmile.flows.state import FLOW, FlowState, folder_of, open_state
 from fairmile.runs.record.values import Value
@@ -33,10 +31,17 @@ from fairmile.runs.record.values import Value
 if TYPE_CHECKING:
     from fairmile.catalog.catalog import Catalog
     from fairmile.envs.envs import Envs
+    from fairmile.flows.engine import Engine, OnEvent
+    from fairmile.flows.exporting import exported_step
+    from fairmile.flows.progress import read_progress
     from fairmile.jobs.machines import Machines
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.sweeps.sweeps import Sweeps
+else:
+    Engine = lazy("fairmile.flows.engine:Engine")
+    exported_step = lazy("fairmile.flows.exporting:exported_step")
+    read_progress = lazy("fairmile.flows.progress:read_progress")
 
 _COPIES, _DIGESTS = ".parsed", ".digests.json"
 Definable = Flow | str | os.PathLike[str]

@@ -92,7 +92,9 @@ def holes_open(path: str) -> str:
 
 def placed(folder: str, path: str) -> str:
     """Return a path of a step as seen from the folder of the flow."""
-    return os.path.normpath(os.path.join(folder, path)) if folder else os.path.normpath(path)
+    if folder:
+        return os.path.normpath(os.path.join(folder, path))
+    return os.path.normpath(path) if "/" in path else path
 
 
 class _Outputs:
@@ -161,6 +163,8 @@ class StepGraph:
         """Return the node of a step with some values; what it needs is not known yet."""
         step = self.flow.steps[name]
         texts = {key: value_text(value) for key, value in {**self.flow.params, **step.params, **values}.items()}
+        if not texts:
+            return Node(name, name, values, step.inputs, step.outputs)
         inputs = step.inputs
         if any("{" in each for each in inputs.values()):
             inputs = dict(zip(inputs, fill_words(tuple(inputs.values()), texts), strict=True))
@@ -170,7 +174,7 @@ class StepGraph:
     def _patterns(self, name: str, paths: Iterable[str]) -> Iterator[str]:
         """Yield paths of a step whose values are not known yet as patterns of what they may become."""
         step = self.flow.steps[name]
-        over = step.over if isinstance(step.over, Mapping) else {}
+        over = step.over if not isinstance(step.over, str) else {}
         texts = {key: each.glob for key, each in over.items() if isinstance(each, FromFiles) and each.glob}
         texts |= {key: value_text(value) for key, value in {**self.flow.params, **step.params}.items()}
         for path in fill_words(tuple(paths), texts):
@@ -179,7 +183,7 @@ class StepGraph:
     def _claim(self, name: str, step: Step) -> None:
         """Note the outputs of a step, and its nodes where they are known already."""
         try:
-            if isinstance(step.over, Mapping) and not any(isinstance(each, FromFiles) for each in step.over.values()):
+            if not isinstance(step.over, str) and not any(isinstance(each, FromFiles) for each in step.over.values()):
                 lists = [axis_values(each, typed=True, where=f"over.{key}") for key, each in step.over.items()]
                 self.fixed[name] = [
                     self.node(name, dict(zip(step.over, each, strict=True))) for each in product(*lists)
@@ -207,20 +211,23 @@ class StepGraph:
         """Return the paths that a step takes, as seen from the folder of the flow."""
         if name in self.fixed:
             return {placed(step.folder, each) for node in self.fixed[name] for each in node.inputs.values()}
-        over = step.over if isinstance(step.over, Mapping) else {}
+        over = step.over if not isinstance(step.over, str) else {}
         paths = [each.path for each in over.values() if isinstance(each, FromFiles)]
         return set(self._patterns(name, [*step.inputs.values(), *paths]))
 
     def sources(self, name: str) -> list[str]:
         """Return the steps that make the files from which the values of another one come."""
         step = self.flow.steps[name]
-        over = step.over if isinstance(step.over, Mapping) else {}
+        over = step.over if not isinstance(step.over, str) else {}
         paths = self._patterns(name, [each.path for each in over.values() if isinstance(each, FromFiles)])
         return sorted({owner for path in paths for owner in self._outputs.givers(path)} - {name})
 
     def _check_names(self, name: str, step: Step) -> None:
         """Complain about placeholders that nothing defines."""
-        variables = set(step.over) if isinstance(step.over, Mapping) else set()
+        files = (*step.outputs, *step.inputs.values(), *step.env.values())
+        if not any("{" in word for word in (*step.command, step.shell, step.on, *files)):
+            return
+        variables = set(step.over) if not isinstance(step.over, str) else set()
         known = {*self.flow.params, *step.params, *variables, *(f"inputs.{each}" for each in step.inputs)}
         if isinstance(step.over, str):  # what a sweep file has is seen when it is read
             return

@@ -6,14 +6,17 @@ Files that steps declare as inputs or outputs are data, and no code.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.digest import canonical_json, sha256_hex
+from fairmile.base.digest import sha256_hex
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.placeholders import names_in
@@ -32,18 +35,28 @@ if TYPE_CHECKING:
     from fairmile.runs.runs import Runs
 
 _SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl")
+_MAY_BE_PATH = re.compile(r"[/=]|^-m$")
+_ENCODER = json.JSONEncoder(sort_keys=True)
+# Parts of a step that the model has checked as far as a run does.
+_CANNOT_FAIL = frozenset({"command", "shell", "inputs", "outputs", "after", "over", "params", "folder", "when"})
 
 
 @dataclass(frozen=True)
 class Program:
     """What a step executes, apart from the values and inputs of its nodes."""
 
-    spec: RunSpec  # with placeholders
     word: str  # what `fairmile run` is given; empty where the command stands in the step
+    argv: tuple[str, ...]  # with placeholders
     parts: Mapping[str, Any]
     digest: str
-    shared: Mapping[str, Any] = field(default_factory=dict)  # parameters of the flow that it mentions
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of the run, where a word is given
+    shared: Mapping[str, Any]  # parameters of the flow that it mentions
+    fields: Mapping[str, Any]  # of its runs
+    resolved: RunSpec | None = None  # what a word means
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        """The specification of its runs; most plans of thousands of steps need none."""
+        return self.resolved or RunSpec(**self.fields)
 
 
 class Programs:
@@ -62,6 +75,8 @@ class Programs:
         self._environments: dict[str, str] = {}
         self._files: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
+        self._listings: dict[Path, Collection[str] | None] = {}
+        self._starts: dict[tuple[str, Path], tuple[str, ...]] = {}
         self._data = self._declared()
 
     def _declared(self) -> Collection[str]:
@@ -83,8 +98,8 @@ class Programs:
     def check(self, name: str, step: Step) -> None:
         """Raise what is wrong with the program of a step, as far as files and the catalog tell."""
         program = self.of(name)
-        argv, folder = program.spec.argv, self.folder(step)
-        if not folder.is_dir():
+        argv, folder = program.argv, self.folder(step)
+        if self._listing(folder) is None and not folder.is_dir():
             raise NotFound(f"there is no folder {folder}")
         scripts = [
             word for word in argv[:3] if word.endswith(_SCRIPTS) and "{" not in word and not word.startswith("-")
@@ -100,18 +115,36 @@ class Programs:
             self._known[name] = self._program(name, self._flow.steps[name])
         return self._known[name]
 
+    def _listing(self, folder: Path) -> Collection[str] | None:
+        """Return what lies in a folder, which is looked at once; None where that cannot be told."""
+        if folder not in self._listings:
+            try:
+                self._listings[folder] = frozenset(os.listdir(folder))
+            except OSError:
+                self._listings[folder] = None
+        return self._listings[folder]
+
     def _program(self, name: str, step: Step) -> Program:
         word, fields = self._fields(name, step)
-        spec = self._resolved(step, word, fields) if word else RunSpec(**fields)
+        spec = self._resolved(step, word, fields) if word else None
+        argv = spec.argv if spec is not None else fields["argv"]
+        environment = spec.environment if spec is not None else step.environment
+        code = fields["code"] if spec is None else spec.code
         folder = self.folder(step)
-        parts: dict[str, Any] = {"command": list(spec.argv), "code": self._code(step, spec, folder)}
-        parts["environment"] = self._environment(spec)
-        own = {"env": dict(step.env), "seed": step.seed, "asset": spec.asset, "folder": step.folder}
+        parts: dict[str, Any] = {"command": list(argv), "code": self._code(step, argv, code, folder)}
+        parts["environment"] = self._environment(environment, argv)
+        own = {"env": dict(step.env), "seed": step.seed, "asset": spec.asset if spec else "", "folder": step.folder}
         parts |= {key: value for key, value in own.items() if value not in ("", {}, None)}
-        words = (*spec.argv, *step.env.values(), *step.outputs, *step.inputs.values())
-        mentioned = {part for each in names_in(words, self._flow.params.__contains__) for part in each.parts}
-        shared = {key: value for key, value in self._flow.params.items() if key in mentioned and key not in step.params}
-        return Program(spec, word, parts, sha256_hex(canonical_json(parts)), shared, fields)
+        shared: dict[str, Any] = {}
+        if self._flow.params:
+            words = (*argv, *step.env.values(), *step.outputs, *step.inputs.values())
+            mentioned = {part for each in names_in(words, self._flow.params.__contains__) for part in each.parts}
+            params = self._flow.params.items()
+            shared = {key: value for key, value in params if key in mentioned and key not in step.params}
+        program = Program(word, argv, parts, quick_digest(parts), shared, fields, spec)
+        if not step.model_fields_set <= _CANNOT_FAIL:
+            _ = program.spec  # refuses what no run may have before anything starts
+        return program
 
     def _fields(self, name: str, step: Step) -> tuple[str, dict[str, Any]]:
         """Return the word that `fairmile run` takes, empty where the step has a command, and the fields of its runs."""
@@ -144,8 +177,14 @@ class Programs:
         elif step.shell:
             fields["argv"] = ("sh", "-ec", step.shell)
         else:
-            fields["argv"] = tuple(start_program(step.command, folder, self._environ))
+            fields["argv"] = (*self._start(step.command[0], folder), *step.command[1:])
         return "", fields
+
+    def _start(self, program: str, folder: Path) -> tuple[str, ...]:
+        """Return the words that start a program."""
+        if (program, folder) not in self._starts:
+            self._starts[program, folder] = start_program((program,), folder, self._environ)
+        return self._starts[program, folder]
 
     def _resolved(self, step: Step, word: str, fields: Mapping[str, Any]) -> RunSpec:
         """Return what `fairmile run` makes of a word."""
@@ -156,17 +195,20 @@ class Programs:
     def _resources(step: Step) -> Any:
         return step.resources.model_copy(update={"partition": step.partition}) if step.partition else step.resources
 
-    def _code(self, step: Step, spec: RunSpec, folder: Path) -> dict[str, str]:
-        argv = list(spec.argv)
+    def _code(self, step: Step, argv: Sequence[str], code: Sequence[str], folder: Path) -> dict[str, str]:
+        """Return the digests of the files that a command consists of, by their names."""
         if step.shell:
             try:
                 argv = shlex.split(step.shell, comments=True)
             except ValueError:  # it is the shell's business to say so
                 argv = step.shell.split()
         argv = [word.rstrip(";") for word in argv]
-        files = capture.program_files(argv, folder, spec.code)
+        here = self._listing(folder)
+        if not code and here is not None and not any(word in here or _MAY_BE_PATH.search(word) for word in argv):
+            return {}  # as most of thousands of steps
+        files = capture.program_files(argv, folder, code)
         digests = {name: self._digest(path) for name, path in files.items() if os.path.abspath(path) not in self._data}
-        if missing := [name for name in spec.code if not digests.get(name, "-")]:
+        if missing := [name for name in code if not digests.get(name, "-")]:
             raise NotFound(f"{missing[0]} is listed as code but is not there")
         return digests
 
@@ -175,17 +217,22 @@ class Programs:
             known = self._files[str(path)] = capture.digest(path, self._digests)
         return known
 
-    def _environment(self, spec: RunSpec) -> str:
+    def _environment(self, environment: str, argv: Sequence[str]) -> str:
         """Return a digest of the packages that a program sees."""
-        key = spec.environment or spec.argv[0]
+        key = environment or argv[0]
         if key not in self._environments:
-            if spec.environment:
-                planned = self._envs().plan(spec.environment)
+            if environment:
+                planned = self._envs().plan(environment)
                 if planned.trouble:
-                    raise UsageError(f"environment {spec.environment}: {planned.trouble}")
+                    raise UsageError(f"environment {environment}: {planned.trouble}")
                 self._environments[key] = planned.digest
             else:
-                seen = capture.environment(spec.argv, self._environ)
+                seen = capture.environment(argv, self._environ)
                 lines = [seen.python, *seen.lock]
                 self._environments[key] = sha256_hex("\n".join(lines).encode()) if any(lines) else ""
         return self._environments[key]
+
+
+def quick_digest(value: Any) -> str:
+    """Return the digest of plain data; our own canonical JSON takes four times as long."""
+    return sha256_hex(_ENCODER.encode(value).encode())  # nobody else has to come to the same one

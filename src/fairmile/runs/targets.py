@@ -24,7 +24,7 @@ from fairmile.runs.arguments import argument_params, is_program, start_program, 
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import declared_needs
 from fairmile.runs.record.spec import MetricSpec, RunSpec
-from fairmile.runs.record.values import Value, parse_value
+from fairmile.runs.record.values import Value
 from fairmile.transfer.credentials import shown_address
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 else:
     environment_of = lazy("fairmile.catalog.needs:environment_of")
 
-_PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
@@ -251,17 +250,6 @@ def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | No
             line = located.line([part for part in each["loc"] if part != "argv"]) if located is not None else None
             problems.append(Problem(message, place, file=file, line=line, hint=hint))
         raise InvalidDocument(problems) from None
-
-
-def parse_params(texts: Sequence[str]) -> dict[str, Value]:
-    """Return the parameters that `key=value` texts state; numbers, true, false and null are what they look like."""
-    params: dict[str, Value] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not _PARAM.fullmatch(name):
-            raise UsageError(f"-p {text!r} is not NAME=VALUE", hint="write -p NAME=VALUE, such as -p lr=0.1")
-        params[name] = parse_value(value)
-    return params
 
 
 def _name_of(argv: Sequence[str]) -> str:

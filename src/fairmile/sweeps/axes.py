@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 
 from fairmile.base.errors import UsageError
 from fairmile.base.words import closest, did_you_mean
-from fairmile.runs.record.values import Value
-from fairmile.runs.targets import parse_params
+from fairmile.runs.record.values import Value, parse_params
 
 MOST_VALUES = 1_000_000  # of one axis, so that a slip such as range(0, 1e12) ends in a sentence
 _CALL = re.compile(r"([A-Za-z_]\w*)\(([^()]*)\)")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from fairmile.base.errors import UsageError
+
 Better = Literal["lower", "higher", ""]
 Value = str | int | float | bool | None  # of a parameter
 # Patterns are compiled when they are first used: most commands judge no metric.
@@ -24,6 +26,8 @@ _NEVER_NEGATIVE = ("s", "ms", "us", "ns", "min", "h", "J", "kJ", "kWh", "W", "kW
 _SPEED = r"(_s|_ms|_wait_share|speedup)$"
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?"
 
+_PARAM = r"[A-Za-z_][A-Za-z0-9_.-]*"
+
 
 def parse_value(text: str) -> Value:
     """Return the value of a parameter that a text writes: a number, true, false, null, or else the text itself."""
@@ -33,6 +37,17 @@ def parse_value(text: str) -> Value:
     if len(text) > 300 or not re.fullmatch(_NUMBER, text):  # what Python also takes for one: 007, 1_000, nan
         return text
     return int(text) if text.lstrip("-").isdecimal() else number if math.isfinite(number := float(text)) else text
+
+
+def parse_params(texts: Sequence[str]) -> dict[str, Value]:
+    """Return the parameters that `key=value` texts state; numbers, true, false and null are what they look like."""
+    params: dict[str, Value] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(_PARAM, name):
+            raise UsageError(f"-p {text!r} is not NAME=VALUE", hint="write -p NAME=VALUE, such as -p lr=0.1")
+        params[name] = parse_value(value)
+    return params
 
 
 def is_speed(name: str) -> bool:
