@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 import pytest
 
@@ -45,6 +47,12 @@ def test_a_command_is_imported_when_it_is_called(group: LazyGroup) -> None:
     assert isinstance(group.get_command(context(group), "there"), click.Command)
     with pytest.raises(ModuleNotFoundError, match=r"fairmile\.cli\.nowhere"):
         group.get_command(context(group), "nowhere")
+
+
+def test_nothing_of_an_import_stays_in_the_environment_of_programs(group: LazyGroup) -> None:
+    before = dict(os.environ)
+    group.get_command(context(group), "there")
+    assert dict(os.environ) == before
 
 
 def test_an_unknown_word_brings_the_nearest(group: LazyGroup) -> None:

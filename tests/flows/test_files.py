@@ -101,6 +101,21 @@ def test_a_long_file_is_parsed_once(flows: Flows, write: Write) -> None:
     assert copy.stat().st_mtime_ns >= before
 
 
+def test_what_is_kept_of_a_file_is_the_same_flow_by_whatever_name(flows: Flows, write: Write) -> None:
+    file = write(
+        "params: {rate: 0.5}\nlimits: {local: 3}\nsteps:\n"
+        "  a: {shell: 'echo {n} {rate} > {n}.txt', over: {n: 1..3}, outputs: '{n}.txt', timeout: 2 min, retries: 2}\n"
+        "  b: {command: cat, over: {file: {glob: '*.txt'}}, inputs: '{file}', metrics: {loss: {better: lower}}}\n"
+        "  c: {command: [echo, 'a b'], resources: {time_s: 1h}, env: {A: '1'}, after: [a, b], keep: false}\n"
+    )
+    first = flows.read(file).flow
+    assert flows.read(file).flow == first
+    other = file.rename("other.yaml")
+    kept = flows.read(other).flow
+    assert kept == first.model_copy(update={"name": "other"})
+    assert len(list((flows.root / ".parsed").iterdir())) == 1
+
+
 def test_the_steps_of_another_file_stand_where_a_step_names_it(flows: Flows, write: Write) -> None:
     Path("inner").mkdir()
     Path("inner/part.yaml").write_text(

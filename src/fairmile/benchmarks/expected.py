@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError
+from fairmile.base.lazy import lazy
 from fairmile.benchmarks.program import STEP, folder_of
-from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.prediction import Predicted
 from fairmile.runs.record.run import Run
@@ -19,9 +19,12 @@ from fairmile.systems.hardware import hardware
 # Most runs are none of a benchmark on a GPU: only theirs load what traces a step.
 if TYPE_CHECKING:
     from fairmile.jobs.machines import Machines
+    from fairmile.jobs.request_rules import make_request
     from fairmile.predict.predict import Predict
     from fairmile.predict.step_cache import StepForecast
     from fairmile.systems.model import Partition
+else:
+    make_request = lazy("fairmile.jobs.request_rules:make_request")
 
 _MODULE = "fairmile.benchmarks"
 _TRIALS = 1.3  # cuDNN tries kernels in the first steps, some of which take more memory: 1.21 times once, on an H200

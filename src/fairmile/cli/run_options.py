@@ -18,7 +18,7 @@ from fairmile.resolve import Word
 from fairmile.runs.arguments import is_program, start_program
 from fairmile.runs.parameters import mentions
 from fairmile.runs.record.spec import Input
-from fairmile.runs.targets import parse_params
+from fairmile.runs.record.values import parse_params
 
 F = TypeVar("F", bound=Callable[..., Any])
 
