@@ -14,10 +14,10 @@ from slurm_jobs import system_text
 FAR = "far"
 
 
-def plain_system(sshd: Any, folder: Path) -> str:
+def plain_system(sshd: Any, folder: Path, name: str = FAR) -> str:
     """Return the line of settings that makes `far` a machine without a scheduler; its jobs lie in `folder`/far."""
-    text = f"name: {FAR}\ntitle: A box\nscheduler: {{dialect: shell}}\npartitions: {{here: {{}}}}\n"
-    return _setting(folder, text, sshd.config)
+    text = f"name: {name}\ntitle: A box\nscheduler: {{dialect: shell}}\npartitions: {{here: {{}}}}\n"
+    return _setting(folder, text, sshd.config, name)
 
 
 def slurm_system(sshd: Any, cluster: SlurmCluster, folder: Path) -> str:
@@ -26,10 +26,10 @@ def slurm_system(sshd: Any, cluster: SlurmCluster, folder: Path) -> str:
     return _setting(folder, text, _login(sshd, folder, cluster.environ))
 
 
-def _setting(folder: Path, text: str, config: Path) -> str:
-    file = folder / f"{FAR}.yaml"
+def _setting(folder: Path, text: str, config: Path, name: str = FAR) -> str:
+    file = folder / f"{name}.yaml"
     file.write_text(text)
-    return f"  {FAR}: {{host: there, ssh_config: {config}, folder: {folder / FAR}, file: {file}}}\n"
+    return f"  {name}: {{host: there, ssh_config: {config}, folder: {folder / name}, file: {file}}}\n"
 
 
 def _login(sshd: Any, folder: Path, environ: Mapping[str, str]) -> Path:

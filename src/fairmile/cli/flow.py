@@ -62,11 +62,19 @@ def flow() -> None:
     """
 
 
+_NATIVE = click.option(
+    "--native",
+    is_flag=True,
+    help="Submit steps that follow each other on one system at once, with dependencies of its scheduler.",
+)
+
+
 @flow.command()
 @_FILE
 @_params
+@_NATIVE
 @json_output(FlowPlan)
-def plan(out: Out, file: Path, params: Sequence[str], again: Sequence[str]) -> None:
+def plan(out: Out, file: Path, params: Sequence[str], again: Sequence[str], native: bool) -> None:
     """Show what each step would do and why; run nothing.
 
     \b
@@ -74,7 +82,7 @@ def plan(out: Out, file: Path, params: Sequence[str], again: Sequence[str]) -> N
       fairmile flow plan tide-flow.yaml
       fairmile flow plan tide-flow.yaml -p epochs=20 --json
     """
-    planned = Workspace.open().flows.plan(file, params=parse_params(params), again=again)
+    planned = Workspace.open().flows.plan(file, params=parse_params(params), again=again, native=native)
     out.show(planned, lambda planned: _print_plan(out, planned))
 
 
@@ -99,26 +107,35 @@ def _print_plan(out: Out, planned: FlowPlan) -> None:
     type=click.IntRange(min=1),
     help="Number of steps to run concurrently on this machine.  [default: number of cores]",
 )
+@_NATIVE
+@click.option(
+    "--pilots", type=click.IntRange(min=1), metavar="N", help="Run the steps of a system in this many pilot jobs there."
+)
 @DRY_RUN
 @json_output(FlowStatus, FlowPlan)
-def run(out: Out, file: Path, params: Sequence[str], again: Sequence[str], jobs: int | None, dry_run: bool) -> int:
+def run(out: Out, file: Path, params: Sequence[str], again: Sequence[str], jobs: int | None, **options: Any) -> int:
     """Run a flow, or resume it where it stopped.
 
     Each step starts as soon as its inputs are ready. Steps that are up to date are
     skipped, and deleted outputs are restored from the store. The exit code is 1 if a step failed.
+    With --native, the command returns once only systems have work left; run it again to collect.
 
     \b
     Examples:
       fairmile flow run tide-flow.yaml
       fairmile flow run tide-flow.yaml -j 4 --again best
     """
-    flows = Workspace.open().flows
+    flows, native = Workspace.open().flows, options["native"]
     given = parse_params(params)
-    if dry_run:
-        out.show(flows.plan(file, params=given, again=again), lambda planned: _print_plan(out, planned))
+    if options["dry_run"]:
+        planned = flows.plan(file, params=given, again=again, native=native)
+        out.show(planned, lambda planned: _print_plan(out, planned))
         return 0
-    status = flows.run(file, params=given, again=again, at_once=jobs, on_event=lambda *event: _tell(out, *event))
+    how = {"at_once": jobs, "native": native, "pilots": options["pilots"]}
+    status = flows.run(file, params=given, again=again, **how, on_event=lambda *event: _tell(out, *event))
     out.show(status, lambda status: _print_end(out, status))
+    if native and not status.is_over:
+        out.hint(f"`fairmile flow status {status.id}` shows how far it is, `fairmile flow run {file}` collects it")
     return 1 if status.has_failed else 0
 
 
@@ -246,7 +263,7 @@ def _tell(out: Out, step: str, what: str, reason: str) -> None:
     if what == "skipped":
         return
     why = f": {reason}" if reason else ""
-    out.say(f"{what}  {step}{why}")
+    out.say(f"{what}  {step}{why}" if step else f"{what}{why}")
 
 
 def _print_end(out: Out, status: FlowStatus) -> None:

@@ -12,21 +12,25 @@ becomes tasks of the same graph.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.errors import FairmileError, Integrity
+from fairmile.base.errors import FairmileError, Integrity, NotFound, Transient
+from fairmile.flows.ahead import Ahead, plan_ahead
 from fairmile.flows.graph import is_wild, placed
 from fairmile.flows.keeping import copy_outputs, keep_outputs, restore_outputs
-from fairmile.flows.model import Step
+from fairmile.flows.model import condition_of, is_in_pilot
+from fairmile.flows.places import Places, own_inputs
 from fairmile.flows.plan import ASSET, Action, PlannedStep, Planner
 from fairmile.flows.results import StepStatus, step_status
-from fairmile.flows.state import Entry, FlowState
+from fairmile.flows.state import Entry, FlowState, Via
 from fairmile.runs.execute.executor import After, Executor, Graph, Handle, PreparedRun, Task, TaskStatus, Work
 from fairmile.runs.execute.limits import Limited
+from fairmile.runs.execute.patient import Patient
 from fairmile.runs.plan import RunPlan
 from fairmile.runs.record.record import Captured, CapturedInput
 from fairmile.runs.record.run import Run, RunState
@@ -34,6 +38,7 @@ from fairmile.runs.record.spec import Input
 from fairmile.runs.runs import Runs
 
 if TYPE_CHECKING:
+    from fairmile.jobs.spec import Nearby
     from fairmile.store.store import Store
 
 _LOOK_S = 0.5  # between two looks for somebody who wants the flow to stop
@@ -52,34 +57,67 @@ class Engine:
         store: Callable[[], Store],
         *,
         at_once: int,
+        native: bool = False,
         on_event: OnEvent = lambda *_: None,
     ) -> None:
         self._planner, self._state, self._runs, self._store = planner, state, runs, store
         self._flow, self._folder = planner.flow, planner.folder
-        self._at_once, self._on_event = at_once, on_event
+        self._at_once, self._native, self._on_event = at_once, native, on_event
+        self._places = Places(planner, state, runs, runs.is_remote)
         self._executors: dict[str, Executor] = {}
+        self._open = contextlib.ExitStack()  # executors that last as long as the flow is carried out
         self._plans: dict[str, tuple[RunPlan, Captured]] = {}  # by step, what its runs share
         self._begun: dict[str, PlannedStep] = {}  # nodes as they were when their runs were prepared
         self._reasons: dict[str, str] = {}  # why steps ended as they did
+        self._ahead: Mapping[str, Ahead] = {}
+        self._owed: dict[str, Entry] = {}  # steps whose results are still to come home
+        self._step_of: dict[str, str] = {}  # by the ids of runs
+        self._lasting: list[Executor] = []  # executors whose systems go on without this process
         self._looked = 0.0
         self._has_new_outputs = False
 
     def run(self, again: Collection[str] = ()) -> Mapping[str, PlannedStep]:
-        """Carry the flow to its end and return its steps; `status` tells what became of one."""
+        """Carry the flow to its end and return its steps; `status` tells what became of one.
+
+        A `native` one is left as soon as all that is under way is the business of schedulers.
+        """
         self._again = again
         self._round = self._planner.look(self._state, again=again)
         self._keep_programs()
         limit = self._flow.limits.get("local", self._at_once)
-        with self._runs.executors.pool(limit) as pool:
-            self._executors[""] = pool
+        with self._open:
+            self._executors[""] = self._open.enter_context(self._runs.executors.pool(limit))
             self._graph = Graph((), self._place, self._ended)
             self._add()
             while self._graph.advance():
                 if self._is_to_stop():
                     self._graph.cancel()
-        if self._has_new_outputs:
-            keep_outputs(self._state, self._flow, self._folder, self._store())
+                if self._native and self._graph.waits_only_for(self._lasting):
+                    break
+            self._settle_debts()
+        self._keep()
         return self._round.steps
+
+    def collect(self) -> None:
+        """Take the ends of runs that others were left to execute; nothing is begun."""
+        self._again = ()
+        self._round = self._planner.look(self._state)
+        for name, planned in self._round.steps.items():
+            newest = self._state.newest.get(name)
+            run = self._runs.find(newest.run) if newest is not None and newest.state == "begun" else None
+            if run is None or newest is None or not (run := self._runs.collect(run.id)).state.is_end:
+                continue
+            retries = self._flow.steps[planned.node.step].retries
+            if run.state is not RunState.DONE and len(run.record.attempts) <= retries:
+                continue
+            self._begun[name] = self._round.decide(name)
+            if self._begun[name].action is Action.OMIT or self._is_run_of(newest, self._begun[name]):
+                self._take(name, run, TaskStatus(Handle(run.id), run.state, run.reason))
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._has_new_outputs and (trouble := keep_outputs(self._state, self._flow, self._folder, self._store())):
+            self._on_event("", "not kept", trouble)
 
     def status(self, planned: PlannedStep) -> StepStatus:
         """Return what became of a step."""
@@ -94,12 +132,32 @@ class Engine:
         self._looked = now
         return self._state.is_asked_to_stop
 
+    # Executors
+
     def _place(self, work: Work) -> Executor:
-        if work.system not in self._executors:
-            executor: Executor = self._runs.executors.on(work.system)
-            limit = self._flow.limits.get(work.system)
-            self._executors[work.system] = Limited(executor, limit) if limit is not None else executor
-        return self._executors[work.system]
+        step = self._flow.steps[self._step_of[work.id]]
+        key = work.system
+        if is_in_pilot(self._flow, step):
+            needs = step.resources.model_dump_json(exclude_defaults=True)
+            key = f"pilot {step.on} {needs}"
+        if key not in self._executors:
+            self._executors[key] = self._executor(work.system, is_pilot=key != work.system)
+        return self._executors[key]
+
+    def _executor(self, system: str, *, is_pilot: bool) -> Executor:
+        limit = self._flow.limits.get(system)
+        if is_pilot:
+            pilot = self._runs.executors.pilot(system, self._flow.pilots or 1)
+            executor: Executor = self._open.enter_context(pilot)
+        else:
+            patient = Patient(self._runs.executors.on(system), self._tell_waiting)
+            executor = patient
+            self._lasting.append(patient)
+        return Limited(executor, limit) if limit is not None else executor
+
+    def _tell_waiting(self, work: Work, why: str) -> None:
+        name = next((name for name, entry in self._state.newest.items() if entry.run == work.id), work.id)
+        self._on_event(name, "waiting", why)
 
     # Tasks
 
@@ -109,6 +167,8 @@ class Engine:
         tasks: list[Task] = []
         idle = (Action.SKIP, Action.OMIT, Action.FAILED)
         self._state.announce(sum(planned.action not in idle for planned in self._round.steps.values()))
+        if self._native:
+            self._ahead = plan_ahead(self._round.steps, self._flow, self._runs.is_remote)
         for name, planned in self._round.steps.items():
             if planned.node.unknown or held.intersection(planned.node.needs):
                 held.add(name)
@@ -118,8 +178,7 @@ class Engine:
             planned = self._round.steps[name]
             task = f"{_EXPANDS}{name}"
             if planned.node.unknown and task not in self._graph and self._can_expand(planned):
-                after = self._after(planned)
-                tasks.append(Task(task, lambda _: self._expand(), after))
+                tasks.append(Task(task, lambda _: self._expand(), self._after(planned)))
         self._graph.add(tasks)
 
     def _can_expand(self, planned: PlannedStep) -> bool:
@@ -129,14 +188,19 @@ class Engine:
     def _task(self, planned: PlannedStep) -> Task:
         step = self._flow.steps[planned.node.step]
         name = planned.name
-        after = self._after(planned)
-        return Task(name, lambda _: self._work(name), after, step.retries, backoff_s=step.backoff)
+        is_ahead = bool(self._ahead.get(name, Ahead()).before)
+        return Task(name, lambda _: self._work(name), self._after(planned), step.retries, is_ahead, step.backoff)
 
     def _after(self, planned: PlannedStep) -> tuple[After, ...]:
         """Return the tasks that one waits for: nodes that are up to date or left out are none."""
         idle = (Action.SKIP, Action.OMIT, Action.FAILED)
         needs = [name for name in planned.node.needs if self._round.steps[name].action not in idle]
-        return tuple(After(name, "over") for name in needs)
+        ahead = self._ahead.get(planned.name, Ahead()).before
+        condition = condition_of(self._flow.steps[planned.node.step])
+        return tuple(
+            After(name, "done" if condition == "done" else "over") if name in ahead else After(name, "over", True)
+            for name in needs
+        )
 
     def _expand(self) -> TaskStatus:
         """Plan again what is still open, since a step has made what others are repeated over."""
@@ -152,47 +216,121 @@ class Engine:
         """Decide what becomes of a node whose inputs are there, and prepare its run where it needs one."""
         try:
             planned = self._round.decide(name)
-            if planned.action is Action.RUN:
+            is_open = planned.action is Action.WAIT and bool(self._ahead.get(name, Ahead()).before)
+            if planned.action is Action.RUN or is_open:
                 return self._prepared(planned)
-            if planned.action is Action.RESTORE:
-                restore_outputs(self._state.done[name], self._folder, self._store())
+            if planned.action is Action.RESTORE and not self._restored(name):
+                return self._prepared(self._round.decide(name))
+        except Transient as error:
+            if self._reasons.get(name) != str(error):
+                self._tell(name, "waiting", str(error))
+            return TaskStatus(Handle(""), RunState.QUEUED, str(error))
         except FairmileError as error:
             return TaskStatus(Handle(""), RunState.FAILED, str(error))
         if planned.action is Action.OMIT:
             return TaskStatus(Handle(""), RunState.CANCELLED, planned.reason)
         return TaskStatus(Handle(""), RunState.DONE, planned.reason)
 
-    def _prepared(self, planned: PlannedStep) -> Work | Run:
+    def _restored(self, name: str) -> bool:
+        """Bring the outputs of a step back; where they are gone everywhere, the step is to run again."""
+        entry = self._state.done[name]
+        try:
+            if not entry.on or not self._store().absent(entry.outputs.values()):
+                restore_outputs(entry, self._folder, self._store())
+            else:
+                self._places.bring_outputs(entry)
+        except NotFound as error:
+            if not entry.on:
+                raise
+            self._state.note(Entry(name, "gone", reason=str(error)))
+            return False
+        return True
+
+    def _prepared(self, planned: PlannedStep) -> Work | Run | TaskStatus:
         self._begun[planned.name] = planned
+        self._places.bring_inputs(planned, self._round)
+        near = self._near(planned)
+        if near is None:
+            return TaskStatus(Handle(""), RunState.QUEUED, "what it comes after is not submitted yet")
         newest = self._state.newest.get(planned.name)
-        if newest is not None and newest.state == "begun" and newest.key == planned.key:
-            run = self._runs.find(newest.run)
-            if run is not None and run.state is RunState.DONE:
-                return run
-            if run is not None:
-                return PreparedRun(run.folder, run.record, run.spec)
-            work = self._new(planned, self._runs.root / newest.run)
-        else:
-            work = self._new(planned)
-        entry = Entry(planned.name, "begun", planned.key, work.id, program=self._program(planned))
+        begun = newest.run if newest is not None and newest.state == "begun" else ""
+        folder = None
+        if newest is not None and begun:
+            run = self._runs.find(begun)
+            if self._is_run_of(newest, planned):
+                if run is not None:
+                    return self._again_with(planned, run, near)
+                folder = self._runs.root / begun
+            elif run is not None and not self._runs.collect(begun).state.is_end:
+                self._runs.cancel(begun)  # what went in has changed since
+        work = self._new(planned, near, folder)
+        entry = Entry(planned.name, "begun", planned.key, work.id, self._program(planned), planned.params)
+        entry.inputs, entry.via = planned.inputs if not planned.key else {}, self._via(planned)
         self._state.note(entry, sync=bool(work.system))
+        self._step_of[work.id] = planned.node.step
         self._on_event(planned.name, "begun", planned.reason)
         return work
 
-    def _new(self, planned: PlannedStep, folder: Path | None = None) -> PreparedRun:
+    def _via(self, planned: PlannedStep) -> Via:
+        if is_in_pilot(self._flow, self._flow.steps[planned.node.step]):
+            return "pilot"
+        return "" if planned.key else "ahead"
+
+    def _again_with(self, planned: PlannedStep, run: Run, near: Mapping[str, Nearby]) -> Work | Run:
+        """Return a run that was begun before: it is done, or goes on."""
+        self._step_of[run.id] = planned.node.step
+        if run.state is RunState.DONE:
+            return run
+        places = {str(self._folder / path): each for path, each in near.items()}
+        names = {name: places[each.path] for name, each in run.captured.inputs.items() if each.path in places}
+        leaves = self._leaves(planned)
+        return PreparedRun(run.folder, run.record, run.spec, nearby=names, leaves_outputs=leaves)
+
+    def _is_run_of(self, begun: Entry, planned: PlannedStep) -> bool:
+        """Tell whether a run that was begun has what goes in now; one submitted ahead as far as that was known."""
+        if begun.key:
+            return begun.key == planned.key
+        is_same = begun.program == self._program(planned) and begun.params == planned.params
+        return is_same and all(planned.inputs.get(path) == digest for path, digest in begun.inputs.items())
+
+    def _leaves(self, planned: PlannedStep) -> bool:
+        """Tell whether the outputs of a step stay where it ran, until somebody needs them."""
+        return bool(planned.system) and self._runs.is_remote(planned.system)
+
+    def _near(self, planned: PlannedStep) -> dict[str, Nearby] | None:
+        """Return, by path, the inputs that lie or will lie on the remote system of a step; None: not known yet."""
+        if not self._leaves(planned):
+            return {}
+        near = {}
+        for path, _ in own_inputs(planned):
+            entry = self._round.away.get(path)
+            if (
+                entry is not None
+                and entry.on == planned.system
+                and (there := self._places.nearby(entry, path)) is not None
+            ):
+                near[path] = there
+        others = [self._round.steps[name] for name in self._ahead.get(planned.name, Ahead()).before]
+        late = self._places.late(planned, [each for each in others if each.action in (Action.RUN, Action.WAIT)])
+        return None if late is None else {**near, **late}
+
+    def _new(self, planned: PlannedStep, near: Mapping[str, Nearby], folder: Path | None = None) -> PreparedRun:
         """Return a new run of a node; what all nodes of its step share is captured once."""
         node = planned.node
-        step = self._flow.steps[node.step]
         if node.step not in self._plans:
-            self._plans[node.step] = self._shared(planned, step)
+            self._plans[node.step] = self._shared(planned)
         plan, shared = self._plans[node.step]
         inputs, captured = dict(shared.inputs), {}
-        for number, (path, digest) in enumerate(planned.inputs.items()):
-            if digest.startswith(ASSET):
-                continue
-            name = self._input_name(planned, step, path, number)
+        names: dict[str, Nearby] = {}
+        files = dict(own_inputs(planned)) | {path: "" for path, each in near.items() if not each.sha256}
+        if not planned.key:  # of what is made before it begins, only the path is known
+            texts = (placed(self._flow.steps[node.step].folder, text) for text in node.inputs.values())
+            files |= {path: "" for path in texts if path not in planned.inputs and not is_wild(path)}
+        for number, (path, digest) in enumerate(files.items()):
+            name = self._input_name(planned, path, number)
             inputs[name] = CapturedInput(path=str(self._folder / path), sha256=digest)
             captured[name] = Input(path=str(self._folder / path))
+            names |= {name: near[path]} if path in near else {}
         update = {
             "params": {**plan.spec.params, **planned.params},
             "inputs": {**plan.spec.inputs, **captured},
@@ -200,9 +338,12 @@ class Engine:
             "env": self._planner.variables(node),
         }
         own = replace(plan, spec=plan.spec.model_copy(update=update))
-        return self._runs.prepare_captured(own, replace(shared, inputs=inputs), folder)
+        work = self._runs.prepare_captured(own, replace(shared, inputs=inputs), folder)
+        if not planned.key:
+            work.record.identity = ""  # it answers for no later run before its inputs are known
+        return replace(work, nearby=names, leaves_outputs=self._leaves(planned))
 
-    def _shared(self, planned: PlannedStep, step: Step) -> tuple[RunPlan, Captured]:
+    def _shared(self, planned: PlannedStep) -> tuple[RunPlan, Captured]:
         program = self._planner.program(planned.node)
         assets = {
             name: Input(asset=text)
@@ -218,8 +359,9 @@ class Engine:
             plan = self._runs.plan(program.spec.model_copy(update={**fields, "params": params}), used=used)
         return plan, self._runs.capture(plan)
 
-    def _input_name(self, planned: PlannedStep, step: Step, path: str, number: int) -> str:
+    def _input_name(self, planned: PlannedStep, path: str, number: int) -> str:
         """Return the name of an input: that of the step, or of one file of many a number."""
+        step = self._flow.steps[planned.node.step]
         for name, text in planned.node.inputs.items():
             if placed(step.folder, text) == path:
                 return name
@@ -233,30 +375,72 @@ class Engine:
     def _ended(self, name: str, status: TaskStatus) -> None:
         if name.startswith(_EXPANDS):
             return
+        if name in self._ahead and self._ahead[name].before:  # what goes in is known now, if all went well before it
+            self._begun[name] = self._round.decide(name)
         planned = self._begun.get(name) or self._round.steps[name]
-        if not status.handle.run:
+        is_refused = bool(status.handle.run and planned.system and self._runs.find(status.handle.run) is None)
+        if is_refused and status.state is RunState.FAILED:
+            self._places.note_gone(planned, self._round)
+        if is_refused or not status.handle.run:
             self._ended_without_run(planned, status)
             return
-        run = self._graph.collect(name)
-        state, reason = str(status.state), status.reason
-        outputs: Mapping[str, str] = {}
-        key = planned.key
-        if status.state is RunState.DONE:
-            try:
-                outputs = self._outputs(planned, run)
-                if changed := self._changed_meanwhile(planned):
-                    key, reason = "", f"{changed} changed while it ran"
-            except FairmileError as error:
-                state, reason = "failed", str(error)
-        entry = Entry(
-            name, state, key, run.id, self._program(planned), planned.params, planned.inputs, outputs, reason=reason
-        )
+        self._take(name, self._graph.collect(name), status)
+
+    def _take(self, name: str, run: Run, status: TaskStatus) -> None:
+        """Note how a run ended, and what it gave."""
+        planned = self._begun[name]
+        if planned.action is Action.OMIT:  # it was submitted ahead of one that failed, and its scheduler dropped it
+            self._state.note(Entry(name, "skipped", run=run.id, reason=planned.reason))
+            self._round.leave_out(name, planned.reason)
+            self._tell(name, "left out", planned.reason)
+            return
+        entry = Entry(name, str(status.state), planned.key, run.id, self._program(planned), planned.params)
+        entry.inputs, entry.reason = planned.inputs, status.reason
         entry.metrics = {each: metric.value for each, metric in run.metrics.items()}
         entry.elapsed_s, entry.tries = run.elapsed_s, len(run.record.attempts)
+        entry.on = planned.system if self._leaves(planned) else ""
+        if self._state.newest[name].via == "ahead":
+            self._note_inputs(planned, run)
+        if status.state is RunState.DONE:
+            try:
+                entry.outputs = self._outputs(planned, run)
+                self._bring_home(entry)
+                if changed := self._changed_meanwhile(planned):
+                    entry.key, entry.reason = "", f"{changed} changed while it ran"
+            except FairmileError as error:
+                entry.state, entry.reason = "failed", str(error)
         self._state.note(entry)
-        self._has_new_outputs = self._has_new_outputs or bool(outputs)
-        self._round.close(name, is_done=state == "done")
-        self._tell(name, state, reason)
+        self._has_new_outputs = self._has_new_outputs or bool(entry.outputs)
+        self._round.close(name, is_done=entry.is_done)
+        self._tell(name, entry.state, entry.reason)
+
+    def _note_inputs(self, planned: PlannedStep, run: Run) -> None:
+        """Add to the record of a run that was submitted ahead what went in, by digest."""
+        record = run.record.copy()
+        names = {each.path: name for name, each in record.captured.inputs.items()}
+        for number, (path, digest) in enumerate(own_inputs(planned)):
+            place = str(self._folder / path)
+            name = names.get(place) or self._input_name(planned, path, number)
+            captured = record.captured.inputs.setdefault(name, CapturedInput(path=place))
+            captured.sha256 = digest
+        self._runs.write(run.folder, record)
+
+    def _bring_home(self, entry: Entry) -> None:
+        """Bring home what a step gave, where it is to come home; from a system that does not answer, later."""
+        try:
+            self._places.bring_outputs(entry)
+        except Transient as error:
+            self._owed[entry.step] = entry
+            self._on_event(entry.step, "waiting", str(error))
+
+    def _settle_debts(self) -> None:
+        """Bring home the results that could not come when their steps ended."""
+        while self._owed and not self._native and not self._state.is_asked_to_stop:
+            time.sleep(_LOOK_S)
+            for entry in list(self._owed.values()):
+                with contextlib.suppress(Transient):
+                    self._places.bring_outputs(entry)
+                    del self._owed[entry.step]
 
     def _ended_without_run(self, planned: PlannedStep, status: TaskStatus) -> None:
         name = planned.name
@@ -281,7 +465,8 @@ class Engine:
         """Return what a step gave, as paths of the flow with their digests; a declared file that is missing raises."""
         step = self._flow.steps[planned.node.step]
         made = {placed(step.folder, name): each.sha256 for name, each in run.outputs.items()}
-        if not run.record.spec.folder or Path(run.record.spec.folder) != self._planner.folder_of(step):
+        is_away = self._leaves(planned)
+        if not is_away and Path(run.record.spec.folder) != self._planner.folder_of(step):
             copy_outputs(run, self._planner.folder_of(step), self._runs)
         for output in planned.node.outputs:
             path = placed(step.folder, output)
@@ -289,7 +474,7 @@ class Engine:
                 continue
             if is_wild(path):
                 continue
-            digest = self._planner.digest(str(self._folder / path))
+            digest = "" if is_away else self._planner.digest(str(self._folder / path))
             if not digest:
                 raise Integrity(f"it succeeded, but did not write its output {output}")
             made[path] = digest
@@ -297,8 +482,9 @@ class Engine:
 
     def _changed_meanwhile(self, planned: PlannedStep) -> str:
         """Return an input that is no longer what it was when the step began."""
-        for path, digest in planned.inputs.items():
-            if not digest.startswith(ASSET) and self._planner.digest(str(self._folder / path)) != digest:
+        for path, digest in own_inputs(planned):
+            now = self._planner.digest(str(self._folder / path))
+            if now != digest and (now or path not in self._round.away):
                 return f"input {path}"
         return ""
 

@@ -7,20 +7,22 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.digest_cache import DigestCache
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
 from fairmile.base.words import did_you_mean
+from fairmile.flows.ahead import plan_ahead
 from fairmile.flows.drawing import FORMATS, Drawing, draw
 from fairmile.flows.exchange import EXPORTS, Export, ExportedFlow
 from fairmile.flows.files import READERS, Source, read_flow
 from fairmile.flows.graph import StepGraph, check_steps
 from fairmile.flows.labels import label_facts
-from fairmile.flows.model import Flow, Step
+from fairmile.flows.model import Flow, Step, is_in_pilot
 from fairmile.flows.plan import FlowPlan, PlannedStep, Planner
 from fairmile.flows.programs import Programs
 from fairmile.flows.results import CancelledFlow, FlowInfo, FlowList, FlowStatus, StepLog, StepStatus, step_status
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from fairmile.flows.exporting import exported_step
     from fairmile.flows.progress import read_progress
     from fairmile.jobs.machines import Machines
+    from fairmile.runs.execute.pilot import check_pilot
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.sweeps.sweeps import Sweeps
@@ -42,6 +45,7 @@ else:
     Engine = lazy("fairmile.flows.engine:Engine")
     exported_step = lazy("fairmile.flows.exporting:exported_step")
     read_progress = lazy("fairmile.flows.progress:read_progress")
+    check_pilot = lazy("fairmile.runs.execute.pilot:check_pilot")
 
 _COPIES, _DIGESTS = ".parsed", ".digests.json"
 Definable = Flow | str | os.PathLike[str]
@@ -76,11 +80,23 @@ class Flows(Noun):
         return Source(what.model_copy(update={"folder": folder, "params": {**what.params, **(params or {})}}))
 
     def plan(
-        self, what: Definable, *, params: Mapping[str, Value] | None = None, again: Collection[str] = ()
+        self,
+        what: Definable,
+        *,
+        params: Mapping[str, Value] | None = None,
+        again: Collection[str] = (),
+        native: bool = False,
     ) -> FlowPlan:
-        """Return what each step of a flow would do, and why; steps in `again` run in any case. Nothing happens."""
+        """Return what each step of a flow would do, and why; steps in `again` run in any case. Nothing happens.
+
+        With `native` the reasons say which steps are submitted ahead of those they come after.
+        """
         source = self.read(what, params=params)
-        return self._planner(source).plan(self._state(source), again=again)
+        plan = self._planner(source).plan(self._state(source), again=again)
+        ahead = plan_ahead(plan.steps, source.flow, self._is_remote) if native else {}
+        for name, each in ahead.items():
+            plan.steps[name].reason += f"; {each.sentence}"
+        return plan
 
     # Run
 
@@ -91,28 +107,47 @@ class Flows(Noun):
         params: Mapping[str, Value] | None = None,
         again: Collection[str] = (),
         at_once: int | None = None,
+        native: bool = False,
+        pilots: int | None = None,
         on_event: OnEvent = lambda *_: None,
     ) -> FlowStatus:
         """Carry a flow to its end, or go on where it stopped, and return where each step stands.
 
         `at_once` steps run together on this machine, by default as many as it has processors; `limits` of the flow say
-        how many run on systems. `on_event` is told the step, what happened to it, and why.
+        how many run on systems. With `native`, steps that follow each other on one system are submitted together, with
+        dependencies of its scheduler, and this returns when only systems have work left: a later call collects it.
+        `pilots` is the number of pilot jobs on each system that execute the steps there, instead of a job for each.
+        `on_event` is told the step, what happened to it, and why.
         """
         source = self.read(what, params=params)
+        if pilots is not None:
+            source = replace(source, flow=source.flow.model_copy(update={"pilots": pilots}))
         planner = self._planner(source)
         state = self._opened(source)
         with state.held():
             processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            engine = Engine(planner, state, self._runs(), self._store, at_once=at_once or processors, on_event=on_event)
+            limits: dict[str, Any] = {"at_once": at_once or processors, "native": native}
+            engine = Engine(planner, state, self._runs(), self._store, **limits, on_event=on_event)
             steps = engine.run(again)
-        return FlowStatus(state.id, [engine.status(each) for each in steps.values()])
+        return FlowStatus(state.id, [self._ended_status(engine, state, each) for each in steps.values()])
+
+    def _ended_status(self, engine: Engine, state: FlowState, planned: PlannedStep) -> StepStatus:
+        newest = state.newest.get(planned.name)
+        is_left = newest is not None and newest.state == "begun"
+        return self._look(planned, state) if is_left else engine.status(planned)
 
     # Look
 
     def status(self, what: Definable) -> FlowStatus:
-        """Return where each step of a flow stands; runs on systems are brought up to date."""
+        """Return where each step of a flow stands; runs on systems are brought up to date.
+
+        What has ended of a flow that nobody carries out is collected first.
+        """
         source = self._source(what)
         state = self._state(source)
+        if any(entry.state == "begun" for entry in state.newest.values()):
+            with contextlib.suppress(Conflict), state.held():
+                Engine(self._planner(source), state, self._runs(), self._store, at_once=1).collect()
         plan = self._planner(source).plan(state)
         steps = [self._look(each, state) for each in plan.steps.values()]
         return FlowStatus(state.id, steps, state.holder if state.folder.is_dir() else "")
@@ -197,8 +232,9 @@ class Flows(Noun):
         if holder:
             state.ask_to_stop()
         else:
-            for id in live:
-                runs.cancel(id)
+            for id in reversed(live):  # else a scheduler drops what comes after one, and nobody knows why
+                with contextlib.suppress(Conflict):  # it has ended since
+                    runs.cancel(id)
         return CancelledFlow(state.id, holder, live)
 
     def _source(self, what: Definable) -> Source:
@@ -218,17 +254,27 @@ class Flows(Noun):
         graph = StepGraph(source.flow, file=source.shown, line_of=source.line_of)
         digests = DigestCache(self.root / _DIGESTS)
         programs = Programs(source.flow, self._runs, self._envs, self._environ, digests)
-        check_steps(graph, {"on": self._check_system, "command": programs.check}, source.shown, source.line_of)
+        check_steps(
+            graph,
+            {"on": lambda _, step: self._check_system(source.flow, step), "command": programs.check},
+            source.shown,
+            source.line_of,
+        )
         return Planner(source, graph, programs, self._points, digests, absent=self._absent, asset=self._asset)
 
-    def _check_system(self, name: str, step: Step) -> None:
+    def _check_system(self, flow: Flow, step: Step) -> None:
         if not step.system or "{" in step.system:
             return
         machine = self._machines()[step.system]
+        if is_in_pilot(flow, step):
+            check_pilot(machine)
         if step.partition:
             names = list(machine.system.partitions)
             if step.partition not in names:
                 raise NotFound(f"{step.system} has no partition {step.partition!r}", hint=f"it has {', '.join(names)}")
+
+    def _is_remote(self, system: str) -> bool:
+        return bool(self._machines()[system].reach.host)
 
     def _points(self, file: str) -> Sequence[Mapping[str, Value]]:
         return [point.values for point in self._sweeps().read([file])[0].points]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fairmile.base.errors import FairmileError, InvalidDocument, Problem, UsageError
@@ -146,6 +146,7 @@ class StepGraph:
         self._file, self._line_of = file, line_of
         self._problems: list[Problem] = []
         self._outputs = _Outputs()
+        self._taken_by: dict[str, Mapping[str, tuple[set[str], list[str]]]] = {}
         self.fixed: dict[str, list[Node]] = {}  # the nodes of steps whose values the flow itself tells
         for name, step in flow.steps.items():
             self._check_names(name, step)
@@ -214,6 +215,38 @@ class StepGraph:
         over = step.over if not isinstance(step.over, str) else {}
         paths = [each.path for each in over.values() if isinstance(each, FromFiles)]
         return set(self._patterns(name, [*step.inputs.values(), *paths]))
+
+    def may_stay(self, name: str, path: str) -> bool:
+        """Tell whether an output may stay on the system of its step: all steps that take it are there and name it.
+
+        What no step takes is a result of the flow, and comes home. So does what `over` reads, and what is taken as a
+        part of a folder.
+        """
+        step = self.flow.steps[name]
+        if step.keep or not step.system:
+            return False
+        is_taken = False
+        for other, (literal, wild) in self._takers(name).items():
+            is_named = path in literal or any(matches(each, path) for each in wild)
+            if not is_named and not any(str(folder) in literal for folder in PurePosixPath(path).parents):
+                continue
+            if not is_named or self.flow.steps[other].system != step.system or name in self.sources(other):
+                return False
+            is_taken = True
+        return is_taken
+
+    def _takers(self, name: str) -> Mapping[str, tuple[set[str], list[str]]]:
+        """Return the steps that take outputs of another one, with the paths and the patterns that each takes."""
+        if name not in self._taken_by:
+            taken: dict[str, tuple[set[str], list[str]]] = {}
+            for other in (each for each, files in self.files.items() if name in files):
+                paths = set(self._taken(other, self.flow.steps[other]))
+                taken[other] = (
+                    {each for each in paths if not is_wild(each)},
+                    [each for each in paths if is_wild(each)],
+                )
+            self._taken_by[name] = taken
+        return self._taken_by[name]
 
     def sources(self, name: str) -> list[str]:
         """Return the steps that make the files from which the values of another one come."""

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 MOST_KEPT_BYTES = 50_000_000  # of one step; larger outputs are kept where the step says `keep: true`
 
 
-def keep_outputs(state: FlowState, flow: Flow, folder: Path, store: Store) -> None:
+def keep_outputs(state: FlowState, flow: Flow, folder: Path, store: Store) -> str:
     """Keep what all steps gave, as one tree; what the store has already is not read again.
 
-    Where the store has no room, nothing is kept: a step whose output is deleted then runs again.
+    Where the store has no room, nothing is kept, and why is returned: a step whose output is deleted then runs again.
     """
     wanted: dict[str, tuple[str, os.stat_result]] = {}
     for entry in state.done.values():
         wanted |= _worth_keeping(entry, flow, folder)
     if not wanted:
-        return
+        return ""
     size_bytes = sum(status.st_size for _, status in wanted.values())
     try:
         absent = set(store.absent({digest for digest, _ in wanted.values()}))
@@ -47,8 +47,9 @@ def keep_outputs(state: FlowState, flow: Flow, folder: Path, store: Store) -> No
         ]
         root = store.put_tree(sorted(entries, key=lambda each: os.fsencode(each.path)), pool)
         store.set_ref(Ref("run", f"outputs of flow {state.id}", root, size_bytes, len(entries), store.clock()), pool)
-    except (FairmileError, OSError):
-        return
+    except (FairmileError, OSError) as error:
+        return f"outputs are not in the store, so that deleted ones cannot be restored: {error}"
+    return ""
 
 
 def _worth_keeping(entry: Entry, flow: Flow, folder: Path) -> dict[str, tuple[str, os.stat_result]]:

@@ -127,6 +127,7 @@ class Step(_Part):
     backoff: Seconds = 0.0  # pause before the first retry in seconds; doubles with each further one
     timeout: Seconds | None = None
     keep: bool | None = None  # whether the store keeps its outputs; None: unless they are large
+    pilot: bool | None = None  # whether it runs in pilot jobs of its system; None: as the flow says
     # How a predecessor's file has it drawn, which nothing else looks at.
     label: str = ""
     shape: str = ""
@@ -162,6 +163,8 @@ class Step(_Part):
         if len(given) != 1:
             what = f"both {given[0]} and {given[1]}" if given else "nothing to execute"
             raise ValueError(f"{what}: expected exactly one of {', '.join(_PROGRAMS)}")
+        if self.pilot and not self.system:
+            raise ValueError("pilot jobs are jobs of a system: name it with `on`")
         return self
 
     @property
@@ -181,6 +184,7 @@ class Flow(_Part):
     steps: Mapping[str, Step] = Field(min_length=1)
     params: Mapping[str, Value] = {}  # values that every step may use
     limits: Mapping[str, Annotated[int, Field(ge=1)]] = {}  # steps at once: `local`, or the name of a system
+    pilots: Annotated[int, Field(ge=0, le=1000)] = 0  # pilot jobs on each system, for its steps; 0: a job each
     folder: str = ""  # where paths begin; empty: where the person stands
 
     @field_validator("steps")
@@ -190,6 +194,11 @@ class Flow(_Part):
             if not name.strip() or "\0" in name or len(name) > _LONGEST_NAME:
                 raise ValueError(f"{name[:50]!r} is no name of a step: expected 1 to {_LONGEST_NAME} characters")
         return steps
+
+
+def is_in_pilot(flow: Flow, step: Step) -> bool:
+    """Tell whether a step runs in pilot jobs."""
+    return bool(step.system) and (flow.pilots > 0 if step.pilot is None else step.pilot)
 
 
 Condition = Literal["done", "failed", "always"]

@@ -34,7 +34,7 @@ from fairmile.flows.graph import (
     metric_word,
     placed,
 )
-from fairmile.flows.model import Flow, Step, condition_of, metric_condition
+from fairmile.flows.model import HERE, Flow, Step, condition_of, metric_condition
 from fairmile.flows.programs import Program, Programs, quick_digest
 from fairmile.flows.state import Entry, FlowState
 from fairmile.runs.execute import capture
@@ -87,6 +87,11 @@ class PlannedStep:
     @property
     def name(self) -> str:
         return self.node.name
+
+    @property
+    def system(self) -> str:
+        """The system that it runs on; empty: this machine."""
+        return "" if self.on in HERE else self.on.partition("/")[0]
 
     def to_dict(self) -> PlannedStepDict:
         node = self.node
@@ -195,6 +200,10 @@ class Planner:
         """Return the digest of a file or folder; empty where there is none."""
         return capture.digest(path, self._digests)
 
+    def may_stay(self, step: str, path: str) -> bool:
+        """Tell whether an output of a step need not come home from the system that made it."""
+        return self._graph.may_stay(step, path)
+
     def asset(self, name: str) -> str:
         """Return what names an asset in one version."""
         if name not in self._assets:
@@ -222,6 +231,7 @@ class Round:
         self._flow, self._root = planner.flow, str(planner.folder)
         self.steps: dict[str, PlannedStep] = {}
         self._given: dict[str, str] = {}  # what steps that are up to date gave: path → digest
+        self.away: dict[str, Entry] = {}  # by path, the ends of steps that left outputs on a remote system
         self._of: dict[str, list[str]] = {}  # the nodes of each step
 
     def made(self, node: Node) -> Sequence[str] | None:
@@ -245,7 +255,13 @@ class Round:
             return
         planned.action, planned.reason = self._decide(planned, step)
         if planned.action in (Action.SKIP, Action.RESTORE):
-            self._given |= self._state.done[node.name].outputs
+            self._give(node.name)
+
+    def _give(self, name: str) -> None:
+        entry = self._state.done[name]
+        self._given |= entry.outputs
+        if entry.on:
+            self.away |= dict.fromkeys(entry.outputs, entry)
 
     def decide(self, name: str) -> PlannedStep:
         """Decide about a node once more: all that it needs is over."""
@@ -259,7 +275,7 @@ class Round:
         planned.action = Action.SKIP if is_done else Action.FAILED
         self.closed.add(name)
         if is_done:
-            self._given |= self._state.done[name].outputs
+            self._give(name)
         else:
             self.failed.add(name)
 
@@ -290,7 +306,7 @@ class Round:
             return Action.RUN, f"`{next(each.name for each in before if each.action is Action.FAILED)}` failed"
         if self._is_again(node) or done is None or done.key != planned.key:
             return Action.RUN, self._why(node, program, planned, done)
-        return self._by_outputs(done)
+        return self._by_outputs(node, done)
 
     def _is_again(self, node: Node) -> bool:
         return (
@@ -386,10 +402,12 @@ class Round:
 
     # What came out
 
-    def _by_outputs(self, done: Entry) -> tuple[Action, str]:
+    def _by_outputs(self, node: Node, done: Entry) -> tuple[Action, str]:
         gone = []
         for path, digest in done.outputs.items():
             now = self._planner.digest(os.path.join(self._root, path))
+            if not now and done.on and self._planner.may_stay(node.step, path):
+                continue
             if not now:
                 gone.append(path)
             elif now != digest:
@@ -397,6 +415,8 @@ class Round:
         if not gone:
             return Action.SKIP, "up to date"
         if self._planner.lost(done.outputs[path] for path in gone):
+            if done.on:
+                return Action.RESTORE, f"{_outputs(gone)} on {done.on}"
             return Action.RUN, f"{_outputs(gone)} gone"
         return Action.RESTORE, f"{_outputs(gone)} gone, and in the store"
 
@@ -410,6 +430,8 @@ class Round:
         if done is None:
             if newest is None or newest.state == "begun":
                 return "never done" if newest is None else "did not come to its end"
+            if newest.state == "gone":
+                return newest.reason
             return f"{newest.state} the last time" if newest.state != "skipped" else "never done"
         return self._changes(program, planned, done) or "what goes in changed"
 

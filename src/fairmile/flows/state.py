@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, Locked, SystemFailure
@@ -32,11 +32,15 @@ FLOW = "flow.json"
 _STEPS, _PROGRAMS, _ACTIVE, _CANCEL, _LOCK = "steps.jsonl", "programs.json", "active.json", "cancel", "lock"
 _SLACK = 4  # lines for each step before the file is written anew
 _LEASE_S = 60.0
+Via = Literal["", "ahead", "pilot"]
 
 
 @dataclass(slots=True)
 class Entry:
-    """The newest of a step: `state` is begun, done, failed, timeout, cancelled, interrupted or skipped."""
+    """The newest of a step: `state` is begun, done, failed, timeout, cancelled, interrupted, skipped or gone.
+
+    A `gone` step was done, but its outputs are no longer on the system that it left them on.
+    """
 
     step: str
     state: str
@@ -48,6 +52,8 @@ class Entry:
     outputs: Mapping[str, str] = field(default_factory=dict)  # path → sha256
     metrics: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    on: str = ""  # the system that has its outputs, where they are not all here
+    via: Via = ""  # how a run that has begun was handed over
     at: float = 0.0
     tries: int = 0
     elapsed_s: float | None = None
@@ -101,6 +107,8 @@ class FlowState:
         self.newest[entry.step] = entry
         if entry.is_done:
             self.done[entry.step] = entry
+        elif entry.state == "gone":
+            self.done.pop(entry.step, None)
 
     def _read_programs(self) -> dict[str, Mapping[str, Any]]:
         try:

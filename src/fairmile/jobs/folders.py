@@ -11,12 +11,14 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from fairmile.base.commands import Result, Runner
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
 from fairmile.base.files import safe_join, write_failure
+from fairmile.jobs.spec import Nearby
 
 Notes = dict[str, str]
 _STAGED = ".staged"
@@ -33,8 +35,17 @@ class JobFolders(Protocol):
         """The folder, as an absolute path."""
         ...
 
-    def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
-        """Make a job's folder with these files in it and return its path; inputs that are there do not move again."""
+    def make(
+        self,
+        job: str,
+        texts: Mapping[str, str],
+        inputs: Mapping[str, Path],
+        nearby: Mapping[str, Nearby] = MappingProxyType({}),
+    ) -> str:
+        """Make a job's folder with these files in it and return its path; inputs that are there do not move again.
+
+        `nearby` names what an earlier job left there of these inputs, which then need not be here.
+        """
         ...
 
     def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
@@ -77,8 +88,14 @@ class LocalJobFolders:
         """See `JobFolders.root`."""
         return self._root
 
-    def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
-        """See `JobFolders.make`."""
+    def make(
+        self,
+        job: str,
+        texts: Mapping[str, str],
+        inputs: Mapping[str, Path],
+        nearby: Mapping[str, Nearby] = MappingProxyType({}),
+    ) -> str:
+        """See `JobFolders.make`; files of this machine are copied, wherever they lie."""
         folder = Path(self.root, job)
         try:
             if not os.path.isdir(folder):
@@ -175,14 +192,22 @@ class RemoteJobFolders:
                 raise SystemFailure(f"cannot determine {self._given} on the other machine: {answer.stdout[:200]!r}")
         return self._root
 
-    def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
+    def make(
+        self,
+        job: str,
+        texts: Mapping[str, str],
+        inputs: Mapping[str, Path],
+        nearby: Mapping[str, Nearby] = MappingProxyType({}),
+    ) -> str:
         """See `JobFolders.make`."""
         folder = f"{self.root}/{job}"
         lines = [f"umask 077; mkdir -p -- {shlex.quote(folder)} && cd -- {shlex.quote(folder)} || exit 1; umask 022"]
         for name, source in self._files(inputs):
-            digest = sha256_file(source)
-            kept = self._stage(source, digest)
+            kept = self._stage(source, near := nearby.get(name))
             mode = "755" if os.access(source, os.X_OK) else "644"
+            if near is not None:
+                left = shlex.quote(f"{self.root}/{near.job}/{near.path}")
+                mode = f"$(if [ -x {left} ]; then echo 755; else echo {mode}; fi)"
             # A copy, since a job may write into what it was given.
             lines.append(
                 _inside(name) + f"cp -- {kept} {shlex.quote('./' + name)} && chmod {mode} {_word(name)} || exit 1"
@@ -207,12 +232,23 @@ class RemoteJobFolders:
                 files.append((name, source))
         return files
 
-    def _stage(self, source: Path, digest: str) -> str:
+    def _stage(self, source: Path, near: Nearby | None) -> str:
         """Bring a file over unless it is there, and return its quoted path."""
+        digest = near.sha256 if near is not None else sha256_file(source)
         folder = f"{self.root}/{_STAGED}"
         kept = shlex.quote(f"{folder}/{digest}")
-        if self._sh(f"test -f {kept} && touch -- {kept} && echo there || true").stdout.strip() == "there":
+        left = ""
+        if near is not None:  # a copy, since that job may be tried again and write into its file
+            path = shlex.quote(f"{self.root}/{near.job}/{near.path}")
+            left = (
+                f'mkdir -p -- {shlex.quote(folder)} && a={kept}.$$ && cp -- {path} "$a" && chmod u+w "$a" && '
+                f'if [ "$(sha256sum < "$a" | cut -c1-64)" = {digest} ]; then mv -- "$a" {kept} && echo there; '
+                'else rm -f -- "$a"; fi || '
+            )
+        if self._sh(f"{{ test -f {kept} && touch -- {kept} && echo there; }} || {{ {left}true; }}").stdout.strip():
             return kept
+        if near is not None and not (source.is_file() and sha256_file(source) == digest):
+            raise NotFound(f"{source.name}, which job {near.job} left on that system, is gone there")
         with open(source, "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""

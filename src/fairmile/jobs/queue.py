@@ -88,7 +88,7 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
 _FIRST_REMOTE_LOOK_S, _LAST_REMOTE_LOOK_S = 0.25, 5.0
 
 
-_INTERNAL = "bring_one equipped find left_behind refresh"  # for other parts of Fairmile
+_INTERNAL = "bring_one equipped find find_all left_behind read refresh"  # for other parts of Fairmile
 
 
 class Jobs(Noun, internal=_INTERNAL):
@@ -156,7 +156,7 @@ class Jobs(Noun, internal=_INTERNAL):
         request = make_request(spec, machine.system)  # what the system cannot give is said before anything is made
         machine.refuse_elsewhere()
         for name, source in spec.inputs.items():
-            if not Path(source).exists():
+            if name not in spec.nearby and not Path(source).exists():
                 raise UsageError(f"inputs.{name}: no such file: {source}")
         self._dependencies(spec.after, on)
         record, is_new = self._records.create(spec, on, self._clock())
@@ -230,7 +230,8 @@ class Jobs(Noun, internal=_INTERNAL):
         )
         text = write_script(request, files, machine.scheduler, machine.system)
         inputs = {} if record.submitted else {inside + name: Path(source) for name, source in spec.inputs.items()}
-        made = machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs)
+        near = {inside + name: each for name, each in spec.nearby.items()}
+        made = machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs, near)
         if inside and not record.submitted:
             show_folder(Path(spec.shows), Path(made, inside), outputs=spec.outputs)
         return files
@@ -308,6 +309,13 @@ class Jobs(Noun, internal=_INTERNAL):
         """Return the status of the job submitted with a key; None if there is none."""
         record = self._records.with_key(key)
         return None if record is None else self.refresh([record])[0]
+
+    def find_all(self, keys: Iterable[str]) -> dict[str, JobStatus | None]:
+        """Return the status of the jobs submitted with some keys; each system is looked at once."""
+        records = {key: self._records.with_key(key) for key in keys}
+        known = [record for record in records.values() if record is not None]
+        statuses = {status.id: status for status in self.refresh(known)}
+        return {key: None if record is None else statuses[record.id] for key, record in records.items()}
 
     def ls(self, *, live: bool = False) -> JobList:
         """Return all jobs, newest first; with `live`, only unfinished ones."""
@@ -639,6 +647,11 @@ class Jobs(Noun, internal=_INTERNAL):
         """Copy a file that a job left in its folder, declared or not, to a place here."""
         record = self._records.get(reference)
         self.machines[record.system].place.bring(record.id, _inside(record.spec) + name, target)
+
+    def read(self, reference: str, name: str, *, most_bytes: int = 1) -> bytes:
+        """Return the beginning of a file in the folder of a job; nothing where there is none."""
+        record = self._records.get(reference)
+        return self.machines[record.system].place.read(record.id, _inside(record.spec) + name, 0, most_bytes)
 
     def rm(self, references: Sequence[str], *, dry_run: bool = False) -> RemovedJobs:
         """Remove ended jobs and their folders, here and on their systems, and return their ids."""

@@ -63,6 +63,14 @@ class After(_Part):
     condition: Literal["ok", "failed", "any"] = "ok"
 
 
+class Nearby(_Part):
+    """A file that an earlier job left in its folder on the same system; `job` is its id of ours."""
+
+    job: str
+    path: str
+    sha256: str
+
+
 class Signal(_Part):
     """A signal that the job gets some time before its limit, so that it can save its state."""
 
@@ -87,6 +95,7 @@ class JobSpec(_Part):
     folder: str = ""  # where it runs; empty: a folder of its own
     shows: str = ""  # a folder here whose contents that folder shows; what it writes stays in its own
     inputs: Mapping[str, str] = {}  # name in the job's folder → file or folder here
+    nearby: Mapping[str, Nearby] = {}  # of inputs, what need not be sent where a remote system still has it
     texts: Mapping[str, str] = {}  # name in the job's folder → what stands in it
     outputs: tuple[str, ...] = ()  # names in the job's folder that are brought back
     array: Array | None = None

@@ -17,7 +17,7 @@ from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import write_failure
 from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
-from fairmile.jobs.spec import JobSpec
+from fairmile.jobs.spec import JobSpec, Nearby
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
@@ -80,8 +80,8 @@ class Recording:
 
 _INTERNAL = (  # for other parts of Fairmile
     "adopt alike arrays at_once bring_output capture check_needs collect counts create executors find freeze "
-    "history is_orphaned mean_elapsed prepare prepare_captured remember resolve_spec resumable rows state_of with_jobs "
-    "write"
+    "has_output history is_orphaned is_remote mean_elapsed output_there prepare prepare_captured remember resolve_spec "
+    "resumable rows state_of with_jobs write"
 )
 
 
@@ -352,11 +352,28 @@ class Runs(Planner, Noun, internal=_INTERNAL):
                 return
         except OSError as error:
             raise write_failure(str(target), error) from error
-        job = self._services.jobs().find(run.job.key) if run.job is not None else None
-        if job is None:
+        there = self.output_there(run, name)
+        if there is None:
             raise NotFound(f"the output {name} of run {run.id} is gone")
-        place = "/".join(filter(None, (carrier.WORK_THERE, run.record.spec.subfolder, name)))
-        self._services.jobs().bring_one(job.id, place, target)
+        self._services.jobs().bring_one(there.job, there.path, target)
+
+    def has_output(self, run: Run, name: str) -> bool:
+        """Tell whether an output still lies where a run on a remote system left it."""
+        there = self.output_there(run, name)
+        size_bytes = run.outputs[name].size_bytes if name in run.outputs else 0
+        return there is not None and (not size_bytes or bool(self._services.jobs().read(there.job, there.path)))
+
+    def is_remote(self, system: str) -> bool:
+        """Tell whether a system sees no file of this machine."""
+        return bool(self._services.jobs().machines[system].reach.host)
+
+    def output_there(self, run: Run, name: str) -> Nearby | None:
+        """Return where a run on a remote system leaves an output; None where no job of it is known."""
+        job = self._services.jobs().id_of(run.job.key) if run.job is not None else ""
+        if not job:
+            return None
+        path = "/".join(filter(None, (carrier.WORK_THERE, run.record.spec.subfolder, name)))
+        return Nearby(job=job, path=path, sha256=run.outputs[name].sha256 if name in run.outputs else "")
 
     # Go on
 

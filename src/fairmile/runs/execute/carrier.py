@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
+import shlex
 import shutil
 import sys
 import tarfile
@@ -20,10 +22,11 @@ from typing import TYPE_CHECKING
 
 import rfc8785
 
-from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.errors import FairmileError, SystemFailure, Transient, UsageError
 from fairmile.base.files import safe_join, write_atomic, write_failure
-from fairmile.jobs.spec import JobSpec
+from fairmile.jobs.spec import JobSpec, Nearby
 from fairmile.jobs.states import State
+from fairmile.runs.execute.executor import PreparedRun
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import finish
 from fairmile.runs.record.crate import INPUTS
@@ -79,12 +82,13 @@ for python in python3 python3.13 python3.12 python3.11; do
     fi
 done
 """
-_RECORDING = f'"$FAIRMILE_JOB_FOLDER/{RECORDER}" "$FAIRMILE_JOB_FOLDER/{_FOLDER}" --pack -- "$@"'
+_RECORDING = f'"$FAIRMILE_JOB_FOLDER/{RECORDER}" "$FAIRMILE_JOB_FOLDER/{_FOLDER}" PACKING -- "$@"'
 # A machine whose Python is too old runs the program all the same; its scheduler then tells how that ended.
 _START_TEXT = f"""\
 #!/bin/sh
 cd "$FAIRMILE_JOB_FOLDER" || exit 3
 if [ -f {TRAVEL} ]; then tar -xzf {TRAVEL} && rm -f {TRAVEL} || exit 3; fi
+LATE\
 {AS_PYTHON.replace("ARGUMENTS", _RECORDING)}\
 echo "fairmile: no Python 3.11 or later found, so nothing is measured" >&2
 mkdir -p "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && cd "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && exec "$@"
@@ -106,21 +110,38 @@ def local_job(spec: RunSpec, argv: Sequence[str], folder: Path, key: str) -> Job
 
 
 def remote_job(
-    spec: RunSpec, argv: Sequence[str], record: RunRecord, recorder: Path, key: str, folder: Path
+    work: PreparedRun, spec: RunSpec, argv: Sequence[str], record: RunRecord, recorder: Path, key: str
 ) -> JobSpec:
     """Return the job that executes a run elsewhere: record, recorder, the folder it works in and inputs travel."""
+    folder = work.folder
+    near = {f"{_FOLDER}/{INPUTS}/{name}": each for name, each in work.nearby.items()}
+    late = {name: each for name, each in near.items() if not each.sha256}
     going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in travelling_inputs(record.captured)}
-    inputs = {name: path for name, path in going.items() if not os.path.isdir(path)}
-    folders = {name: path for name, path in going.items() if name not in inputs}
+    inputs = {name: path for name, path in going.items() if name not in late and not os.path.isdir(path)}
+    folders = {name: path for name, path in going.items() if name not in inputs and name not in late}
     if (folder / WORK).is_dir():
         folders[f"{_FOLDER}/{WORK}"] = str(folder / WORK)
     links = placed_inputs(record.captured, folder / WORK, f"{_FOLDER}/{WORK}", f"{_FOLDER}/{INPUTS}")
     if folders or links:  # as one file, since each that is sent takes a call of its own
         inputs[TRAVEL] = str(tied(folder / TRAVEL, folders, links))
-    texts = {f"{_FOLDER}/{RECORD}": record_text(record), _START: _START_TEXT}
+    texts = {f"{_FOLDER}/{RECORD}": record_text(record), _START: _start_text(late, leaves=work.leaves_outputs)}
     made = _job(spec, argv, key, recorder=("sh", _START), folder="")
-    given = {"inputs": {**inputs, RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
+    given = {
+        "inputs": {**inputs, RECORDER: str(recorder)},
+        "nearby": {name: each for name, each in near.items() if name in inputs},
+        "texts": texts,
+        "outputs": (f"{_FOLDER}/{PACK}",),
+    }
     return made.model_copy(update=given)
+
+
+def _start_text(late: Mapping[str, Nearby], *, leaves: bool) -> str:
+    """Return the script that starts a run elsewhere; `late` inputs are there when it does, in folders of other jobs."""
+    lines = [f"mkdir -p {_FOLDER}/{INPUTS}"] if late else []
+    for name, each in late.items():  # the program tells of one that is missing
+        lines.append(f"cp -p -- {shlex.quote(f'../{each.job}/{each.path}')} {shlex.quote(name)}")
+    text = _START_TEXT.replace("PACKING", "--pack-record" if leaves else "--pack")
+    return text.replace("LATE", "".join(f"{line}\n" for line in lines))
 
 
 def copy_benchmarks(argv: Sequence[str], work: Path) -> None:
@@ -140,9 +161,14 @@ def copy_benchmarks(argv: Sequence[str], work: Path) -> None:
 def tied(file: Path, folders: Mapping[str, str], links: Mapping[str, str]) -> Path:
     """Put folders into one file, each under a name, and links, each with where it leads; return that file."""
     try:
-        with tarfile.open(file, "w:gz", dereference=True) as archive:
+        # The same contents become the same bytes, which are sent once.
+        with (
+            open(file, "wb") as stream,
+            gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w", dereference=True) as archive,
+        ):
             for name, path in folders.items():
-                archive.add(path, name)
+                archive.add(path, name, filter=_without_times)
             for name, path in links.items():
                 link = tarfile.TarInfo(name)
                 link.type, link.linkname = tarfile.SYMTYPE, path
@@ -150,6 +176,11 @@ def tied(file: Path, folders: Mapping[str, str], links: Mapping[str, str]) -> Pa
     except OSError as error:
         raise write_failure(str(file), error) from error
     return file
+
+
+def _without_times(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.mtime = 0
+    return entry
 
 
 def remote_values(record: RunRecord) -> dict[str, str]:
@@ -226,19 +257,22 @@ def recorder_bytes() -> bytes:
 def collect(run: Run, jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
     """Return a run that a job carries as it stands now; where it has ended, its record is here and complete.
 
-    `arrays` are the job arrays that were asked for before, by their keys.
+    `arrays` are the jobs that were asked for before, by their keys.
     """
     carried = run.job
     assert carried is not None
     if carried.task is not None:
         return _of_array(run, carried, carried.task, jobs, arrays)
-    job = jobs.find(carried.key)
+    job = arrays[carried.key] if carried.key in arrays else jobs.find(carried.key)
     is_remote = bool(jobs.machines[carried.system].reach.host)
     if job is None:
         is_lost = time.time() - run.created > 60
         return run.in_state(RunState.INTERRUPTED) if is_lost else run
     if is_remote and job.is_over:
-        _bring(run.folder, job, jobs)
+        try:
+            _bring(run.folder, job, jobs)
+        except Transient as error:
+            return run.in_state(RunState.RUNNING, f"it has ended, but its record is still on {job.system}: {error}")
     record = read_record(run.folder)
     if record.result is not None:
         return Run(record, run.folder)
@@ -287,6 +321,8 @@ def _bring(folder: Path, job: JobStatus, jobs: Jobs) -> None:
                 for each in sorted(members, key=lambda each: each.filename == RECORD):  # the record comes last
                     if not each.is_dir():
                         write_atomic(safe_join(folder, each.filename), archive.read(each))
+        except Transient:
+            raise
         except (FairmileError, zipfile.BadZipFile, ValueError):
             return  # it never got so far: its scheduler knows how it ended
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from fairmile.base.errors import UsageError
+from fairmile.jobs.spec import Nearby
 from fairmile.runs.execute.worker import Look
 from fairmile.runs.record.record import JobReference, RunRecord, TrialReference
 from fairmile.runs.record.run import Run, RunState
@@ -24,6 +25,7 @@ from fairmile.runs.record.spec import RunSpec
 Condition = Literal["done", "failed", "ended", "over"]
 
 _LOOK_S = 0.5  # between two looks at several executors
+_ASK_AGAIN_S = 1.0  # for work that could not be made yet
 _FAILED = frozenset({RunState.FAILED, RunState.TIMEOUT, RunState.INTERRUPTED})
 
 
@@ -35,6 +37,9 @@ class PreparedRun:
     record: RunRecord
     spec: RunSpec
     from_snapshot: bool = False  # its program is the one that was kept, not what lies in the folder now
+    # Inputs by name that an earlier job leaves on the same remote system; one without a digest is still to be made.
+    nearby: Mapping[str, Nearby] = field(default_factory=dict)
+    leaves_outputs: bool = False  # on a remote system: nothing but its record comes back by itself
     id: str = field(init=False)
     system: str = field(init=False)
 
@@ -110,11 +115,13 @@ class RunHost(Protocol):
 class After:
     """Another task that must have ended: well, with a failure, or either way; a cancelled one is none of these.
 
-    `over` holds in any case, also where the other one never began.
+    `over` holds in any case, also where the other one never began. With `is_here` its end is waited for in this
+    process, even by a task that is submitted ahead of others.
     """
 
     task: str
     condition: Condition = "done"
+    is_here: bool = False
 
     def holds(self, state: RunState) -> bool:
         is_done, is_failed = state is RunState.DONE, state in _FAILED
@@ -126,9 +133,10 @@ class Task:
     """One run to execute, when the tasks `after` which it comes allow that, and again after a failure.
 
     `work` may be made when it can begin, from the runs of those tasks; a Run that it returns stands for a new one, and
-    a status says that there is none. Before the first retry it pauses `backoff_s`, before each further one twice as
-    long as before. A task that is submitted `ahead` waits on the system that executes it and those before it, so that
-    nobody has to stay for it: its work is made while those runs are still queued, and they are not tried again.
+    a status says that there is none, or, where that is no end, that it is to be made later. Before the first retry it
+    pauses `backoff_s`, before each further one twice as long as before. A task that is submitted `ahead` waits on the
+    system that executes it and those before it, so that nobody has to stay for it: its work is made while those runs
+    are still queued, and they are not tried again. Its end is told after theirs.
     """
 
     name: str
@@ -217,6 +225,7 @@ class Graph:
         self._needed: dict[str, int] = {}
         self._ready: deque[str] = deque()
         self._later: list[tuple[float, str]] = []  # tasks that pause before they are tried again, and until when
+        self._early: dict[str, TaskStatus] = {}  # tasks submitted ahead that have ended before others are known to have
         self._is_cancelled = False
         self._live: dict[Executor, dict[Handle, str]] = {}
         self._tries: dict[str, int] = {}
@@ -250,7 +259,7 @@ class Graph:
         before = self._tasks.get(after.task)
         if before is None:
             raise UsageError(f"task {task.name} depends on {after.task}, which does not exist")
-        if task.ahead and before.retries:
+        if task.ahead and before.retries and not after.is_here:
             raise UsageError(
                 f"task {task.name} cannot be submitted ahead: {before.name}, before it, may be tried again",
                 hint=f"drop the retries of {before.name}, or submit {task.name} when that has ended",
@@ -265,6 +274,9 @@ class Graph:
             while self._ready:
                 name = self._ready.popleft()
                 made = self._made(name)
+                if isinstance(made, TaskStatus) and not made.is_over:
+                    heapq.heappush(self._later, (time.monotonic() + _ASK_AGAIN_S, name))
+                    continue
                 if isinstance(made, Run | TaskStatus):
                     self._end(name, made if isinstance(made, TaskStatus) else TaskStatus(Handle(made.id), made.state))
                     continue
@@ -302,8 +314,8 @@ class Graph:
         self.handles |= dict(zip(names, handles, strict=True))
         self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
         for name in is_first:
-            for follower, _ in self._followers.get(name, ()):
-                if self._tasks[follower].ahead:
+            for follower, edge in self._followers.get(name, ()):
+                if self._tasks[follower].ahead and not edge.is_here:
                     self._pass(follower)
 
     def follow(self) -> dict[str, TaskStatus]:
@@ -330,6 +342,10 @@ class Graph:
             if not live:
                 del self._live[executor]
         return bool(self._live or self._ready or self._later)
+
+    def waits_only_for(self, executors: Collection[Executor]) -> bool:
+        """Tell whether nothing is left to do here before a run of one of some executors has ended."""
+        return not (self._ready or self._later) and all(each in executors for each in self._live)
 
     def cancel(self) -> None:
         """End what runs, and have nothing more begin; `advance` tells of the ends."""
@@ -379,11 +395,16 @@ class Graph:
             name, status = waiting.pop()
             if name in self.over:
                 continue
+            if status.handle.run and any(each.task not in self.over for each in self._tasks[name].after):
+                self._early[name] = status
+                continue
             self.over[name] = status
             self._on_end(name, status)
             for follower, edge in self._followers.get(name, ()):
                 if (blocked := self._reach(follower, edge, status)) is not None:
                     waiting.append((follower, blocked))
+                elif follower in self._early:
+                    waiting.append((follower, self._early.pop(follower)))
 
     def _reach(self, name: str, edge: After, status: TaskStatus) -> TaskStatus | None:
         """Tell a task that one before it has ended; return its own end where it cannot begin any more."""
@@ -391,7 +412,8 @@ class Graph:
             return None
         if not edge.holds(status.state):
             return TaskStatus(Handle(""), RunState.CANCELLED, f"its dependency {edge.task} is {status.state}")
-        if not (self._tasks[name].ahead and edge.task in self.handles):  # else it was passed when that was handed over
+        was_passed = self._tasks[name].ahead and not edge.is_here and edge.task in self.handles
+        if not was_passed:  # when that was handed over
             self._pass(name)
         return None
 

@@ -185,6 +185,11 @@ def _check(machine: Machine, blocks: int, workers: int | None) -> None:
     for name, value in (("blocks", blocks), ("workers", workers)):
         if value is not None and value < 1:
             raise UsageError(f"{name}: expected at least 1, found {value}")
+    check_pilot(machine)
+
+
+def check_pilot(machine: Machine) -> None:
+    """Raise where pilot jobs cannot work on a machine."""
     dialect = machine.system.scheduler.dialect
     if dialect not in ("shell", "slurm"):
         raise Unsupported(

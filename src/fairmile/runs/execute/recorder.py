@@ -258,7 +258,8 @@ def _measured_metrics(log: Log, spec: RecordedSpec, in_event_files: Collection[s
 def start(arguments: Sequence[str]) -> int:
     """`recorder FOLDER [--pack] -- COMMAND…`: execute the run whose run.json lies in a folder; return its exit code.
 
-    With --pack the files of its record, and its small outputs, are left in one, to be brought back.
+    With --pack the files of its record, and its small outputs, are left in one, to be brought back; with --pack-record
+    the record alone.
     """
     given, command = arguments[: (cut := list(arguments).index("--"))], list(arguments[cut + 1 :])
     folder = Path(given[0]).absolute()
@@ -267,8 +268,8 @@ def start(arguments: Sequence[str]) -> int:
     except (FairmileError, OSError) as problem:
         sys.stderr.write(f"fairmile: {problem}\n")
         return getattr(problem, "exit_code", 3)
-    if "--pack" in given[1:]:
-        _pack(folder, record)
+    if given[1:]:
+        _pack(folder, record, with_outputs="--pack" in given)
     result = record.result
     assert result is not None
     if result.reason:
@@ -276,9 +277,9 @@ def start(arguments: Sequence[str]) -> int:
     return result.exit_code if result.exit_code is not None else 1
 
 
-def _pack(folder: Path, record: RunRecord) -> None:
+def _pack(folder: Path, record: RunRecord, *, with_outputs: bool) -> None:
     work = work_folder(folder, record.spec)
-    outputs = record.result.outputs if record.result is not None else {}
+    outputs = record.result.outputs if record.result is not None and with_outputs else {}
     sizes = {work / name: each.size_bytes for name, each in outputs.items()}
     small = [file for file, size in sizes.items() if size <= _SMALL_BYTES and file.is_relative_to(folder)]
     if sum(sizes[file] for file in small) > _MOST_SMALL_BYTES:

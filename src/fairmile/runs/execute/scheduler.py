@@ -345,11 +345,14 @@ class Scheduler:
     def _news(self, handles: Collection[Handle]) -> list[TaskStatus]:
         known: list[TaskStatus] = []
         batches: dict[Path, dict[str, Handle]] = {}
+        own_runs = [handle.run for handle in handles if handle.batch is None]
+        records = [self._host.ledger.get(run) for run in own_runs]
+        live = [run.job.key for run in records if run.job is not None and run.result is None]
+        jobs = self._host.jobs().find_all(live) if live else {}
+        known += [status_of(self._host.collect(run, jobs)) for run in own_runs]
         for handle in handles:
             if handle.batch is not None:
                 batches.setdefault(handle.batch, {})[handle.run] = handle
-            else:
-                known.append(status_of(self._host.collect(handle.run)))
         for folder, own in batches.items():
             loops = [handle for handle in own.values() if "/" in handle.run]
             known += self._loop_statuses(loops)

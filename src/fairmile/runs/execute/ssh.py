@@ -31,7 +31,7 @@ class SentRuns:
         carrier.copy_benchmarks(spec.argv, folder / WORK)
         argv = start_command(spec, values)
         recorder = carrier.recorder_file(self._host.ledger.root / ".recorder")
-        return carrier.remote_job(spec, argv, record, recorder, key, folder)
+        return carrier.remote_job(work, spec, argv, record, recorder, key)
 
     def sent(self, folder: Path) -> None:
         """Remove from the folder of a run what its job took along."""
