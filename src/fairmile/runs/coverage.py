@@ -94,12 +94,14 @@ def find_left(
 
 def changed_files(spec: RecordedSpec, before: Captured, now: Captured, runs: Path) -> list[str]:
     """Return the untracked files that were not captured twice with the same content, declared outputs apart."""
-    cover = Cover(spec, now, runs)
     digests = [
         {each.name: each.sha256 for each in (captured.code.git.untracked if captured.code.git is not None else ())}
         for captured in (before, now)
     ]
     changed = sorted({name for name, _ in digests[0].items() ^ digests[1].items()})
+    if not changed:
+        return []
+    cover = Cover(spec, now, runs)
     return [name for name in changed if not cover.covers(os.path.join(cover.root, name))][:MOST]
 
 

@@ -242,8 +242,8 @@ class FromHistory:
         """Keep the runs on the GPUs of the new one; where these are not known, on those of the newest run."""
         if not runs:
             return []
-        wanted = self._gpus if self._gpus is not None else _gpus(runs[0])
-        return [run for run in runs if sorted(_gpus(run)) == sorted(wanted)]
+        wanted = sorted(self._gpus if self._gpus is not None else _gpus(runs[0]))
+        return [run for run in runs if sorted(_gpus(run)) == wanted]
 
 
 def _comparable(history: Sequence[Run], spec: RunSpec, place: str) -> list[Run]:
@@ -266,6 +266,8 @@ def _is_comparable(run: Run, spec: RunSpec, place: str, resources: Mapping[str, 
 
 
 def _effective(resources: Mapping[str, Any]) -> dict[str, Any]:
+    if not resources:  # as of most runs
+        return {}
     return {name: value for name, value in resources.items() if name not in _WITHOUT_EFFECT}
 
 
@@ -274,6 +276,8 @@ def _is_same_command(before: RecordedSpec, now: RunSpec) -> bool:
     argv, params = before.argv, before.params
     if len(argv) != len(now.argv):
         return False
+    if argv == list(now.argv):
+        return True
     changes = {(str(value), str(now.params[name])) for name, value in params.items() if name in now.params}
     changes.add((str(before.seed), str(now.seed)))
     first, *rest = zip(argv, now.argv, strict=True)
@@ -291,6 +295,8 @@ def _is_same_option(before: str, now: str, changes: set[tuple[str, str]]) -> boo
 
 def _differing(before: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
     """Return the parameters that differ; a seed changes what is computed, not how much."""
+    if before == now:
+        return []
     return [
         name
         for name in sorted({*before, *now} - {"seed"})
