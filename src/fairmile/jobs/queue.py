@@ -88,7 +88,7 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
 _FIRST_REMOTE_LOOK_S, _LAST_REMOTE_LOOK_S = 0.25, 5.0
 
 
-_INTERNAL = "bring_one equipped find find_all left_behind read refresh"  # for other parts of Fairmile
+_INTERNAL = "bring_one equipped find find_all left_behind read refresh spec_of"  # for other parts of Fairmile
 
 
 class Jobs(Noun, internal=_INTERNAL):
@@ -304,6 +304,11 @@ class Jobs(Noun, internal=_INTERNAL):
         """Return the id of the job submitted with a key, or an empty string; no system is asked."""
         record = self._records.with_key(key)
         return "" if record is None else record.id
+
+    def spec_of(self, key: str) -> JobSpec | None:
+        """Return the specification of the job submitted with a key; None if there is none."""
+        record = self._records.with_key(key)
+        return None if record is None else record.spec
 
     def find(self, key: str) -> JobStatus | None:
         """Return the status of the job submitted with a key; None if there is none."""

@@ -24,7 +24,7 @@ from fairmile.meter.meter import Meter
 from fairmile.runs.execute import capture, carrier
 from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.execute.claims import is_claimed
-from fairmile.runs.execute.executor import After, Graph, Handle, PreparedRun, Task
+from fairmile.runs.execute.executor import After, Executor, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.freezing import freeze
 from fairmile.runs.execute.job_arrays import Arrays
@@ -291,17 +291,21 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return self.rows(name=name, group=group, states=states, tag=tag, limit=limit)
 
     def cancel(self, reference: str) -> Run:
-        """Cancel a queued or running run, here or on a system, and return it."""
+        """Cancel a queued or running run, here or on a system, and return it.
+
+        A point of a sweep that a job array executes is ended by its worker within a second; the others go on.
+        """
         run = self.collect(reference)
         if run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="only queued and running runs can be cancelled")
-        if run.job is not None and run.job.task is not None:
+        executor: Executor = self.executors.on(run.job.system) if run.job is not None else self.executors.in_place()
+        batch = self.arrays.batch_of(run.job.key) if run.job is not None and run.job.task is not None else None
+        if run.job is not None and run.job.task is not None and batch is None:
             raise UsageError(
-                f"run {run.id} belongs to a job array",
-                hint="`fairmile job ls` lists it, `fairmile job cancel` cancels it",
+                f"run {run.id} is a trial of a worker that runs others, too",
+                hint=f"`fairmile job cancel {self._services.jobs().id_of(run.job.key)}` cancels the workers",
             )
-        executor = self.executors.on(run.job.system) if run.job is not None else self.executors.in_place()
-        executor.cancel([Handle(run.id)])
+        executor.cancel([Handle(run.id, batch)])
         return self.collect(run.id)
 
     def cancel_runs(self, references: Iterable[str], *, dry_run: bool = False) -> CancelledRuns:

@@ -16,6 +16,7 @@ from fairmile.runs.record.spec import RunSpec, recorded_spec, start_command
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus
 
+WORKER = "fairmile.runs.execute.worker"  # the module that executes the members of a task
 _PRIVATE = 0o600  # variables of a program may be secrets
 
 
@@ -79,6 +80,12 @@ def read_tasks(folder: Path) -> Iterator[dict[str, Any]]:
     files = sorted(folder.glob("tasks-*.json"), key=lambda file: int(file.stem.removeprefix("tasks-")))
     for file in files:
         yield json.loads(file.read_bytes())
+
+
+def batch_folder(job: JobSpec) -> Path | None:
+    """Return the folder of the batch whose members a job array executes; None for a job that is none of these."""
+    words = job.recorder
+    return Path(words[words.index(WORKER) + 1]) if WORKER in words else None
 
 
 def array_job(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import write_failure
 from fairmile.jobs.spec import After, Resources
-from fairmile.runs.execute.batches import ArrayState, Frozen, array_job
+from fairmile.runs.execute.batches import ArrayState, Frozen, array_job, batch_folder
 from fairmile.runs.execute.cancellation import cancel_name
 from fairmile.runs.execute.remote_batches import RemoteBatches
 
@@ -73,6 +73,11 @@ class Arrays:
         """
         job = self._jobs.find(key)
         return None if job is None else self._remote.state(key, job)
+
+    def batch_of(self, key: str) -> Path | None:
+        """Return the folder of the batch whose members a job array executes; None where it executes no batch."""
+        job = self._jobs.spec_of(key)
+        return self._remote.batch_of(key) or (batch_folder(job) if job is not None else None)
 
     def cancel(self, key: str) -> None:
         """End a job array, where there is one."""

@@ -154,6 +154,11 @@ class RemoteBatches:
         """Forget a job array that was never submitted."""
         self._file(key).unlink(missing_ok=True)
 
+    def batch_of(self, key: str) -> Path | None:
+        """Return the folder on this machine of the batch that a job array over there executes."""
+        array = self._read(key)
+        return None if array is None else Path(array.folder)
+
     def touch(self, key: str, names: Sequence[str]) -> None:
         """Make empty files in the folder of a batch over there; nothing for a job array that is not there."""
         array = self._read(key)

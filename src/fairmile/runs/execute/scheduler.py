@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 from fairmile.base.errors import FairmileError, Transient, UsageError
 from fairmile.jobs.spec import After, JobSpec, Resources
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
-from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
+from fairmile.runs.execute.batches import WORKER, ArrayState, Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.cancellation import cancel_name, cancel_names
 from fairmile.runs.execute.carrier import local_job
 from fairmile.runs.execute.claims import claim_prepared, is_done
@@ -36,7 +36,6 @@ from fairmile.runs.record.spec import RunSpec, start_command
 
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the runs
 _HISTORY = 50
-_WORKER = "fairmile.runs.execute.worker"
 _CONDITIONS: Mapping[Condition, Literal["ok", "failed", "any"]] = {
     **{"done": "ok", "failed": "failed"},
     **{"ended": "any", "over": "any"},
@@ -267,7 +266,7 @@ class Scheduler:
     ) -> None:
         key = f"{frozen.folder.name}-{number}"
         file = write_tasks(frozen.folder, number, key, self._system, tasks)
-        words = ["-m", _WORKER, str(frozen.folder), "--tasks", file]
+        words = ["-m", WORKER, str(frozen.folder), "--tasks", file]
         words += ["--at-once", str(self._packing.slots)] if self._packing.slots > 1 else []
         try:
             asked: dict[str, Any] = {"at_once": self._packing.at_once, "resources": needs, "after": after}
