@@ -403,3 +403,12 @@ class TestAProgramByItsPath:
         (place / "tide").chmod(0o755)
         assert "high 3" in fairmile("run", "./tide", "--level", "3").out
         assert "high" in fairmile("run", "tide").out
+
+
+@pytest.mark.parametrize("command", [["run", "train.py", "--n", "1"], ["sweep", "train.py", "--n", "1,2"]])
+def test_arguments_that_nothing_uses_are_refused(fairmile: Fairmile, place: Path, command: list[str]) -> None:
+    (place / "train.py").write_text("print('loss 3')\n")
+    refused = fairmile(*command)
+    assert refused.code == 2
+    assert "nothing uses --n: train.py reads no arguments" in refused.err
+    assert fairmile(command[0], "--reads-params", *command[1:]).code == 0

@@ -9,7 +9,7 @@ from fairmile.flows.exchange import ExportedStep
 from fairmile.flows.graph import is_wild, matches, placed
 from fairmile.flows.plan import ASSET, PlannedStep, Planner
 from fairmile.flows.state import FlowState
-from fairmile.runs.parameters import PARAMS
+from fairmile.runs.arguments import PARAMS
 from fairmile.runs.record.spec import RunSpec, start_command
 
 

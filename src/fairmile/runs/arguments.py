@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fairmile.runs.record.values import Value, parse_value
 
+PARAMS = "FAIRMILE_PARAMS"  # the variable by which a program sees all parameters
 PYTHON_FILES = (".py",)
 _SCRIPT = re.compile(r".*\.(?:py|sh|bash|jl|R|r|pl|js|rb|m|lua)")
 # Programs that start another one, which is named by its file.
@@ -95,6 +96,11 @@ def read_arguments(argv: Sequence[str], folder: Path, environ: Mapping[str, str]
     first, script = _program(argv, environ)
     options = _declared_options(folder / script) if script.endswith(PYTHON_FILES) else {}
     return list(_read(argv, first, options))
+
+
+def program_file(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return the file of the program that gets the arguments of a command; empty where no file is named."""
+    return _program(argv, environ)[1]
 
 
 def argument_params(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> dict[str, Value]:

@@ -12,9 +12,10 @@ from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.placeholders import names_in
 from fairmile.base.source_files import is_source
 from fairmile.base.words import closest
+from fairmile.runs.arguments import PARAMS, program_file, read_arguments
+from fairmile.runs.ignored import ignores_arguments
 from fairmile.runs.record.spec import RunSpec
 
-PARAMS = "FAIRMILE_PARAMS"
 # Programs of ours that take their parameters from there, whichever they are.
 _OWN_READERS = frozenset({"fairmile.benchmarks", "fairmile.sweeps.notebooks"})
 _WORD = re.compile(r"[\w./+-]+")
@@ -77,6 +78,24 @@ def check_used(unused: Sequence[str], spec: RunSpec, where: str) -> None:
         hint=f"pass it to the program, as `--{name} {{{name}}}`, or read the variable {PARAMS} (JSON) in the program; "
         "if the program does so where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)",
     )
+
+
+def check_arguments(spec: RunSpec, environ: Mapping[str, str], where: str) -> None:
+    """Raise UsageError for arguments that become parameters of a program which is sure to read none."""
+    arguments = [] if spec.reads_params else read_arguments(spec.argv, Path(spec.folder), environ)
+    script = program_file(spec.argv, environ) if arguments else ""
+    if not script or not ignores_arguments(Path(spec.folder, script)):
+        return
+    are = ", ".join(dict.fromkeys(f"--{each.name}" for each in arguments))
+    raise UsageError(
+        f"{where}{': ' if where else ''}nothing uses {are}: {script} reads no arguments",
+        hint=f"leave them out, or read them in {os.path.basename(script)}{_reader(script)}; "
+        "if it reads them where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)",
+    )
+
+
+def _reader(script: str) -> str:
+    return ", for example with argparse" if script.endswith(".py") else ""
 
 
 def mentions(

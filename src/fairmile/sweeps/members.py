@@ -17,8 +17,9 @@ from fairmile.base.placeholders import fill_words, names_in
 from fairmile.base.units import parse_duration
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.catalog import Catalog
+from fairmile.runs.arguments import PARAMS
 from fairmile.runs.execute.batches import Frozen
-from fairmile.runs.parameters import PARAMS, mentions
+from fairmile.runs.parameters import mentions
 from fairmile.runs.record.spec import RunSpec, value_texts
 from fairmile.runs.record.values import Value
 from fairmile.runs.targets import checked_spec
