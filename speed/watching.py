@@ -1,12 +1,14 @@
 """Measures what it costs to watch which files a program opens: a run that is watched beside one that is not.
 
-Run: python speed/watching.py [--seconds S] [--repeats N]
+Run: python speed/watching.py [--seconds S] [--repeats N] [--only PROGRAM...]
 
 Programs compute for some seconds in Python and read files: `one` reads one data file of 8 MB, `many` opens 2,000 small
-files once, `library` imports 300 modules of the standard library, `shell` starts 200 processes. Each is run by the
-recorder, watched by the preloaded library, by the audit hook of Python, and not at all (`FAIRMILE_WATCH=off`). CPU is
-user and system time of the recorder with all of its children, wall is the time until the record is written. Entrants
-take turns, and the first round, which builds the library, does not count. Figures are ratios of medians.
+files once, `library` imports 300 modules of the standard library, `processes` starts 200 processes. `shell` is a shell
+script that starts `cat` and `wc` 200 times each and then computes in one `awk`. `points` is a sweep of three points,
+each of which reads the data file. Each is run by the recorder, watched by the preloaded library, by the audit hook of
+Python, and not at all (`FAIRMILE_WATCH=off`). CPU is user and system time of the recorder with all of its children,
+wall is the time until the record is written. Entrants take turns, and the first round, which builds the library, does
+not count. Figures are ratios of medians.
 """
 
 from __future__ import annotations
@@ -30,7 +32,17 @@ PROGRAMS = {
     "for module in list(pkgutil.iter_modules())[:300]:\n"
     "    if module.name.islower() and module.name not in ('antigravity', 'this', 'idlelib', 'turtledemo'):\n"
     "        with contextlib.suppress(BaseException):\n            importlib.import_module(module.name)\n",
-    "shell": "import subprocess\nfor _ in range(200):\n    subprocess.run(['true'])\n",
+    "processes": "import subprocess\nfor _ in range(200):\n    subprocess.run(['true'])\n",
+    "points": "len(open('data.bin', 'rb').read())\n",
+}
+# awk adds about so many numbers in a second.
+SHELL = """#!/bin/sh
+for number in $(seq 200); do cat small/$number.txt > /dev/null; wc -c small/$number.txt > /dev/null; done
+awk -v seconds="$1" 'BEGIN { until = seconds * 1.5e7; while (number < until) number++ }'
+"""
+COMMANDS = {name: ["run", "--again", f"{name}.py", "SECONDS"] for name in PROGRAMS} | {
+    "points": ["sweep", "points.py", "SECONDS", "--n", "1,2,3"],
+    "shell": ["run", "--again", "./shell.sh", "SECONDS"],
 }
 MEANS = {"none": "off", "library preloaded": "", "audit hook": "python"}
 
@@ -39,11 +51,12 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--seconds", type=float, default=3.0)
     arguments.add_argument("--repeats", type=int, default=5)
+    arguments.add_argument("--only", nargs="*", default=list(COMMANDS), choices=list(COMMANDS))
     given = arguments.parse_args()
     print(f"{'program':10} {'watched by':18} {'CPU s':>8} {'ratio':>7} {'wall s':>8} {'ratio':>7}")
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder, "work"))
-        for program in PROGRAMS:
+        for program in given.only:
             measured = measure(program, Path(folder), given.seconds, given.repeats)
             cpu, wall = (
                 {name: statistics.median(each[kind] for each in measured[name]) for name in MEANS} for kind in (0, 1)
@@ -60,6 +73,8 @@ def prepare(work: Path) -> None:
         (work / "small" / f"{number}.txt").write_text(str(number))
     for name, text in PROGRAMS.items():
         (work / f"{name}.py").write_text(COMPUTE + text + REST)
+    (work / "shell.sh").write_text(SHELL)
+    (work / "shell.sh").chmod(0o755)
 
 
 def measure(program: str, folder: Path, seconds: float, repeats: int) -> dict[str, list[tuple[float, float]]]:
@@ -68,7 +83,8 @@ def measure(program: str, folder: Path, seconds: float, repeats: int) -> dict[st
     for turn in range(repeats + 1):
         for name, choice in MEANS.items():
             before, begins = used(), time.perf_counter()
-            command = [sys.executable, "-m", "fairmile", "run", "--again", f"{program}.py", str(seconds)]
+            words = [str(seconds) if word == "SECONDS" else word for word in COMMANDS[program]]
+            command = [sys.executable, "-m", "fairmile", *words]
             environ = {**os.environ, "FAIRMILE_HOME": str(folder / "home"), "FAIRMILE_WATCH": choice}
             subprocess.run(command, cwd=folder / "work", env=environ, check=True, capture_output=True)
             if turn:

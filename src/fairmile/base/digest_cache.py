@@ -98,6 +98,7 @@ class DigestCache:
                 entries[path] = self._known[path]
             latest = list(entries.items())[-_MOST_ENTRIES:]
             write_atomic(self._file, json.dumps({path: [*stamp, digest] for path, (stamp, digest) in latest}))
+            self._is_new = False
         except (DiskFailure, OSError):
             return  # a cache; the digests themselves are known
 

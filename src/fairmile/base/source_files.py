@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 NOT_CODE = frozenset({".git", "__pycache__"})
 _CACHES = NOT_CODE | {
@@ -22,9 +21,9 @@ def is_source(name: str) -> bool:
     return _SOURCE.fullmatch(os.path.splitext(name)[1]) is not None
 
 
-def is_cache(path: Path) -> bool:
+def is_cache(path: str) -> bool:
     """Tell whether a file or folder holds what tools keep for themselves, which no result depends on."""
-    name = path.name
+    name = os.path.basename(path)
     if name in _CACHES or name.endswith((".pyc", ".egg-info")):
         return True
-    return os.path.isfile(path / "pyvenv.cfg")  # the packages of an environment are recorded by themselves
+    return os.path.isfile(f"{path}/pyvenv.cfg")  # the packages of an environment are recorded by themselves

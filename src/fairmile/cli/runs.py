@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -300,9 +299,11 @@ def _watched_pairs(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what the program was seen to read, and what was not watched."""
     coverage = run.captured.coverage
     reads = list((coverage.reads or {}).items()) if coverage is not None else []
+    start = run.spec.folder or run.captured.start
     for path, read in reads[:_READS]:
         state = f"sha256 {read.sha256[:12]}" if read.sha256 else "not there" if read.absent else read.trouble
-        yield "read", f"{os.path.relpath(path, run.spec.folder or '/')} {state or 'too large to digest'}"
+        name = path.removeprefix(f"{start}/") if start else path
+        yield "read", f"{name} {state or 'too large to digest'}"
     if len(reads) > _READS:
         yield "read", f"{len(reads) - _READS:,} more: --json lists them"
     for each in coverage.unwatched if coverage is not None else ():

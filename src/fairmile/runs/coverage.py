@@ -174,7 +174,7 @@ def names_digest(names: Iterable[str]) -> str:
 
 def _files_behind(link: str) -> Iterator[str]:
     for top, folders, names in os.walk(link):
-        folders[:] = [name for name in folders if not is_cache(Path(top, name))]
+        folders[:] = [name for name in folders if not is_cache(os.path.join(top, name))]
         yield from (os.path.join(top, name) for name in names)
 
 
@@ -188,7 +188,8 @@ class Cover:
         below = [os.path.normpath(path) for path in paths if path]
         # Our own files are nothing that a program reads, unless it stands among them.
         own = [str(each) for each in (runs.parent, runs) if not _is_below(self.folder, str(each))]
-        self._below = (*below, *own)
+        self._below = frozenset((*below, *own))
+        self._folders = tuple(f"{each.rstrip('/')}/" for each in self._below)
         self._matched = frozenset(_matches(Path(self.folder), spec.outputs)) if self.folder else frozenset()
 
     @property
@@ -200,9 +201,18 @@ class Cover:
         """Tell whether a path is in the folder of a run, or in its repository."""
         return any(_is_below(path, each) for each in (self.root, self.folder) if each)
 
+    def is_loose(self, path: str, git: GitState | None) -> bool:
+        """Tell whether a file in the folder of a run, or in its repository, is not covered."""
+        if self.covers(path):
+            return False
+        if not self.root or not _is_below(path, self.root) or git is None or git.dirty is None:
+            return True
+        name = os.path.relpath(path, self.root)
+        return any(name == each or (each.endswith("/") and name.startswith(each)) for each in git.loose)
+
     def covers(self, path: str) -> bool:
         """Tell whether a file, or all below a folder, is covered or a cache."""
-        if any(_is_below(path, each) for each in self._below) or is_cache(Path(path)):
+        if path in self._below or path.startswith(self._folders) or is_cache(path):
             return True
         while self._matched and len(path) > len(self.folder):
             if path in self._matched:
@@ -267,7 +277,7 @@ def _matches(work: Path, patterns: Sequence[str]) -> Iterator[str]:
 
 def _sources(folder: str) -> Iterator[str]:
     for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not is_cache(Path(top, name))]
+        folders[:] = [name for name in folders if not is_cache(os.path.join(top, name))]
         yield from (os.path.join(top, name) for name in names if name.endswith((".py", ".so", ".pth")))
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from fairmile.base.digest import sha256_hex
+from fairmile.runs.execute.carrier import recorder_bytes
+from fairmile.runs.execute.executor import PreparedRun
 from fairmile.runs.plan import Step
+from fairmile.runs.record.layout import write_record
 from fairmile.runs.record.run import Run
 from fairmile.workspace import Workspace
 
 MEANS = ["preload", "python"]
+PROGRAM = ("train.py", "--n", "1,2")
 HAS_COMPILER = any(map(shutil.which, ("cc", "gcc", "clang")))
 
 
@@ -206,6 +211,52 @@ class TestOtherPrograms:
         first, _ = run(workspace, *write_program("import sqlite3, os; os.system('true')"))
         assert first.captured.coverage is not None
         assert first.captured.coverage.unwatched == ["files elsewhere that sqlite3, sh opened"]
+
+
+class TestPointsOfASweep:
+    def test_record_what_each_of_them_read(
+        self, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAIRMILE_WATCH", workspace.environ["FAIRMILE_WATCH"])
+        Path("data.txt").write_text("1 2")
+        Path("unread.txt").write_text("3")
+        Path("large.bin").write_bytes(b"x" * 2_000_000)  # which points see as a link
+        (tmp_path / "far.txt").write_text("4")
+        Path("train.py").write_text(
+            f"import sys\nprint(open('data.txt').read(), open('{tmp_path}/far.txt').read(), open('train.py').read())\n"
+            "open('own.txt', 'w').write('5'); open('own.txt').read()\n"
+            "if sys.argv[2] == '2': open('large.bin', 'rb').read()\n"
+        )
+        status = workspace.sweeps.run(workspace.sweeps.create(*workspace.sweeps.read(program=PROGRAM)))
+        one, two = (workspace.runs.get(each.run) for each in status)
+        small = {"data.txt": sha256_hex(b"1 2")[:4], "far.txt": sha256_hex(b"4")[:4]}
+        assert reads_of(one) == small
+        assert reads_of(two) == {**small, "large.bin": sha256_hex(b"x" * 2_000_000)[:4]}
+        assert one.read_beside == {"data.txt": str(Path("data.txt").absolute())}
+
+    def test_say_what_was_not_watched(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FAIRMILE_WATCH", "off")  # points are executed with the variables of this process
+        workspace = open_workspace(tmp_path, monkeypatch, "off")
+        Path("train.py").write_text("import sys\nprint(sys.argv)\n")
+        (one, _) = workspace.sweeps.run(workspace.sweeps.create(*workspace.sweeps.read(program=PROGRAM)))
+        coverage = workspace.runs.get(one.run).captured.coverage
+        assert coverage is not None
+        (unwatched,) = coverage.unwatched
+        assert coverage.reads is None
+        assert unwatched.startswith("files that python")
+
+
+def test_a_recorder_that_travels_as_one_file_watches_as_well(workspace: Workspace, tmp_path: Path) -> None:
+    Path("data.txt").write_text("1 2")
+    plan = workspace.runs.plan(write_program("print(open('data.txt').read())"))
+    prepared = workspace.runs.prepare(plan)
+    assert isinstance(prepared, PreparedRun)
+    write_record(prepared.folder, prepared.record)
+    recorder = tmp_path / "recorder.pyz"
+    recorder.write_bytes(recorder_bytes())
+    command = [sys.executable, "-I", str(recorder), str(prepared.folder), "--", sys.executable, "train.py"]
+    subprocess.run(command, check=True, env=dict(workspace.environ), cwd="/")
+    assert reads_of(workspace.runs.get(prepared.id))["data.txt"] == sha256_hex(b"1 2")[:4]
 
 
 class TestALargeFile:

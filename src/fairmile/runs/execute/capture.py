@@ -526,7 +526,11 @@ def _git_state(root: Path, own: Path, common: Path, digests: DigestCache) -> Git
         state.untracked = _untracked(root, untracked, digests)
         state.untracked_files = len(untracked)
         digested = {each.name for each in state.untracked}
-    loose = [name for name in (*untracked, *ignored) if name not in digested and not is_cache(root / name)]
+    loose = [
+        name
+        for name in (*untracked, *ignored)
+        if name not in digested and not is_cache(os.path.join(root, name.rstrip("/")))
+    ]
     loose += [*_submodules(root), *(changed if not commit else [])]
     state.loose = sorted(loose)[:_MOST_LOOSE]
     return state

@@ -246,6 +246,8 @@ def recorder_bytes() -> bytes:
                 stem, _, suffix = entry.name.partition(".")
                 if suffix == "py" and (not modules or stem in modules):
                     add(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
+        for name in ("opened.c", "sitecustomize.py"):  # by which the recorder watches a program
+            add(f"fairmile/runs/execute/audit/{name}", own.joinpath("runs/execute/audit", name).read_bytes())
         add("__main__.py", _MAIN.encode())
         # To measure NVIDIA GPUs, where there are any.
         add("pynvml.py", Path(nvml.origin).read_bytes())

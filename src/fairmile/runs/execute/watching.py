@@ -7,6 +7,10 @@ Three light means, which need no rights:
 - **the audit hook of Python** (`audit/sitecustomize.py`) does so for Python where there is none;
 - **inotify** sees which files in the folder and the repository of the run are opened, whatever the program is.
 
+A run that works in a folder of its own, such as a point of a sweep, finds copies of and links to the files of the
+folder it was started from. What it reads of them is noted under their original path, with the digest of what it saw.
+Inotify does not help there, since all points open the same files.
+
 What none of them sees is named in the record. `FAIRMILE_WATCH=python` preloads nothing, `FAIRMILE_WATCH=off` leaves the
 program alone.
 It needs nothing but the standard library and `base`, as the recorder does.
@@ -18,6 +22,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import pkgutil
 import re
 import select
 import shutil
@@ -27,16 +32,21 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.digest_cache import DigestCache, Stamp
+from fairmile.base.errors import FairmileError
+from fairmile.base.files import write_atomic
 from fairmile.base.source_files import is_cache
 from fairmile.runs.coverage import Cover, find_loose, names_digest, stamp_of
+from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import ReadFile, RunRecord
 
 _HOOK = Path(__file__).parent / "audit"
-_SOURCE = _HOOK / "opened.c"
+# `cc` comes last: where it is a wrapper, it links libraries that no program asked for.
+_COMPILERS = ("gcc", "clang", "cc")
 _OWN = str(Path(__file__).parents[2])  # our own package, which may be installed anywhere
 _CHOICE = "FAIRMILE_WATCH"
 DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
@@ -82,7 +92,13 @@ class FileWatch:
 
     def __init__(self, folder: Path, record: RunRecord) -> None:
         self._folder, self._record = folder, record
-        self._cover = Cover(record.spec, record.captured, folder.parent)
+        self._work = "" if record.spec.folder else str(folder / WORK)
+        start = record.spec.folder or record.captured.start
+        # What it declares as outputs lies in a folder of its own, not in the one it was started from.
+        spec = replace(record.spec, folder=start, outputs=[]) if self._work else record.spec
+        self._cover = Cover(spec, record.captured, folder.parent)
+        root = record.captured.code.root.rstrip("/")
+        self._top = root if root and f"{start}/".startswith(f"{root}/") else start
         self._log = folder / _OPENED
         self._loose: dict[str, str] = {}  # files that nothing covers, by where they really are
         self._inotify: _Inotify | None = None
@@ -93,34 +109,43 @@ class FileWatch:
 
     @classmethod
     def of(cls, folder: Path, record: RunRecord) -> FileWatch | None:
-        """Return the watch of a run that works in the folder of its user; others see copies of what is captured."""
-        is_watched = record.spec.folder and record.captured.coverage is not None and not record.foreign
+        """Return the watch of a run; a program of somebody else works on what came with its record alone."""
+        is_watched = record.captured.coverage is not None and not record.foreign
         return cls(folder, record) if is_watched else None
 
     def start(self, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
         """Begin to watch, and return the variables that the program needs for it."""
         self._program = os.path.basename(argv[0])
+        if not self._work:
+            self._look_around()
+        choice = env.get(_CHOICE, "")
+        is_inside = bool(self._record.container) or self._program in _CONTAINERS
+        is_spread = (self._record.spec.resources.get("nodes") or 1) > 1  # all of its processes would write one file
+        hook = _hook_folder(self._folder.parent) if choice != "off" and not is_inside and not is_spread else None
+        if hook is None:
+            return {}
+        self._log.unlink(missing_ok=True)
+        variables = {"PYTHONPATH": _joined(str(hook), env.get("PYTHONPATH", "")), _VARIABLE: str(self._log)}
+        if choice != "python" and (library := _built_library(self._folder.parent, env)):
+            variables["LD_PRELOAD"] = _joined(library, env.get("LD_PRELOAD", ""))
+            variables["FAIRMILE_PRELOADED"] = ""  # that of a run which this one is part of says nothing of it
+        return variables
+
+    def _look_around(self) -> None:
+        """Note what lies in the folder of a user that nothing covers, and have inotify watch it."""
         coverage = self._record.captured.coverage
         assert coverage is not None
         loose = find_loose(self._cover, self._record.captured.code.git)
         if loose is None:
             self._trouble = f"too many files in {self._cover.top}"
-        else:
-            coverage.beside_sha256 = names_digest(loose)
-            self._loose = {os.path.realpath(path): path for path in loose}
-            self.before = {path: stamp for path in loose if (stamp := stamp_of(path)) is not None}
-            if self._loose:
-                self._inotify = _Inotify({os.path.dirname(path) for path in self._loose})
-                self._trouble = self._inotify.trouble
-        choice = env.get(_CHOICE, "")
-        is_inside = bool(self._record.container) or self._program in _CONTAINERS
-        if choice == "off" or is_inside or not (_HOOK / "sitecustomize.py").is_file():
-            return {}
-        self._log.unlink(missing_ok=True)
-        variables = {"PYTHONPATH": _joined(str(_HOOK), env.get("PYTHONPATH", "")), _VARIABLE: str(self._log)}
-        if choice != "python" and (library := _built_library(self._folder.parent, env)):
-            variables["LD_PRELOAD"] = _joined(library, env.get("LD_PRELOAD", ""))
-        return variables
+            return
+        coverage.beside_sha256 = names_digest(loose)
+        folders = {folder: os.path.realpath(folder) for folder in {os.path.dirname(path) for path in loose}}
+        self._loose = {_real(path, folders): path for path in loose}
+        self.before = {path: stamp for path in loose if (stamp := stamp_of(path)) is not None}
+        if self._loose:
+            self._inotify = _Inotify({os.path.dirname(path) for path in self._loose})
+            self._trouble = self._inotify.trouble
 
     def finish(self, elapsed_s: float) -> None:
         """Stop, and write into the record what was read, with digests, and what was not watched."""
@@ -130,51 +155,113 @@ class FileWatch:
         self._trouble = self._trouble or (self._inotify.trouble if self._inotify is not None else "")
         log = _OpenLog(_lines(self._log))
         self._log.unlink(missing_ok=True)
-        names = {self._loose[path]: "r" for path in opened if path in self._loose}
-        names |= {path: kind for path, kind in log.opened.items() if self._is_input(path, kind)}
-        if len(names) > _MOST_READS:
-            self._trouble = self._trouble or f"more than {_MOST_READS:,} files were read"
-        digests = _Digests(self._folder.parent / DIGESTS, elapsed_s)
-        started = self._record.attempts[-1].started
-        reads = {}
-        for path, kind in sorted(names.items())[:_MOST_READS]:
-            is_changed = path in self.before and stamp_of(path) != self.before[path]
-            if not is_changed and (read := digests.read(path, kind, started)) is not None:
-                reads[path] = read
-        digests.save()
-        coverage.reads = None if self._trouble else reads
         seen, unseen = log.seen(self.pid, self._program)
         self.written = log.written(self.pid)
-        coverage.watched = [*([f"files in {self._cover.top}"] if not self._trouble else []), *seen]
+        if self._work and unseen:
+            self._trouble = unseen.pop().replace(" elsewhere", "")
+        names = {self._loose[path]: ("r", path) for path in opened if path in self._loose}
+        for path, kind in log.opened.items():
+            original = self._original(path)
+            if original and self._is_input(original, kind):
+                names[original] = kind, path
+        if len(names) > _MOST_READS:
+            self._trouble = self._trouble or f"more than {_MOST_READS:,} files were read"
+        coverage.reads = None if self._trouble else {**(coverage.reads or {}), **self._read(names, elapsed_s)}
+        place = f"files in {self._cover.top}"
+        coverage.watched = [*([place] if not self._trouble and not self._work else []), *seen]
         coverage.unwatched = [*([self._trouble] if self._trouble else []), *unseen]
+
+    def _read(self, names: Mapping[str, tuple[str, str]], elapsed_s: float) -> dict[str, ReadFile]:
+        """Return what was read: by original path, how it was opened, and where it is."""
+        digests = _Digests(self._folder.parent / DIGESTS, elapsed_s)
+        started = self._record.attempts[-1].started
+        written = set(self.written or ())
+        reads = {}
+        for original, (kind, path) in sorted(names.items()):
+            if original in self.before and stamp_of(original) != self.before[original]:
+                continue
+            if path != original and path in written:
+                reads[original] = ReadFile(trouble="it changed during the run")
+            elif (read := digests.read(path, kind, started)) is not None:
+                reads[original] = read
+        digests.save()
+        return reads
+
+    def _original(self, path: str) -> str:
+        """Return the path that a file in a run's own folder is a copy of, or leads to; empty for what is its own."""
+        if not self._work or not path.startswith(f"{self._work}/"):
+            return path
+        real = os.path.realpath(path)
+        if not real.startswith(f"{os.path.realpath(self._folder)}/"):
+            return real
+        original = os.path.join(self._top, os.path.relpath(path, self._work))
+        return original if self._top and os.path.isfile(original) else ""
 
     def _is_input(self, path: str, kind: str) -> bool:
         """Tell whether a path that was opened is one that nothing else covers."""
+        if path in self.before:
+            return kind == "r"
         if kind == "w" or self._cover.covers(path) or _SOFTWARE.search(path):
             return False
         if path == os.path.dirname(_OWN) or path.startswith(f"{_OWN}/"):
             return False
         if self._cover.is_inside(path):
-            return kind == "r" and os.path.realpath(path) in self._loose
-        return not any(is_cache(each) for each in [Path(path), *Path(path).parents])
+            git = self._record.captured.code.git
+            if kind != "r" or self._work:
+                return kind == "r" and self._cover.is_loose(path, git)
+            return os.path.realpath(path) in self._loose
+        return not any(is_cache(str(each)) for each in [path, *Path(path).parents])
+
+
+def _real(path: str, folders: Mapping[str, str]) -> str:
+    """Return the real path of a file whose folder has one that is known: most files are no links."""
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    folder, name = os.path.split(path)
+    return os.path.join(folders[folder], name)
 
 
 def _joined(first: str, rest: str) -> str:
     return os.pathsep.join(filter(None, (first, rest)))
 
 
+def _hook_folder(runs: Path) -> Path | None:
+    """Return the folder of the audit hook; where Fairmile travels as one file, the hook is written among the runs."""
+    if (_HOOK / "sitecustomize.py").is_file():
+        return _HOOK
+    try:
+        text = _content("sitecustomize.py")
+        folder = runs / f".hook-{sha256_hex(text)[:16]}"
+        if not (folder / "sitecustomize.py").exists():
+            folder.mkdir(exist_ok=True)
+            write_atomic(folder / "sitecustomize.py", text)
+    except (OSError, FairmileError):
+        return None
+    return folder
+
+
+def _content(name: str) -> bytes:
+    """Return a file of the watch; it may be in an archive."""
+    data = pkgutil.get_data("fairmile.runs.execute", f"audit/{name}")
+    if data is None:
+        raise FileNotFoundError(name)
+    return data
+
+
 def _built_library(runs: Path, env: Mapping[str, str]) -> str:
     """Return the library that is preloaded, built when it is first needed; empty where there is no C compiler."""
     try:
-        library = runs / f".opened-{_source_digest()}.so"
+        source = _content("opened.c")
+        library = runs / f".opened-{_source_digest(source)}.so"
         if library.exists():
             return str(library)
-        compiler = next(filter(None, (shutil.which(name, path=env.get("PATH")) for name in ("cc", "gcc", "clang"))), "")
+        compiler = next(filter(None, (shutil.which(name, path=env.get("PATH")) for name in _COMPILERS)), "")
         if not compiler:
             return ""
         with tempfile.TemporaryDirectory(dir=runs, prefix=".opened-") as folder:
-            made = Path(folder, "opened.so")
-            command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(_SOURCE), "-ldl"]
+            made, code = Path(folder, "opened.so"), Path(folder, "opened.c")
+            code.write_bytes(source)
+            command = [compiler, "-shared", "-fPIC", "-O2", "-s", "-o", str(made), str(code), "-ldl"]
             subprocess.run(command, check=True, capture_output=True, timeout=60)
             os.replace(made, library)
     except (OSError, subprocess.SubprocessError):
@@ -183,8 +270,8 @@ def _built_library(runs: Path, env: Mapping[str, str]) -> str:
 
 
 @functools.cache
-def _source_digest() -> str:
-    return sha256_hex(_SOURCE.read_bytes() + os.uname().machine.encode())[:16]
+def _source_digest(source: bytes) -> str:
+    return sha256_hex(source + os.uname().machine.encode())[:16]
 
 
 class _Inotify:
@@ -292,11 +379,16 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
             yield kind.decode(), os.fsdecode(bytes.fromhex(text.decode()))
 
 
+@functools.cache  # a process that executes many points reads it once
+def _digest_cache(file: Path) -> DigestCache:
+    return DigestCache(file)
+
+
 class _Digests:
     """Digests of files that were read; of those that would take too long, only the stamp is kept."""
 
     def __init__(self, cache: Path, elapsed_s: float) -> None:
-        self._cache = DigestCache(cache)
+        self._cache = _digest_cache(cache)
         self._left_bytes = max(_FREE_BYTES, int(elapsed_s * _BYTES_PER_S))
 
     def read(self, path: str, kind: str, started: float) -> ReadFile | None:
@@ -332,7 +424,7 @@ class _Digests:
 
 def listing_digest(path: str) -> str:
     """Return a digest of the names in a folder, caches apart."""
-    names = sorted(name for name in os.listdir(path) if not is_cache(Path(path, name)))
+    names = sorted(name for name in os.listdir(path) if not is_cache(os.path.join(path, name)))
     return sha256_hex("\0".join(names).encode(errors="surrogateescape"))
 
 

@@ -1,7 +1,7 @@
 /* Notes which files a program opens, as sitecustomize.py does for Python; built and preloaded by the recorder.
 
    A path is noted before it is opened, once in each process: r (to read), a (to read, and not there), w (to write),
-   l (a folder is listed), s (a process that is watched, with its number). No content is. Files of the system and of
+   l (a folder is listed), s (the first process that is watched, with its number). No content is. Files of the system and of
    packages are left out. Errors are silent: a program must not notice. */
 
 #define _GNU_SOURCE
@@ -101,10 +101,12 @@ __attribute__((constructor)) static void start(void) {
     const char *path = getenv("FAIRMILE_OPENED");
     if (!path || strlen(path) >= sizeof log_path) return;
     strcpy(log_path, path);
+    const char *before = getenv("FAIRMILE_PRELOADED");
+    int is_first = !before || !before[0]; /* of the processes that a run starts, only the first is asked for */
     char number[32];
     snprintf(number, sizeof number, "%d", (int)getpid());
     setenv("FAIRMILE_PRELOADED", number, 1); /* sitecustomize.py of the same process leaves it to us */
-    note('s', number);
+    if (is_first) note('s', number);
 }
 
 #define NEXT(name) \
