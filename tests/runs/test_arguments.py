@@ -123,7 +123,7 @@ def test_parameters_that_a_program_declares_as_options_are_passed_as_such(
 class TestAProgram:
     @pytest.fixture(autouse=True)
     def _folder(self, workspace: Workspace) -> None:
-        Path("train.py").write_text("print('trained')")
+        Path("train.py").write_text("import sys\nprint('trained', sys.argv)")
         Path("simulate").write_text("#!/bin/sh\necho simulated $1\n")
         Path("simulate").chmod(0o755)
         Path("notes.txt").write_text("plain")

@@ -465,15 +465,38 @@ class TestRerun:
         assert {each.what: each.same for each in done.verdicts}["input data/x.txt"] is True
         assert not (done.again.folder / "work" / "other.txt").exists()
 
-    def test_says_which_file_that_the_program_read_changed(self, runs: Runs) -> None:
+    def test_brings_a_file_back_that_changed_since(self, runs: Runs) -> None:
         Path("data.txt").write_text("7")
         Path("train.py").write_text("print('loss', open('data.txt').read())\n")
         run = runs.run(["python3", "train.py"], metrics=LOSS)
         Path("data.txt").write_text("8")
         done = runs.rerun(run.id)
-        assert {each.what: each.same for each in done.verdicts}["input data.txt"] is False
-        assert not done.reproduced
+        (data,) = [each for each in done.verdicts if each.what == "input data.txt"]
+        assert data.same and data.detail.endswith("restored: the file has changed since")
+        assert done.reproduced
+        assert Path("data.txt").read_text() == "8"
         Path("data.txt").unlink()
+        assert runs.rerun(done.again.id).reproduced
+
+    def test_brings_a_file_back_as_a_sweep_froze_it(self, workspace: Workspace) -> None:
+        Path("data.txt").write_text("7")
+        Path("train.py").write_text("import sys\nprint('loss', open('data.txt').read())\n# sys.argv\n")
+        sweeps = workspace.sweeps
+        (point, _) = sweeps.run(sweeps.create(*sweeps.read(program=["train.py", "--n", "1,2"])))
+        Path("data.txt").write_text("8")
+        assert workspace.runs.rerun(point.run).reproduced
+
+    def test_says_which_file_that_the_program_read_changed_and_was_not_kept(self, runs: Runs) -> None:
+        Path(".data.txt").write_text("7")  # hidden files may hold secrets
+        Path("train.py").write_text("print('loss', open('.data.txt').read())\n")
+        run = runs.run(["python3", "train.py"], metrics=LOSS)
+        Path(".data.txt").write_text("8")
+        done = runs.rerun(run.id)
+        (data,) = [each for each in done.verdicts if each.what == "input .data.txt"]
+        assert data.same is False
+        assert data.detail.endswith("the old content is not in the store")
+        assert not done.reproduced
+        Path(".data.txt").unlink()
         with pytest.raises(NotFound, match=rf"data\.txt, which run {run.id} read, is gone"):
             runs.rerun(run.id)
 

@@ -196,24 +196,30 @@ def _inputs(original: Run, again: Run) -> Iterator[Verdict]:
 
 def _reads(original: Run, again: Run) -> Iterator[Verdict]:
     """Compare the files beside the code that the program read."""
-    coverage, start = original.captured.coverage, again.captured.start
-    if start and (coverage is None or coverage.reads is None):
+    known, start = original.captured.coverage, again.captured.start
+    if start and (known is None or known.reads is None):
         yield Verdict("files beside it", None, f"not watched; {start} as it is now")
     laid = again.read_beside
     for name, path in sorted(original.read_beside.items()):
         before = original.reads[path]
         if name in laid:
-            yield _read(name, before, again.reads[laid[name]])
+            coverage = again.captured.coverage
+            is_restored = coverage is not None and laid[name] in coverage.restored
+            yield _read(name, before, again.reads[laid[name]], is_restored=is_restored)
         elif again.record.foreign:
             yield Verdict(f"input {name}", None, f"did not come with the record; its sha256 is {before.sha256[:12]}")
 
 
-def _read(name: str, before: ReadFile, now: ReadFile) -> Verdict:
+def _read(name: str, before: ReadFile, now: ReadFile, *, is_restored: bool) -> Verdict:
     if not before.sha256:  # it is too large
         same = before.stamp == now.stamp
         return Verdict(f"input {name}", same, "the same size and time stamps" if same else "another size or time stamp")
     same = before.sha256 == now.sha256
-    detail = f"sha256 {now.sha256[:12]}" if same else f"was {before.sha256[:12]}, is {now.sha256[:12]}"
+    detail = f"sha256 {now.sha256[:12]}"
+    if same and is_restored:
+        detail += ", restored: the file has changed since"
+    elif not same:
+        detail = f"was {before.sha256[:12]}, is {now.sha256[:12]}; the old content is not in the store"
     return Verdict(f"input {name}", same, detail)
 
 

@@ -17,7 +17,7 @@ from fairmile.base.files import safe_join, write_atomic
 from fairmile.runs.coverage import MOST, Cover, changed_files, find_led_out, find_loose, find_newer, names_digest
 from fairmile.runs.execute.watching import changed_read
 from fairmile.runs.record.layout import work_folder
-from fairmile.runs.record.record import Captured, Coverage, OutputFile, RecordedSpec
+from fairmile.runs.record.record import Captured, Coverage, OutputFile, ReadFile, RecordedSpec
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec, recorded_spec
 from fairmile.store.refs import Ref
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _MOST_ALIKE = 10  # older runs are not looked at
 # Larger results are not kept a second time: what lost them is run again.
 _MOST_KEPT_BYTES = 50_000_000
+_MOST_KEPT_INPUT_BYTES = 10_000_000  # of all that one run read
 _FIELDS = ("system", "resources", "software", "launch", "metrics", "outputs", "watch_s")
 _DECLARE_OUT = "declare outputs with --out PATTERN"
 _DECLARE = "to reuse results, declare inputs with --data NAME=PATH and outputs with --out PATTERN"
@@ -159,30 +160,53 @@ def keep_outputs(open_store: Callable[[], Store], run: Run) -> None:
     is_reusable = bool(run.identity) and is_covered
     if outputs and run.spec.folder and is_reusable and size_bytes <= _MOST_KEPT_BYTES:
         with contextlib.suppress(FairmileError):
-            _keep(open_store(), run, outputs, size_bytes)
+            digests = {name: each.sha256 for name, each in outputs.items()}
+            _keep(open_store(), _name(run.id), run.spec.folder, digests)
 
 
-def _keep(store: Store, run: Run, outputs: Mapping[str, OutputFile], size_bytes: int) -> None:
-    pool = store.pools.choose(size_bytes, files=len(outputs), what="the outputs of this run").pool
-    entries = []
+def keep_inputs(open_store: Callable[[], Store], run: Run) -> None:
+    """Keep the small files beside its code that a run read, so that a rerun finds them after they changed.
+
+    Hidden files, which may hold secrets, are not kept. Neither is anything for which the store has no room.
+    """
+    files: dict[str, ReadFile] = {}
+    left_bytes = _MOST_KEPT_INPUT_BYTES
+    for name, path in run.read_beside.items():
+        read = run.reads[path]
+        is_hidden = any(part.startswith(".") for part in Path(name).parts)
+        if read.sha256 and not is_hidden and read.size_bytes is not None and read.size_bytes <= left_bytes:
+            left_bytes -= read.size_bytes
+            files[name] = read
+    if files:
+        with contextlib.suppress(FairmileError):
+            _keep(open_store(), _inputs_name(run.id), run.top, {name: each.sha256 for name, each in files.items()})
+
+
+def _keep(store: Store, name: str, folder: str, files: Mapping[str, str]) -> None:
+    """Keep files of a folder, given with their digests, under a name; none of them where one is another by now."""
+    paths = {each: Path(folder, each) for each in files}
+    try:
+        contents = {each: path.read_bytes() for each, path in paths.items()}
+    except OSError:
+        return
+    if any(sha256_hex(data) != files[each] for each, data in contents.items()):  # somebody was faster
+        return
+    size_bytes = sum(map(len, contents.values()))
+    pool = store.pools.choose(size_bytes, files=len(files), what="the files of this run").pool
     with store.objects(pool).batch() as batch:
-        for name, each in outputs.items():
-            path = Path(run.spec.folder, name)
-            try:
-                data = path.read_bytes()
-            except OSError:
-                return
-            mode = 0o755 if os.access(path, os.X_OK) else 0o644
-            entries.append(ManifestEntry(name, len(data), batch.add(data), mode))
-            if entries[-1].sha256 != each.sha256:  # somebody was faster
-                return
+        entries = [
+            ManifestEntry(each, len(data), batch.add(data), 0o755 if os.access(paths[each], os.X_OK) else 0o644)
+            for each, data in contents.items()
+        ]
     root = store.put_tree(entries, pool)
-    store.set_ref(Ref("run", _name(run.id), root, size_bytes, len(entries), store.clock()), pool)
+    store.set_ref(Ref("run", name, root, size_bytes, len(entries), store.clock()), pool)
 
 
-def forget_outputs(open_store: Callable[[], Store], id: str) -> None:
-    """Let go of what `keep_outputs` kept of a run."""
-    open_store().drop_ref("run", _name(id))
+def forget_files(open_store: Callable[[], Store], id: str) -> None:
+    """Let go of what `keep_outputs` and `keep_inputs` kept of a run."""
+    store = open_store()
+    store.drop_ref("run", _name(id))
+    store.drop_ref("run", _inputs_name(id))
 
 
 def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "") -> list[str] | None:
@@ -216,6 +240,10 @@ def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "")
 
 def _name(id: str) -> str:
     return f"outputs {id}"
+
+
+def _inputs_name(id: str) -> str:
+    return f"inputs {id}"
 
 
 def _bytes(store: Store, entry: ManifestEntry) -> bytes:

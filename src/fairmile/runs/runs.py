@@ -49,7 +49,7 @@ from fairmile.runs.results import (
     RunList,
     RunOutput,
 )
-from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
+from fairmile.runs.reuse import Candidate, find_reusable, forget_files
 from fairmile.runs.review import refuse_unseen
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         """Remove ended runs and their stored outputs, and return their ids."""
         removed = super().remove(references, dry_run=dry_run)
         for id in () if dry_run else removed:
-            forget_outputs(self._services.store, id)
+            forget_files(self._services.store, id)
         return removed
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ from fairmile.runs.execute.recorder import finish
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import start_command
-from fairmile.runs.reuse import keep_outputs
+from fairmile.runs.reuse import keep_inputs, keep_outputs
 from fairmile.runs.services import Services
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ class WorkspaceRuns:
         return env | dict(self.envs().shell(name).env) if name else env
 
     def conclude(self, run: Run) -> None:
-        """Keep the outputs of a run that succeeded, and let it tell what the next one of its name will take."""
+        """Keep what a run that succeeded made and read, and let it tell what the next one of its name will take."""
         if run.state is not RunState.DONE:
             return
         keep_outputs(self._store, run)
+        keep_inputs(self._store, run)
         self.ledger.remember(run)
 
     def collect(self, reference: str, arrays: dict[str, JobStatus | None] | None = None) -> Run:

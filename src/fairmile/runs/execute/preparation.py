@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairmile.base.digest import sha256_file
 from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
-from fairmile.base.files import safe_join
+from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.lazy import lazy
 from fairmile.base.source_files import is_source
 from fairmile.base.views import View, describe_left_behind, show_files, show_folder
@@ -50,6 +51,7 @@ else:
     parse_spec = lazy("fairmile.envs.spec:parse_spec")
 
 _LINK_MODE = 0o120000
+_RESTORED: list[int] = [-1]  # the stamp of a file that a rerun gets from what was kept
 
 
 class Preparation:
@@ -126,6 +128,7 @@ class Preparation:
             uncovered=find_uncovered(stated, captured, argv, self._root, work, program),
             variables_sha256=variables_digest({**self._environ, **spec.env}),
             reads=reads,
+            restored=[path for path, read in (reads or {}).items() if read.stamp == _RESTORED],
         )
         return captured
 
@@ -170,12 +173,49 @@ class Preparation:
             return None
         digests = DigestCache(self._root / DIGESTS)
         reads = {
-            path: _read_now(original, path, read, digests)
+            path: self._read_again(original, path, read, digests)
             for path, read in coverage.reads.items()
             if Path(path).is_relative_to(top) and not read.absent and not read.trouble
         }
         digests.save()
         return reads
+
+    def _read_again(self, original: Run, path: str, before: ReadFile, digests: DigestCache) -> ReadFile:
+        """Return what a rerun gets of a file that its original read: the same where that is there or was kept."""
+        try:
+            now = _read_now(original, path, before, digests)
+        except NotFound:
+            if self._kept_file(original, path, before.sha256) is None:
+                raise
+            return replace(before, stamp=_RESTORED)
+        is_same = not before.sha256 or now.sha256 == before.sha256 or before.size_bytes is None
+        is_kept = not is_same and self._kept_file(original, path, before.sha256) is not None
+        return replace(before, stamp=_RESTORED) if is_kept else now
+
+    def _kept_file(self, original: Run, path: str, digest: str) -> Path | None:
+        """Return a copy of a file as a run read it: from the store, or as its sweep froze it; None where there is none.
+
+        It lies among the runs then.
+        """
+        if not digest:
+            return None
+        kept = self._place_of(digest)
+        if kept.is_file():
+            return kept
+        frozen = self._root.parent / "sweeps" / original.group / WORK / os.path.relpath(path, original.top)
+        if original.group and frozen.is_file() and sha256_file(frozen) == digest:
+            data = frozen.read_bytes()
+        elif self._store().absent([digest]):
+            return None
+        else:
+            with self._store().open(digest) as stream:
+                data = stream.read()
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(kept, data, mode=0o444)
+        return kept
+
+    def _place_of(self, digest: str) -> Path:
+        return self._root / ".inputs" / f"file-{digest}"
 
     def _reads_in_crate(self, original: Run, captured: Captured) -> dict[str, ReadFile] | None:
         """Return the files that came with a run from elsewhere; paths of its own machine mean nothing here."""
@@ -193,9 +233,12 @@ class Preparation:
         captured, start = record.captured, Path(record.captured.start)
         top, reads = top_of(captured.code, start), captured.coverage.reads if captured.coverage is not None else None
         places = {each.at: each.path for each in captured.inputs.values() if each.at}
-        for path in reads or {}:
+        restored = set(captured.coverage.restored) if captured.coverage is not None else set()
+        for path, read in (reads or {}).items():
             name = str(Path(path).relative_to(top))
-            if os.path.isdir(path):  # which the program listed: what it puts there stays its own
+            if path in restored:
+                places[name] = str(self._place_of(read.sha256))
+            elif os.path.isdir(path):  # which the program listed: what it puts there stays its own
                 (folder / WORK / name).mkdir(parents=True, exist_ok=True)
             else:
                 places[name] = path

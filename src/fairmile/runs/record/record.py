@@ -194,6 +194,7 @@ class Coverage(Part):
     variables_sha256: Stated[str] = ""
     left: list[str] | None = None  # what it changed without declaring that; None: nobody looked
     reads: dict[str, ReadFile] | None = None  # by path, what it opened of all that is not covered; None: not watched
+    restored: list[str] = field(default_factory=list)  # of a rerun: files that changed since, brought back as they were
     beside_sha256: str = ""  # of the names of all that is not covered in its folder
     watched: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)

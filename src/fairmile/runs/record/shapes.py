@@ -125,6 +125,7 @@ class CoverageDict(TypedDict):
     variables_sha256: str
     left: NotRequired[list[str]]
     reads: NotRequired[dict[str, ReadFileDict]]
+    restored: NotRequired[list[str]]
     beside_sha256: NotRequired[str]
     watched: NotRequired[list[str]]
     unwatched: NotRequired[list[str]]
