@@ -48,23 +48,23 @@ class FromStep:
             where = self._where(spec)
             if where is None:
                 return {}
-            found = self._predict().foresee(file, spec.params, where)
+            forecast = self._predict().foresee(file, spec.params, where)
         except FairmileError:  # what cannot be traced is not predicted; it may run all the same
             return {}
-        source = f"its step, traced, on {found.gpu}"
-        expected, least, most = found.peak_bytes
-        if found.by_kind.get("conv") and not spec.params.get("deterministic"):
+        source = f"its step, traced, on {forecast.gpu}"
+        expected, least, most = forecast.peak_bytes
+        if forecast.by_kind.get("conv") and not spec.params.get("deterministic"):
             most = round(most * _TRIALS)
-        rate = found.samples_per_s
+        rate = forecast.samples_per_s
         return {
             "peak_memory_bytes": Predicted(
                 float(expected),
                 float(least),
                 float(most),
                 source,
-                limit=float(found.usable_bytes),
-                device=found.gpu,
-                remedy=_largest(file, spec.params, found.gpu),
+                limit=float(forecast.usable_bytes),
+                device=forecast.gpu,
+                remedy=_largest(file, spec.params, forecast.gpu),
             ),
             "train_samples_per_s": Predicted(*rate, source),
         }
@@ -93,7 +93,7 @@ def measured_steps(runs: Iterable[Run], predict: Predict) -> dict[str, list[tupl
 
     The table that comes along tells it alone: it is what runs correct.
     """
-    found: dict[str, list[tuple[StepForecast, float, str]]] = {}
+    steps: dict[str, list[tuple[StepForecast, float, str]]] = {}
     for run in runs:
         rate = run.metrics.get("train_samples_per_s")
         file, model = step_file(run.record.spec.argv), _only_model(run.hardware)
@@ -103,8 +103,8 @@ def measured_steps(runs: Iterable[Run], predict: Predict) -> dict[str, list[tupl
             foreseen = predict.foresee(file, run.params, model, as_shipped=True)
         except FairmileError:
             continue
-        found.setdefault(foreseen.gpu, []).append((foreseen, foreseen.batch / rate.value, run.id))
-    return found
+        steps.setdefault(foreseen.gpu, []).append((foreseen, foreseen.batch / rate.value, run.id))
+    return steps
 
 
 def step_file(argv: Sequence[str]) -> Path | None:
@@ -122,7 +122,7 @@ def _is_alone(params: Mapping[str, Any]) -> bool:
     return bool(params.get("strategy", "single") == "single" and params.get("device", "auto") != "cpu")
 
 
-def _only_model(found: Mapping[str, Any]) -> str | None:
+def _only_model(hardware: Mapping[str, Any]) -> str | None:
     """Return the kind of GPU of some hardware; None where there is none, or several kinds."""
-    models = {str(each.get("model") or "") for each in found.get("gpus") or ()}
+    models = {str(each.get("model") or "") for each in hardware.get("gpus") or ()}
     return models.pop() or None if len(models) == 1 else None

@@ -83,19 +83,19 @@ def load(folder: Path, part: str) -> ModuleType:
         raise NotFound(f"the benchmark {folder.name} has no {file.name}")
     try:
         if folder.parent == SUITE:
-            found = importlib.import_module(f"fairmile.benchmarks.suite.{folder.name}.{part}")
+            module = importlib.import_module(f"fairmile.benchmarks.suite.{folder.name}.{part}")
         else:
-            found = _module(file)
+            module = _module(file)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("fairmile"):
             raise
         where = "" if folder.parent == SUITE else ", which must be installed where it runs; PyTorch and NumPy come with"
         raise MissingExtra(f"the benchmark {folder.name} needs {error.name}{where}", "benchmarks") from error
-    if not hasattr(found, _DEFINES[part]):
+    if not hasattr(module, _DEFINES[part]):
         raise UsageError(
             f"{file} defines no {_DEFINES[part]}", hint="`fairmile benchmark new NAME` creates one to compare with"
         )
-    return found
+    return module
 
 
 def _module(file: Path) -> ModuleType:

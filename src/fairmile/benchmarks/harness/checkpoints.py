@@ -51,8 +51,8 @@ class Checkpoint:
 
     @property
     def best_weights(self) -> Weights:
-        found: Weights | None = self.best.get("model") if self.best else None
-        return self.model if found is None else found
+        weights: Weights | None = self.best.get("model") if self.best else None
+        return self.model if weights is None else weights
 
 
 def save(checkpoint: Checkpoint, file: Path) -> None:
@@ -82,19 +82,19 @@ def load(file: Path) -> Checkpoint:
     is_ours = comment.startswith(_MARK)
     if is_ours and hashlib.sha256(content).hexdigest().encode() != comment[len(_MARK) :]:
         raise _damaged(file, "its content does not match its digest")
-    found = _read(data, file)
-    if isinstance(found, dict) and "format" in found:
+    document = _read(data, file)
+    if isinstance(document, dict) and "format" in document:
         if not is_ours:
             raise _damaged(file, "its digest is missing")
-        if found["format"] != _FORMAT:
+        if document["format"] != _FORMAT:
             raise UsageError(
-                f"{file} is a checkpoint of format {found['format']}, but only format {_FORMAT} is supported"
+                f"{file} is a checkpoint of format {document['format']}, but only format {_FORMAT} is supported"
             )
-        if missing := [name for name in _NAMES if name not in found]:
+        if missing := [name for name in _NAMES if name not in document]:
             raise _damaged(file, f"it has no {missing[0]}")
-        return Checkpoint(**{name: found[name] for name in _NAMES})
-    if isinstance(found, dict) and found and all(isinstance(each, torch.Tensor) for each in found.values()):
-        return Checkpoint(model=found)
+        return Checkpoint(**{name: document[name] for name in _NAMES})
+    if isinstance(document, dict) and document and all(isinstance(each, torch.Tensor) for each in document.values()):
+        return Checkpoint(model=document)
     raise UsageError(f"{file} holds no weights", hint="use checkpoint.pt of an earlier run, or a saved state_dict()")
 
 

@@ -60,7 +60,7 @@ class Journal:
             return
         settings, ranks = task.settings, session.ranks
         per_node = max(ranks.local_size, 1) if device.type != "cpu" else 0
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "submission_benchmark": session.name,
             "submission_org": "unknown",
             "submission_division": "open",
@@ -81,7 +81,7 @@ class Journal:
             "opt_learning_rate_decay_factor": list(settings.decay_factors),
             "opt_weight_decay": settings.weight_decay,
         }
-        for key, value in told.items():
+        for key, value in facts.items():
             self._event(key, value)
         if self._log is not None:
             self._log.end("init_stop")
@@ -111,12 +111,12 @@ class Journal:
 
     def _go_on(self, epochs: int, is_over: bool) -> None:
         """Go on with the log of one run: neither that it was stopped stays, nor what is trained once more."""
-        found = read_mllog(self._file)
-        ends = {record.line for record in found.records if record.key == "run_stop"}
+        log = read_mllog(self._file)
+        ends = {record.line for record in log.records if record.key == "run_stop"}
         if ends and is_over:
             return
-        again = {record.line for record in found.records if record.metadata.get("epoch_num", 0) > epochs}
-        gone = {*ends, *again, *found.damaged}  # a kill can leave half a line
+        again = {record.line for record in log.records if record.metadata.get("epoch_num", 0) > epochs}
+        gone = {*ends, *again, *log.damaged}  # a kill can leave half a line
         if gone:
             lines = self._file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
             write_atomic(self._file, "".join(line for number, line in enumerate(lines, 1) if number not in gone))

@@ -33,23 +33,23 @@ def start_ranks(many: int, command: Sequence[str], environ: Mapping[str, str]) -
         "MASTER_PORT": str(_free_port()),
     }
     started: list[subprocess.Popen[bytes]] = []
-    with _signals() as told:
+    with _signals() as signals:
         try:
             for rank in map(str, range(many)):
                 started.append(subprocess.Popen(command, env={**shared, "RANK": rank, "LOCAL_RANK": rank}))
-            return _wait(started, told)
+            return _wait(started, signals)
         finally:
             _end(started)
 
 
-def _wait(started: Sequence[subprocess.Popen[bytes]], told: Sequence[int]) -> int:
+def _wait(started: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> int:
     while True:
         codes = [each.poll() for each in started]
         failed = next((code for code in codes if code), 0)
         if failed or None not in codes:
             return failed if failed >= 0 else 128 - failed
-        if told:
-            return 128 + told[0]
+        if signals:
+            return 128 + signals[0]
         time.sleep(_LOOK_S)
 
 
@@ -68,14 +68,14 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     """Collect signals that would end this process, so that it ends its ranks before itself."""
-    told: list[int] = []
+    numbers: list[int] = []
 
     def tell(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+        numbers.append(number)
 
     before = {each: signal.signal(each, tell) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield told
+        yield numbers
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

@@ -99,12 +99,12 @@ class Loader:
         whole = size * ranks
         if len(mixed) % ranks:
             mixed = np.concatenate([mixed, np.resize(mixed, ranks - len(mixed) % ranks)])
-        found = []
+        batches = []
         for at in range(0, len(mixed), whole):
             together = mixed[at : at + whole]
             each = len(together) // ranks
-            found.append(together[rank * each : (rank + 1) * each])
-        return found
+            batches.append(together[rank * each : (rank + 1) * each])
+        return batches
 
     def _from_device(self, order: list[Array], skip: int) -> Iterator[Tensors]:
         taken, read, clock = self.taken, cast(Any, self._samples).batch, time.perf_counter

@@ -42,9 +42,9 @@ def join_group(ranks: Ranks, device: torch.device, environ: Mapping[str, str]) -
                 f"rank {ranks.rank} of {ranks.size} does not have its own GPU",
                 hint="start as many ranks on a node as it has GPUs, or use device=cpu",
             ) from error
-        said = str(error).strip().splitlines() or [type(error).__name__]
+        reasons = str(error).strip().splitlines() or [type(error).__name__]
         raise SystemFailure(
-            f"rank {ranks.rank} of {ranks.size} could not join the others over {backend}: {said[0]}",
+            f"rank {ranks.rank} of {ranks.size} could not join the others over {backend}: {reasons[0]}",
             hint="check that MASTER_ADDR and MASTER_PORT name the node of the first rank and a free port there",
         ) from error
     return True

@@ -36,10 +36,10 @@ class Ranks:
 
 def _local(environ: Mapping[str, str], name: str, many: int) -> int:
     """Return how many processes a node has, of a variable that counts them, as 4 or 4(x2), or the nodes."""
-    said = re.match(r"\d+", environ.get(name, ""))
-    if said is None:
+    number = re.match(r"\d+", environ.get(name, ""))
+    if number is None:
         return many
-    count = max(int(said[0]), 1)
+    count = max(int(number[0]), 1)
     return -(-many // count) if name.endswith("NNODES") else count
 
 

@@ -30,19 +30,19 @@ Schema = Mapping[str, Sequence[Field]]  # by what a file is
 def differences(fields: Sequence[Field], arrays: Mapping[str, Any]) -> list[str]:
     """Return what of arrays is not as declared, one sentence each; none: they conform."""
     lengths: dict[str, int] = {}
-    found = []
+    sentences = []
     for field in fields:
         array = arrays.get(field.name)
         if array is None:
-            found.append(f"{field.name} is missing")
+            sentences.append(f"{field.name} is missing")
             continue
         dtype = "text" if array.dtype.kind in "SUO" else array.dtype.name
         if dtype != field.dtype:
-            found.append(f"{field.name}: expected {field.dtype}, found {dtype}")
+            sentences.append(f"{field.name}: expected {field.dtype}, found {dtype}")
         shape = tuple(array.shape)
         expected = [
             lengths.setdefault(e, n) if isinstance(e, str) else e for e, n in zip(field.shape, shape, strict=False)
         ]
         if len(shape) != len(field.shape) or tuple(expected) != shape:
-            found.append(f"{field.name}: expected {field.form}, found {shape}")
-    return found
+            sentences.append(f"{field.name}: expected {field.form}, found {shape}")
+    return sentences

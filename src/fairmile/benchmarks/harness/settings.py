@@ -87,14 +87,14 @@ def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
     """Return settings with the parameters of a run on top of the defaults; every value is checked."""
     hints = typing.get_type_hints(kind)
     known = [field.name for field in dataclasses.fields(kind)]
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in params.items():
         if name not in known:
             near = did_you_mean(name, known)
             raise UsageError(f"no parameter named {name!r}", hint=near or f"there are {', '.join(known)}")
-        found[name] = _typed(name, value, hints[name])
-        _check_range(name, found[name], kind)
-    return kind(**found)
+        values[name] = _typed(name, value, hints[name])
+        _check_range(name, values[name], kind)
+    return kind(**values)
 
 
 def _check_range(name: str, value: Any, kind: type[TrainSettings]) -> None:
@@ -108,8 +108,8 @@ def _check_range(name: str, value: Any, kind: type[TrainSettings]) -> None:
 def _bound(kind: type[TrainSettings], name: str, side: str) -> float | None:
     """Return what the class that is nearest in the family says of a bound."""
     fields = (vars(each).get("__dataclass_fields__", {}).get(name) for each in kind.__mro__)
-    said = (field.metadata.get(side) for field in fields if field is not None)
-    return next((bound for bound in said if bound is not None), None)
+    bounds = (field.metadata.get(side) for field in fields if field is not None)
+    return next((bound for bound in bounds if bound is not None), None)
 
 
 def _typed(name: str, value: Any, wanted: Any) -> Any:
@@ -142,18 +142,18 @@ def _items(name: str, value: Any, kind: Any) -> tuple[Any, ...]:
 
 
 def _plain(name: str, value: Any, kind: type) -> Any:
-    found: Any
+    typed: Any
     if kind is bool:
         words = {"true": True, "false": False, "yes": True, "no": False}
-        found = value if isinstance(value, bool) else words.get(str(value).lower())
+        typed = value if isinstance(value, bool) else words.get(str(value).lower())
     elif kind is str:
-        found = "" if value is None else str(value)
+        typed = "" if value is None else str(value)
     else:
-        found = _number(value, kind)
-    if found is None:
+        typed = _number(value, kind)
+    if typed is None:
         names = {bool: "true or false", int: "a whole number", float: "a number"}
         raise UsageError(f"parameter {name}: expected {names.get(kind, kind.__name__)}, found {value!r}")
-    return found
+    return typed
 
 
 def _number(value: Any, kind: type) -> int | float | None:

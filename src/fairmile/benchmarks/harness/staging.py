@@ -99,9 +99,9 @@ def _copied(folder: Path, sizes: Mapping[str, int], place: Path, say: Callable[[
         shutil.rmtree(place, ignore_errors=True)  # without its last file it is not whole
         began = time.perf_counter()
         try:
-            found = {name: _copy(folder / name, aside / _DATA / name) for name in sizes}
+            digests = {name: _copy(folder / name, aside / _DATA / name) for name in sizes}
             took_s = max(time.perf_counter() - began, 1e-9)
-            write_atomic(aside / _STAGED, json.dumps({"from": str(folder), "sha256": found, "took_s": took_s}))
+            write_atomic(aside / _STAGED, json.dumps({"from": str(folder), "sha256": digests, "took_s": took_s}))
             os.rename(aside, place)
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)

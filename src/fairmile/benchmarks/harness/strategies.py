@@ -129,12 +129,12 @@ class Strategy:
 
         It says nothing of the strategy: any other goes on with it.
         """
-        found: State = {"model": {name: _whole(value) for name, value in self._plain(model).state_dict().items()}}
+        state: State = {"model": {name: _whole(value) for name, value in self._plain(model).state_dict().items()}}
         if optimizer is not None:
-            found["optimizer"] = _mapped(self._optimizer_state(model, optimizer), _whole)
+            state["optimizer"] = _mapped(self._optimizer_state(model, optimizer), _whole)
         if self._scaler is not None:
-            found["scaler"] = self._scaler.state_dict()
-        return found
+            state["scaler"] = self._scaler.state_dict()
+        return state
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, state: Mapping[str, Any]) -> None:
         """Take over what `state` of any strategy returned; every rank calls it."""
@@ -199,11 +199,11 @@ class _Group(Strategy):
         padded = padded.to(self.device)
         parts = [torch.empty_like(padded) for _ in rows]
         torch.distributed.all_gather(parts, padded)
-        found = [
+        arrays = [
             part[: count * row_bytes].cpu().numpy().view(array.dtype).reshape(count, *shape)
             for part, count in zip(parts, rows, strict=True)
         ]
-        return np.concatenate(found)
+        return np.concatenate(arrays)
 
     def barrier(self) -> None:
         # The barrier of nccl guesses the device; a sum cannot get it wrong.
@@ -363,9 +363,9 @@ class _DeepSpeed(_Group):
 
     def _optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
         shared: dict[str, Any] = next(iter(optimizer.state.values()), {})
-        found: dict[int, dict[str, Any]] = {}
+        states: dict[int, dict[str, Any]] = {}
         for number, parameter in enumerate(each for group in self._groups for each in group):
-            found[number] = {
+            states[number] = {
                 name: self._fragments.safe_get_full_optimizer_state(parameter, name) if _is_spread(value) else value
                 for name, value in shared.items()
             }
@@ -374,7 +374,7 @@ class _DeepSpeed(_Group):
             plain = {name: value for name, value in group.items() if name != "params"}
             groups.append(plain | {"params": list(range(first, first + len(parameters)))})
             first += len(parameters)
-        return {"state": found if shared else {}, "param_groups": groups}
+        return {"state": states if shared else {}, "param_groups": groups}
 
     def _load_optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         parameters = [each for group in self._groups for each in group]
@@ -437,8 +437,8 @@ class _Horovod(Strategy):
             super().step(model, optimizer, clip_norm)
 
     def gather(self, array: Array) -> Array:
-        found: Array = self._library.allgather(torch.from_numpy(np.ascontiguousarray(array)), name="gather").numpy()
-        return found
+        gathered: Array = self._library.allgather(torch.from_numpy(np.ascontiguousarray(array)), name="gather").numpy()
+        return gathered
 
     def barrier(self) -> None:
         self._library.allreduce(torch.zeros(1), name="barrier")
@@ -470,15 +470,15 @@ def _use_channels_last(model: nn.Module) -> None:
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
     """Return the direct parts of a model that have parts of their own, looking into lists of them."""
-    found: list[nn.Module] = []
+    blocks: list[nn.Module] = []
     for child in model.children():
         inner = list(child.children())
         holds_blocks = any(any(True for _ in each.children()) for each in inner)
         if isinstance(child, nn.ModuleList) or (isinstance(child, nn.Sequential) and holds_blocks):
-            found += [each for each in inner if any(True for _ in each.children())]
+            blocks += [each for each in inner if any(True for _ in each.children())]
         elif inner and not isinstance(child, nn.ModuleDict):
-            found.append(child)
-    return [each for each in found if any(True for _ in each.parameters())]
+            blocks.append(child)
+    return [each for each in blocks if any(True for _ in each.parameters())]
 
 
 def _checkpoint_blocks(model: nn.Module) -> None:

@@ -166,28 +166,33 @@ class _Training:
         self.losses = torch.zeros(self.training.steps, device=device)
         self.sizes = np.zeros(self.training.steps)
 
-    def _resume(self, found: Checkpoint) -> None:
+    def _resume(self, checkpoint: Checkpoint) -> None:
         """Go on where a checkpoint was written."""
         state, settings, ranks = self.state, self.settings, self.session.ranks
-        then = found.settings.get("optimizer")
+        then = checkpoint.settings.get("optimizer")
         if then != settings.optimizer:
             raise UsageError(
                 f"cannot resume with optimizer {settings.optimizer}: the training started with {then}",
                 hint="start a new one from its weights with checkpoint=FILE",
             )
-        self.strategy.load(self.model, self.optimizer, {"model": found.model, **found.optimizer})
-        state.epoch, state.step, state.history, state.best = found.epoch, found.step, found.history, found.best
+        self.strategy.load(self.model, self.optimizer, {"model": checkpoint.model, **checkpoint.optimizer})
+        state.epoch, state.step, state.history, state.best = (
+            checkpoint.epoch,
+            checkpoint.step,
+            checkpoint.history,
+            checkpoint.best,
+        )
         if state.best is not None and state.best["model"] is None:
-            state.best["model"] = found.model
-        is_same = found.random is not None and len(found.random) == ranks.size
-        if is_same and found.random is not None:
-            checkpoints.set_random_state(found.random[ranks.rank].numpy(), self.strategy.device)
+            state.best["model"] = checkpoint.model
+        is_same = checkpoint.random is not None and len(checkpoint.random) == ranks.size
+        if is_same and checkpoint.random is not None:
+            checkpoints.set_random_state(checkpoint.random[ranks.rank].numpy(), self.strategy.device)
         # A part of an epoch only means something for the same batches.
-        if is_same and found.taken is not None and found.settings.get("batch_size") == settings.batch_size:
-            state.batches = min(found.batches, self.training.steps)
-            self.losses[: state.batches] = found.taken[ranks.rank, 0, : state.batches].to(self.losses)
-            self.sizes[: state.batches] = found.taken[ranks.rank, 1, : state.batches].numpy()
-        self.session.say(f"resumed after epoch {found.epoch}, step {found.step}")
+        if is_same and checkpoint.taken is not None and checkpoint.settings.get("batch_size") == settings.batch_size:
+            state.batches = min(checkpoint.batches, self.training.steps)
+            self.losses[: state.batches] = checkpoint.taken[ranks.rank, 0, : state.batches].to(self.losses)
+            self.sizes[: state.batches] = checkpoint.taken[ranks.rank, 1, : state.batches].numpy()
+        self.session.say(f"resumed after epoch {checkpoint.epoch}, step {checkpoint.step}")
 
     def _is_done(self) -> bool:
         state, settings = self.state, self.settings
@@ -257,10 +262,10 @@ class _Training:
         count = index + 1
         state.batches = count % last
         losses.flush()
-        found = self.losses[:count].cpu().double().numpy()
+        values = self.losses[:count].cpu().double().numpy()
         took_s = time.perf_counter() - began
         wait_s = self.training.taken.waiting_s - waited_s
-        row = self._row(number, found, sizes[:count], first, took_s, wait_s)
+        row = self._row(number, values, sizes[:count], first, took_s, wait_s)
         return row | {"learning_rate": self.rate(state.step - 1) * factor}
 
     def _row(
@@ -309,9 +314,9 @@ class _Training:
             self.model.eval()
             for batch in self.validation.epoch(0):
                 with strategy.autocast():
-                    found = self.task.predict(self.model, batch)
-                held.append(found)
-                held_bytes += sum(each.numel() * each.element_size() for each in found.values())
+                    predicted = self.task.predict(self.model, batch)
+                held.append(predicted)
+                held_bytes += sum(each.numel() * each.element_size() for each in predicted.values())
                 if held_bytes > _HELD_BYTES:
                     _move(held, kept)
                     held_bytes = 0
@@ -373,7 +378,7 @@ class _Training:
                 if broken >= 0:  # such weights are not worth keeping
                     raise self._broken(state.epoch + 1, broken, batches)
                 taken = torch.from_numpy(np.ascontiguousarray(all_ranks))
-            found = dict(self.strategy.state(self.model, self.optimizer))
+            weights = dict(self.strategy.state(self.model, self.optimizer))
             if ranks.is_first:
                 best = state.best
                 if best is not None and best["step"] == state.step:
@@ -381,7 +386,7 @@ class _Training:
                 # Without what differs each time, equal trainings leave equal files.
                 history = [{name: row[name] for name in row if name not in _SPEEDS} for row in state.history]
                 whole = dataclasses.replace(
-                    state, model=found.pop("model"), optimizer=found, batches=batches, taken=taken, best=best,
+                    state, model=weights.pop("model"), optimizer=weights, batches=batches, taken=taken, best=best,
                     history=history, random=torch.from_numpy(np.ascontiguousarray(rows)),
                 )  # fmt: skip
                 checkpoints.save(whole, self.session.folder / checkpoints.FILE)
@@ -423,8 +428,8 @@ class _Losses:
 
 def _move(held: list[Mapping[str, torch.Tensor]], kept: dict[str, list[Array]]) -> None:
     """Move predictions from the device into arrays; NumPy knows no bfloat16."""
-    for found in held:
-        for name, values in found.items():
+    for outputs in held:
+        for name, values in outputs.items():
             is_short = values.is_floating_point() and values.element_size() < 4
             kept.setdefault(name, []).append((values.float() if is_short else values).cpu().numpy())
     held.clear()

@@ -175,7 +175,7 @@ def _real(session: Session, settings: Settings, data: Path) -> Data:
         raise UsageError(
             f"{data}: the cubes of train/ have an edge of {listings[0].edge} cells, of validation/ {listings[1].edge}"
         )
-    counts = [min(limit or len(found), len(found)) for limit, found in zip(most, listings, strict=True)]
+    counts = [min(limit or len(listing), len(listing)) for limit, listing in zip(most, listings, strict=True)]
     words = (
         f"{data.name}: cubes of {listings[0].edge}^3 cells at {listings[0].channels} redshifts, "
         f"{counts[0]} to train, {counts[1]} to validate"
@@ -232,15 +232,15 @@ class CosmoFlowTask:
 
     def loss(self, model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         counts = turn(batch["x"]) if self.settings.augment else batch["x"]
-        return functional.mse_loss(model(self._laid_out(counts)), batch["y"])
+        return functional.mse_loss(model(self._in_layout(counts)), batch["y"])
 
     def predict(self, model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {"y": model(self._laid_out(batch["x"])), "truth": batch["y"]}
+        return {"y": model(self._in_layout(batch["x"])), "truth": batch["y"]}
 
     def scores(self, outputs: Mapping[str, Any]) -> Mapping[str, float]:
         return baselines.scores(outputs["y"], outputs["truth"])
 
-    def _laid_out(self, counts: torch.Tensor) -> torch.Tensor:
+    def _in_layout(self, counts: torch.Tensor) -> torch.Tensor:
         """Return counts in one memory layout, whatever way they were turned: compiled kernels are made for one."""
         layout = torch.channels_last_3d if self.settings.channels_last else torch.contiguous_format
         return counts.contiguous(memory_format=layout)
@@ -275,12 +275,12 @@ def _looked_at(settings: Settings, part: Cubes | FileCubes) -> Any:
 
 
 def _summaries(part: Cubes | FileCubes, numbers: Any) -> tuple[Any, Any]:
-    found, targets = [], []
+    summaries, targets = [], []
     for start in range(0, len(numbers), _CHUNK):
         cubes, unit = take(part, numbers[start : start + _CHUNK])
-        found.append(baselines.summarise(cubes))
+        summaries.append(baselines.summarise(cubes))
         targets.append(unit)
-    return np.concatenate(found), np.concatenate(targets)
+    return np.concatenate(summaries), np.concatenate(targets)
 
 
 def take(part: Cubes | FileCubes, numbers: Any) -> tuple[Any, Any]:
@@ -298,13 +298,13 @@ def draw(session: Session, settings: Settings, data: Data, predicted: Mapping[st
 
 def notes(settings: Settings, data: Data, drawn: list[str]) -> list[str]:
     """Return what a reader of the scores must know."""
-    found = []
+    sentences = []
     if settings.work == "train":
-        found.append("the validation cubes that give the score also choose the epoch, as a time to a target does")
+        sentences.append("the validation cubes that give the score also choose the epoch, as a time to a target does")
     if not data.is_real or data.edge != CUBE:
-        found.append(
+        sentences.append(
             f"the published target, MAE {TARGET}, holds for the real cubes of {CUBE}^3 only: there is none here"
         )
     if not drawn:
-        found.append("no figures, because matplotlib is not installed")
-    return found
+        sentences.append("no figures, because matplotlib is not installed")
+    return sentences

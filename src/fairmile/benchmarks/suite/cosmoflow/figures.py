@@ -73,16 +73,16 @@ def _draw_slices(figure: Any, cube: Array, unit: Array) -> None:
 
 def _draw_spectra(figure: Any, cubes: Array, unit: Array) -> None:
     axes = figure.subplots(1, cubes.shape[-1], sharey=True, squeeze=False)[0]
-    found = spectra(cubes)
+    measured = spectra(cubes)
     order = np.argsort(unit[:, 1])
     from matplotlib import colormaps
 
     for at, axis in enumerate(axes):
         for place, row in enumerate(order):
             colour = colormaps["viridis"](place / max(len(order) - 1, 1))
-            power = found.power[row, at]
+            power = measured.power[row, at]
             if power.max() > _NOTHING:  # before anything moved into another cell, there is nothing to show
-                axis.loglog(found.k, np.maximum(power, _NOTHING), color=colour, linewidth=0.7)
+                axis.loglog(measured.k, np.maximum(power, _NOTHING), color=colour, linewidth=0.7)
         axis.set_title(f"z = {REDSHIFTS[at]:g}" if at < len(REDSHIFTS) else f"channel {at}")
         axis.set_xlabel("k in 2 pi per edge")
         axis.set_xscale("log", base=2)

@@ -70,15 +70,15 @@ def write_universe(file: Path, universe: Universe) -> None:
     h5py = _h5py()
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with h5py.File(file, "w") as found:
-            found.create_dataset("full", data=universe.full.astype(np.int16), compression="gzip", compression_opts=1)
-            found["unitPar"] = universe.unit.astype(np.float32)
-            found["physPar"] = universe.physical_parameters.astype(np.float32)
-            found["namePar"] = np.array([name.encode() for name in universe.names])
-            found["redshifts"] = np.array(universe.redshifts, np.float32)
-            found.attrs["dataset tag"] = universe.dataset_tag
-            found.attrs["universe tag"] = universe.universe_tag
-            found.attrs["seed"] = universe.seed
+        with h5py.File(file, "w") as content:
+            content.create_dataset("full", data=universe.full.astype(np.int16), compression="gzip", compression_opts=1)
+            content["unitPar"] = universe.unit.astype(np.float32)
+            content["physPar"] = universe.physical_parameters.astype(np.float32)
+            content["namePar"] = np.array([name.encode() for name in universe.names])
+            content["redshifts"] = np.array(universe.redshifts, np.float32)
+            content.attrs["dataset tag"] = universe.dataset_tag
+            content.attrs["universe tag"] = universe.universe_tag
+            content.attrs["seed"] = universe.seed
     except OSError as error:
         raise write_failure(str(file), error) from error
 
@@ -91,9 +91,9 @@ def write_cube(file: Path, x: Counts, y: Unit, *, is_gzip: bool = True) -> None:
         write_records(file, [make_example({"x": values, "y": y.astype(np.float32)})], is_gzip=is_gzip)
         return
     try:
-        with _h5py().File(file, "w") as found:
-            found.create_dataset("x", data=x.astype(np.int16))
-            found.create_dataset("y", data=y.astype(np.float32))
+        with _h5py().File(file, "w") as content:
+            content.create_dataset("x", data=x.astype(np.int16))
+            content.create_dataset("y", data=y.astype(np.float32))
     except OSError as error:
         raise write_failure(str(file), error) from error
 
@@ -101,11 +101,11 @@ def write_cube(file: Path, x: Counts, y: Unit, *, is_gzip: bool = True) -> None:
 def read_cubes(file: Path) -> tuple[Counts, Unit]:
     """Return the cubes of a file (cubes, edge, edge, edge, 4) and their parameters (cubes, 4)."""
     if file.suffix in TFRECORD:
-        found = [_cube_of_example(parse_example(data, file), file) for data in records(file)]
-        if len({x.shape for x, _ in found}) != 1:
-            kinds = ", ".join(sorted(_shape(x.shape) for x, _ in found)) or "no record"
+        pairs = [_cube_of_example(parse_example(data, file), file) for data in records(file)]
+        if len({x.shape for x, _ in pairs}) != 1:
+            kinds = ", ".join(sorted(_shape(x.shape) for x, _ in pairs)) or "no record"
             raise Integrity(f"{file}: expected cubes of one size, found {kinds}", hint="fetch the file again")
-        return np.stack([x for x, _ in found]), np.stack([y for _, y in found])
+        return np.stack([x for x, _ in pairs]), np.stack([y for _, y in pairs])
     with _open(file) as content:
         if "full" in content and "x" not in content:
             full, unit = _counts(content, "full", file), _parameters(content, "unitPar", file)
@@ -255,9 +255,11 @@ class FileCubes:
     def batch(self, numbers: Any) -> dict[str, Any]:
         each = self.listing.cubes_per_file
         read = _read_cached if each > 1 else read_listed
-        found = [(read(self.listing, self.listing.files[number // each]), number % each) for number in numbers.tolist()]
-        x = np.stack([cubes[at] for (cubes, _), at in found])
-        return {"x": np.moveaxis(x, -1, 1), "y": np.stack([unit[at] for (_, unit), at in found])}
+        places = [
+            (read(self.listing, self.listing.files[number // each]), number % each) for number in numbers.tolist()
+        ]
+        x = np.stack([cubes[at] for (cubes, _), at in places])
+        return {"x": np.moveaxis(x, -1, 1), "y": np.stack([unit[at] for (_, unit), at in places])}
 
 
 @lru_cache(maxsize=2)
@@ -269,11 +271,11 @@ def _gather(x: NDArray[Any], numbers: NDArray[np.int64]) -> torch.Tensor:
     """Return rows of an array, from where a GPU can fetch them; a copy row by row lets other threads work."""
     import torch
 
-    found = torch.empty((len(numbers), *x.shape[1:]), dtype=torch.int16, pin_memory=torch.cuda.is_available())
-    rows = found.numpy()
+    rows_tensor = torch.empty((len(numbers), *x.shape[1:]), dtype=torch.int16, pin_memory=torch.cuda.is_available())
+    rows = rows_tensor.numpy()
     for place, number in enumerate(numbers.tolist()):
         rows[place] = x[number]
-    return found
+    return rows_tensor
 
 
 def _h5py() -> Any:
@@ -295,26 +297,26 @@ def _open(file: Path) -> Any:
         raise Integrity(f"{file} is not an HDF5 file, or is damaged", hint="fetch the file again") from error
 
 
-def _get(found: Any, name: str, file: Path) -> Any:
+def _get(content: Any, name: str, file: Path) -> Any:
     """Return a dataset, or an attribute of that name."""
-    if name in found:
-        if not hasattr(found[name], "dtype"):
+    if name in content:
+        if not hasattr(content[name], "dtype"):
             raise UsageError(f"{file}: field {name!r}: expected a dataset, found a group")
         try:
-            return found[name][()]
+            return content[name][()]
         except OSError as error:
             raise Integrity(f"{file}: field {name!r} is damaged: {error}", hint="fetch the file again") from error
-    if name in found.attrs:
-        return found.attrs[name]
-    there = sorted([*found.keys(), *found.attrs.keys()])
+    if name in content.attrs:
+        return content.attrs[name]
+    there = sorted([*content.keys(), *content.attrs.keys()])
     raise UsageError(
         f"{file}: no dataset or attribute {name!r}; found {', '.join(there) or 'none'}",
         hint="is it a file of CosmoUniverse? README.md of the benchmark lists the fields",
     )
 
 
-def _counts(found: Any, name: str, file: Path) -> Counts:
-    values = np.asarray(_get(found, name, file))
+def _counts(content: Any, name: str, file: Path) -> Counts:
+    values = np.asarray(_get(content, name, file))
     if values.dtype != np.int16:
         raise UsageError(f"{file}: field {name!r}: expected int16, found {values.dtype}")
     if values.ndim != 4 or len(set(values.shape[:3])) != 1:
@@ -322,8 +324,8 @@ def _counts(found: Any, name: str, file: Path) -> Counts:
     return values
 
 
-def _parameters(found: Any, name: str, file: Path) -> Unit:
-    values = np.asarray(_get(found, name, file))
+def _parameters(content: Any, name: str, file: Path) -> Unit:
+    values = np.asarray(_get(content, name, file))
     if values.shape != (4,) or values.dtype.kind != "f":
         raise UsageError(f"{file}: field {name!r}: expected 4 floats, found {values.dtype} of {_shape(values.shape)}")
     _check_unit(values, f"{file}: field {name!r}")
@@ -332,9 +334,9 @@ def _parameters(found: Any, name: str, file: Path) -> Unit:
 
 def _check_unit(values: NDArray[Any], where: str) -> None:
     if not np.all(np.abs(values) <= 1 + 1e-6):  # nor are they NaN
-        told = ", ".join(f"{value:g}" for value in values)
+        listed = ", ".join(f"{value:g}" for value in values)
         raise UsageError(
-            f"{where}: expected 4 normalised parameters between -1 and 1, found {told}",
+            f"{where}: expected 4 normalised parameters between -1 and 1, found {listed}",
             hint="physical parameters belong in 'physPar'",
         )
 

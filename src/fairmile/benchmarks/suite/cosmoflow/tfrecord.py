@@ -67,17 +67,17 @@ def write_records(file: Path, data: list[bytes], *, is_gzip: bool = True) -> Non
 
 def parse_example(data: bytes, file: Path) -> dict[str, Value]:
     """Return the features of an Example by name."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     try:
         for features in _inner(memoryview(data)):
             for entry in _inner(features):
                 parts: dict[int, Any] = dict(fields(entry))
-                found[bytes(parts[1]).decode()] = _feature(parts[2])
+                values[bytes(parts[1]).decode()] = _feature(parts[2])
     except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
         raise Integrity(
             f"{file}: a record is not an Example message: {error}", hint="is it a file of CosmoFlow?"
         ) from error
-    return found
+    return values
 
 
 def make_example(features: Mapping[str, Value]) -> bytes:
@@ -130,8 +130,8 @@ def _shift(zeros: int) -> list[list[int]]:
     state = np.array([value << 8 * byte for byte in range(4) for value in range(256)], np.uint32)
     for _ in range(zeros):
         state = table[state & 0xFF] ^ (state >> np.uint32(8))
-    found: list[list[int]] = state.reshape(4, 256).tolist()
-    return found
+    rows: list[list[int]] = state.reshape(4, 256).tolist()
+    return rows
 
 
 def _content(file: Path) -> memoryview:

@@ -125,7 +125,7 @@ class Generator:
         moves = self._displacements(physical, white)  # in cells
         cells = np.arange(size)
         first = (np.arange(many) * size**3).reshape(-1, 1, 1, 1)
-        found = np.empty((many, *(size,) * 3, len(self.redshifts)), np.int16)
+        counts = np.empty((many, *(size,) * 3, len(self.redshifts)), np.int16)
         for at, redshift in enumerate(self.redshifts):
             growth = cosmologies.growth(redshift).reshape(-1, 1, 1, 1)
             place = np.zeros((many, *(size,) * 3), np.int64) + first
@@ -134,8 +134,8 @@ class Generator:
                 index = np.rint(growth * move).astype(np.int64) + start
                 place += (index % size) * size ** (2 - axis)
             tally = np.bincount(place.ravel(), minlength=many * size**3)
-            found[..., at] = np.minimum(tally, np.iinfo(np.int16).max).reshape(many, *(size,) * 3)
-        return found
+            counts[..., at] = np.minimum(tally, np.iinfo(np.int16).max).reshape(many, *(size,) * 3)
+        return counts
 
     def _parts(self, numbers: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
         step = max(_AT_ONCE_BYTES // (self.size**3 * 8 * 8), 1)
@@ -202,7 +202,7 @@ def spectra(counts: NDArray[Any]) -> Spectra:
     modes = np.bincount(number, weight)[1 : top + 1]
     power = np.empty((len(counts), counts.shape[-1], top))
     # One cube at a time, which stays in the cache.
-    for found, cube in zip(power, counts, strict=True):
+    for powers, cube in zip(power, counts, strict=True):
         fields = np.ascontiguousarray(np.moveaxis(cube, -1, 0), dtype=np.float64)
         mean = np.maximum(fields.mean(axis=(1, 2, 3)), 1e-12)
         # Axis by axis takes three quarters of the time of rfftn.
@@ -210,7 +210,7 @@ def spectra(counts: NDArray[Any]) -> Spectra:
         squared = waves.real**2
         squared += waves.imag**2
         squared *= weight
-        for each, values in zip(found, squared, strict=True):
+        for each, values in zip(powers, squared, strict=True):
             each[:] = np.bincount(number, values)[1 : top + 1]
-        found /= modes * mean[:, None] ** 2 * size**6
+        powers /= modes * mean[:, None] ** 2 * size**6
     return Spectra(np.arange(1, top + 1, dtype=np.float64), power)

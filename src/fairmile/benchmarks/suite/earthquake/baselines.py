@@ -54,8 +54,8 @@ def ridge(training: Windows, validation: Windows, lead: Lead, place_weights: Arr
     else:
         each = [_solved(training, lead, column) for column in place_weights.T.astype(np.float64)]
         weights = np.stack([one[:, i] for i, one in enumerate(each)], axis=1)
-    found = [_rows(validation, locations) @ weights for locations in _blocks(validation.locations)]
-    return np.concatenate(found).astype(np.float32)
+    blocks = [_rows(validation, locations) @ weights for locations in _blocks(validation.locations)]
+    return np.concatenate(blocks).astype(np.float32)
 
 
 def _solved(training: Windows, lead: Lead, place_weights: Array) -> Array:

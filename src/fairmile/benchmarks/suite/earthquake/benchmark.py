@@ -82,9 +82,9 @@ def run(session: Session) -> None:
         return
     training, validation = split(data, settings)
     rows = _baselines(session, settings, plain, training, validation)
-    found = _forecast(session, settings, training, validation)
+    forecast = _forecast(session, settings, training, validation)
     if session.ranks.is_first:
-        _report(session, settings, training, validation, rows, found)
+        _report(session, settings, training, validation, rows, forecast)
 
 
 def _check(settings: Settings) -> None:
@@ -129,16 +129,16 @@ def _baselines(
     with span("baselines"):
         bare = replace(training, data=plain), replace(validation, data=plain)
         for name, (kind, baseline) in BASELINES.items():
-            found = {lead: baseline(*bare, lead) for lead in leads(validation)}
-            rows.append(Score(kind, name, _values(found, validation, settings)))
+            forecasts = {lead: baseline(*bare, lead) for lead in leads(validation)}
+            rows.append(Score(kind, name, _values(forecasts, validation, settings)))
         if settings.context:
-            told = add_known_part(training.data, settings.scale) if settings.residual else training.data
-            same = replace(training, data=told), replace(validation, data=told)
+            informed = add_known_part(training.data, settings.scale) if settings.residual else training.data
+            same = replace(training, data=informed), replace(validation, data=informed)
             alike = "ridge with context", None, "is told the same as the model; all places count alike"
             weighted = "ridge with context, weighted", place_weights(same[0], balance=True), "places count by variance"
             for name, weights, note in (alike, weighted) if settings.balance else (alike,):
-                found = {lead: ridge(*same, lead, weights) for lead in leads(validation)}
-                rows.append(Score("classical", name, _values(found, validation, settings), note))
+                forecasts = {lead: ridge(*same, lead, weights) for lead in leads(validation)}
+                rows.append(Score("classical", name, _values(forecasts, validation, settings), note))
     return rows
 
 
@@ -188,20 +188,20 @@ def _report(
     training: Windows,
     validation: Windows,
     rows: list[Score],
-    found: _Forecast,
+    result: _Forecast,
 ) -> None:
-    forecast, data = found.outputs["forecast"], validation.data
+    forecast, data = result.outputs["forecast"], validation.data
     by_lead = {lead: validation.at_lead(forecast, lead) for lead in leads(validation)}
     values = _values(by_lead, validation, settings)
-    if "low" in found.outputs:
+    if "low" in result.outputs:
         truth = validation.every_step().reshape(forecast.shape)
         seen = ~np.isnan(truth)
-        inside = (truth >= found.outputs["low"]) & (truth <= found.outputs["high"])
+        inside = (truth >= result.outputs["low"]) & (truth <= result.outputs["high"])
         values["coverage_80"] = float(inside[seen].mean())
     own = Score("model", settings.model, values)
     scores = [*rows, own]
     with span("plots"):
-        drawn = _figures(session, settings, validation, scores, found)
+        drawn = _figures(session, settings, validation, scores, result)
     _say_top(session, settings, validation, forecast)
     _write_locations(session, settings, validation, by_lead)
     notes = [*data.notes, *_notes(settings, scores, validation)]
@@ -287,9 +287,9 @@ def _write_locations(
         for each in PARAMETERS:
             if lead == "overlapping" or each.fortnights > 1:
                 predicted, observed = forecast[..., each.target], truth[..., each.target]
-                found = score(observed, predicted, published=settings.missing == "published")
+                scored = score(observed, predicted, published=settings.missing == "published")
                 name = f"{'nnse' if lead == 'overlapping' else 'ahead'}_{each.short}"
-                columns[name] = [*found.by_location.tolist(), found.overall]
+                columns[name] = [*scored.by_location.tolist(), scored.overall]
     places = [f"{data.latitude[at]:.4f},{data.longitude[at]:.4f}" for at in validation.locations]
     rows = zip([*places, "all,all"], zip(*columns.values(), strict=True), strict=True)
     lines = [f"{place},{','.join(f'{value:.6f}' for value in values)}" for place, values in rows]
@@ -297,20 +297,20 @@ def _write_locations(
 
 
 def _figures(
-    session: Session, settings: Settings, validation: Windows, scores: Sequence[Score], found: _Forecast
+    session: Session, settings: Settings, validation: Windows, scores: Sequence[Score], result: _Forecast
 ) -> list[str]:
     if not can_draw():
         return []
-    forecast, folder = found.outputs["forecast"], session.folder
+    forecast, folder = result.outputs["forecast"], session.folder
     drawn = [figures.draw_scores(folder, scores)]
     for lead in leads(validation):
         drawn.append(figures.draw_series(folder, validation, forecast, lead))
         drawn.append(figures.draw_map(folder, validation, forecast, lead))
     drawn.append(figures.draw_locations(folder, validation, forecast))
-    if found.model is not None and settings.model == "tft" and found.device is not None:
-        drawn.append(_draw_attention(session, settings, validation, found.model, found.device))
-    if found.history:
-        drawn.append(figures.draw_losses(folder, found.history))
+    if result.model is not None and settings.model == "tft" and result.device is not None:
+        drawn.append(_draw_attention(session, settings, validation, result.model, result.device))
+    if result.history:
+        drawn.append(figures.draw_losses(folder, result.history))
     return drawn
 
 

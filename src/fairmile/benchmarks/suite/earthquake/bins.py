@@ -191,8 +191,8 @@ def cut_locations(bins: DailyBins, min_events: float, min_block_events: float, m
     own = np.bincount(bins.pixel, bins.big, grid.rows * grid.columns).reshape(grid.rows, grid.columns)
     padded = np.pad(own, 1)
     block = sum(padded[y : y + grid.rows, x : x + grid.columns] for y in range(3) for x in range(3))
-    alone, around = (own >= min_events).ravel(), (np.asarray(block) >= min_block_events).ravel()
-    pixels = np.flatnonzero(alone | around)
+    alone, in_block = (own >= min_events).ravel(), (np.asarray(block) >= min_block_events).ravel()
+    pixels = np.flatnonzero(alone | in_block)
     if not len(pixels):
         raise UsageError(
             f"no pixel has {min_events:g} events above magnitude {BIG}, the most active one has {own.max():g}",
@@ -200,4 +200,4 @@ def cut_locations(bins: DailyBins, min_events: float, min_block_events: float, m
         )
     if most and len(pixels) > most:
         pixels = np.sort(pixels[np.argsort(-own.ravel()[pixels], kind="stable")[:most]])
-    return Cut(pixels, int(alone.sum()), int(around.sum()))
+    return Cut(pixels, int(alone.sum()), int(in_block.sum()))

@@ -22,15 +22,15 @@ Array = np.ndarray[Any, Any]
 
 _LONG = (130, 260)  # fortnights: 5 and 10 years
 _COUNTS = (1, 26, 260)
-_AROUND = (1, 7, 130)
-_AROUND_COUNTS = (1, 26)
+_NEARBY = (1, 7, 130)
+_NEARBY_COUNTS = (1, 26)
 CONTEXT = (
     "mean so far",
     *(f"magnitude back {steps} fortnights" for steps in _LONG),
     *(f"events back {steps} fortnights" for steps in _COUNTS),
     "fortnights since an event above 3.29",
-    *(f"magnitude around back {steps} fortnights" for steps in _AROUND),
-    *(f"events around back {steps} fortnights" for steps in _AROUND_COUNTS),
+    *(f"magnitude around back {steps} fortnights" for steps in _NEARBY),
+    *(f"events around back {steps} fortnights" for steps in _NEARBY_COUNTS),
     "magnitude farther around",
     "events of the region",
 )
@@ -58,8 +58,8 @@ def add_context(data: Prepared, grid: Grid, scale: Scale) -> Prepared:
         *(_level(_back(energy, steps)) for steps in _LONG),
         *(np.log1p(_back(counts, steps)) for steps in _COUNTS),
         np.log1p(_since(_filled(data.observed[..., 3]) > 0)),
-        *(_level(near @ _back(energy, steps)) for steps in _AROUND),
-        *(np.log1p(near @ _back(counts, steps)) for steps in _AROUND_COUNTS),
+        *(_level(near @ _back(energy, steps)) for steps in _NEARBY),
+        *(np.log1p(near @ _back(counts, steps)) for steps in _NEARBY_COUNTS),
         _level(far @ _back(energy, 2)),
         np.broadcast_to(np.log1p(counts.sum(axis=0)), energy.shape),
     ]

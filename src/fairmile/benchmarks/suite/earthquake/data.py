@@ -125,8 +125,8 @@ def load(folder: Path) -> Prepared:
             arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r")
         except (OSError, ValueError, EOFError) as error:
             raise Integrity(f"{folder / name}.npy cannot be read: {error}", hint="prepare the data again") from error
-    told = {name: meta[name] for name in ("events", "is_made_up", "source")}
-    return Prepared(**arrays, **told, notes=tuple(meta["notes"]))
+    facts = {name: meta[name] for name in ("events", "is_made_up", "source")}
+    return Prepared(**arrays, **facts, notes=tuple(meta["notes"]))
 
 
 def _made(settings: Settings) -> dict[str, Any]:

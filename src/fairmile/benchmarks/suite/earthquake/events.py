@@ -146,10 +146,10 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise NotFound(f"no catalog at {path}", hint="name a CSV file, a SCSN text file, or a folder of them")
-    found = sorted(each for each in path.rglob("*") if each.is_file() and each.name.lower().endswith(_SUFFIXES))
-    if not found:
+    files = sorted(each for each in path.rglob("*") if each.is_file() and each.name.lower().endswith(_SUFFIXES))
+    if not files:
         raise NotFound(f"{path}: no catalog in that folder", hint=f"files end with {', '.join(_SUFFIXES)}")
-    return found
+    return files
 
 
 def _read_file(file: Path, tally: _Tally) -> None:
@@ -240,10 +240,10 @@ def _read_block(
         check(is_number & (values[what] >= low) & (values[what] <= high), f"has no {what} between {low:g} and {high:g}")
     unmeasured = np.zeros(len(starts), bool)
     for what, low, high in (("depth", -10.0, 1000.0), ("mag", -4.0, 10.0)):
-        found, is_number = _decimals(text, *fields.at(layout.columns[what]))
+        measured, is_number = _decimals(text, *fields.at(layout.columns[what]))
         check(is_number, f"has a {what} that is not a number")
-        possible = (found >= low) & (found <= high)
-        values[what] = np.where(possible, found, np.nan)
+        possible = (measured >= low) & (measured <= high)
+        values[what] = np.where(possible, measured, np.nan)
         unmeasured |= ~possible
     if (~good).any():
         bad = int(np.flatnonzero(~good)[0])
@@ -385,10 +385,10 @@ def _times(text: Array, date: Array, clock: Array, end: Array) -> tuple[Array, A
 
 
 def _is_one_of(text: Array, begin: Array, end: Array, words: Sequence[bytes]) -> Array:
-    found = np.zeros(len(begin), bool)
+    equal = np.zeros(len(begin), bool)
     for word in words:
         same = (end - begin) == len(word)
         for j, char in enumerate(word):
             same &= _at(text, begin + j) == char
-        found |= same
-    return found
+        equal |= same
+    return equal

@@ -51,8 +51,8 @@ class LstmForecaster(nn.Module):
         history = self.shape.history
         steps = torch.cat([known, static[:, None].expand(-1, known.shape[1], -1)], 2)
         _, state = self.encoder(torch.cat([steps[:, :history], observed], 2))
-        found: torch.Tensor = self.output(self.decoder(steps[:, history:], state)[0])
-        return found
+        forecast: torch.Tensor = self.output(self.decoder(steps[:, history:], state)[0])
+        return forecast
 
 
 MODELS: Mapping[str, Callable[[Shape, Settings], nn.Module]] = {
@@ -148,9 +148,9 @@ class Forecaster(nn.Module):
     def forward(self, static: torch.Tensor, known: torch.Tensor, observed: torch.Tensor) -> torch.Tensor:
         """Return [B, horizon, 4, quantiles] in units of the targets."""
         base, inputs = self._inputs(static, known, observed)
-        found = self.network(*inputs).float().view(len(base), self.horizon, TARGETS, self.quantiles)
-        found = found * self.error[..., None] + self.middle[..., None]
-        whole: torch.Tensor = found + base[..., None] if self.residual else found
+        forecast = self.network(*inputs).float().view(len(base), self.horizon, TARGETS, self.quantiles)
+        forecast = forecast * self.error[..., None] + self.middle[..., None]
+        whole: torch.Tensor = forecast + base[..., None] if self.residual else forecast
         return whole
 
     def explain(self, static: torch.Tensor, known: torch.Tensor, observed: torch.Tensor) -> Any:
@@ -159,8 +159,8 @@ class Forecaster(nn.Module):
 
     def _base(self, observed: torch.Tensor) -> torch.Tensor:
         with torch.autocast(observed.device.type, enabled=False):
-            found: torch.Tensor = self.known_part(observed[..., 0])
-        return found
+            base: torch.Tensor = self.known_part(observed[..., 0])
+        return base
 
     def _inputs(
         self, static: torch.Tensor, known: torch.Tensor, observed: torch.Tensor
@@ -210,10 +210,10 @@ class _ResidentWeighted:
         return len(self._windows)
 
     def batch(self, numbers: Any) -> Batch:
-        found: dict[str, Any] = dict(self._windows.batch(numbers))
+        batch: dict[str, Any] = dict(self._windows.batch(numbers))
         places = torch.div(torch.as_tensor(numbers), self._starts, rounding_mode="floor")
-        found["place_weight"] = self._weights[places.to(self._weights.device)]
-        return found
+        batch["place_weight"] = self._weights[places.to(self._weights.device)]
+        return batch
 
 
 def place_weights(windows: Windows, *, balance: bool) -> Array:
@@ -262,9 +262,9 @@ class ForecastTask:
 
     def loss(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the mean error of what was observed; each step and target counts by its own spread."""
-        found = model(batch["static"], batch["known"], batch["observed"])
+        forecast = model(batch["static"], batch["known"], batch["observed"])
         plain = _unwrapped(model)
-        wrong = (batch["target"][..., None] - found) / plain.error[..., None]
+        wrong = (batch["target"][..., None] - forecast) / plain.error[..., None]
         weight = batch["weight"] * batch["place_weight"][:, None] * plain.focus
         if self.settings.loss == "quantile":
             levels = wrong.new_tensor(QUANTILES)
@@ -275,10 +275,10 @@ class ForecastTask:
 
     def predict(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return the forecast [B, horizon, 4], the median of quantiles, with the outer ones beside it."""
-        found = model(batch["static"], batch["known"], batch["observed"])
-        if found.shape[-1] == 1:
-            return {"forecast": found[..., 0]}
-        low, middle, high = found.unbind(-1)
+        forecast = model(batch["static"], batch["known"], batch["observed"])
+        if forecast.shape[-1] == 1:
+            return {"forecast": forecast[..., 0]}
+        low, middle, high = forecast.unbind(-1)
         return {"forecast": middle, "low": low, "high": high}
 
     def scores(self, outputs: Mapping[str, Array]) -> Mapping[str, float]:
@@ -302,22 +302,22 @@ def scores_of(
     `ahead_14wk` ... and `ahead_summed_14wk` ... (that of 2 weeks is the same). `nnse_all` is the mean of all averages.
     `published`: what is missing counts as a hit, see `scoring.score`.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     averages: list[float] = []
     for kind, forecast in forecasts.items():
         these = scores(windows.truth(kind), forecast, published=published)
         if kind == lead:
-            found["nnse"] = these["nnse"]
+            values["nnse"] = these["nnse"]
         is_next = kind == "overlapping"
         for each in PARAMETERS:
             if is_next or each.fortnights > 1:
                 averages.append(these[f"nnse_{each.short}"])
-                found[f"{'nnse' if is_next else 'ahead'}_{each.short}"] = averages[-1]
-                found[f"{'' if is_next else 'ahead_'}summed_{each.short}"] = these[f"nnse_summed_{each.short}"]
-    if "nnse" not in found:
+                values[f"{'nnse' if is_next else 'ahead'}_{each.short}"] = averages[-1]
+                values[f"{'' if is_next else 'ahead_'}summed_{each.short}"] = these[f"nnse_summed_{each.short}"]
+    if "nnse" not in values:
         raise UsageError(f"lead={lead} needs a horizon of 26 fortnights, it is {windows.horizon}")
-    found[CHOICE] = float(np.mean(averages))
-    return dict(sorted(found.items(), key=lambda item: ("summed" in item[0], item[0].startswith("ahead"))))
+    values[CHOICE] = float(np.mean(averages))
+    return dict(sorted(values.items(), key=lambda item: ("summed" in item[0], item[0].startswith("ahead"))))
 
 
 def forecast_all(task: ForecastTask, model: nn.Module, windows: Windows, device: torch.device) -> dict[str, Array]:

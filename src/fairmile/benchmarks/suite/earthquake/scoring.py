@@ -82,22 +82,22 @@ def scores(observed: Array, predicted: Array, *, published: bool = False) -> dic
     `nnse_overall_2wk` ... are those of each target.
     """
     each = [score(observed[..., i], predicted[..., i], published=published) for i in range(observed.shape[-1])]
-    found = {"nnse": float(np.mean([one.average for one in each]))}
+    values = {"nnse": float(np.mean([one.average for one in each]))}
     for kind in ("", "_summed", "_overall"):
         for parameter, one in zip(PARAMETERS, each, strict=True):
-            found[f"nnse{kind}_{parameter.short}"] = float(getattr(one, kind[1:] or "average"))
-    return found
+            values[f"nnse{kind}_{parameter.short}"] = float(getattr(one, kind[1:] or "average"))
+    return values
 
 
 def by_step(observed: Array, predicted: Array, *, published: bool = False) -> tuple[Array, Array]:
     """Return average and summed NNSE, [horizon, 4] each, of [L, S, horizon, 4]: what `top_table` ranks."""
     horizon, targets = observed.shape[2:]
-    found = np.empty((2, horizon, targets))
+    values = np.empty((2, horizon, targets))
     for step in range(horizon):
         for target in range(targets):
             one = score(observed[:, :, step, target], predicted[:, :, step, target], published=published)
-            found[:, step, target] = one.average, one.summed
-    return found[0], found[1]
+            values[:, step, target] = one.average, one.summed
+    return values[0], values[1]
 
 
 def skill(observed: Array, predicted: Array, reference: Array) -> float:

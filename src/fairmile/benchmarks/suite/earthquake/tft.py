@@ -74,8 +74,8 @@ class GatedSkip(nn.Module):
         self.norm = _norm(width, variables)
 
     def forward(self, values: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.norm(skip + self.gate(self.dropout(values)))
-        return found
+        output: torch.Tensor = self.norm(skip + self.gate(self.dropout(values)))
+        return output
 
 
 class GatedResidual(nn.Module):
@@ -103,10 +103,10 @@ class GatedResidual(nn.Module):
         hidden = self.first(values)
         if self.context is not None and context is not None:
             hidden = hidden + self.context(context)
-        found: torch.Tensor = self.gate(
+        output: torch.Tensor = self.gate(
             self.second(functional.elu(hidden)), values if self.skip is None else self.skip(values)
         )
-        return found
+        return output
 
 
 class VariableSelection(nn.Module):
@@ -130,8 +130,8 @@ class VariableSelection(nn.Module):
             embedded = embedded.to(torch.get_autocast_dtype(rows.device.type))
         flat = embedded.transpose(0, 1).reshape(len(rows), -1)
         weights = torch.softmax(self.weights(flat, context).float(), dim=-1)
-        found = torch.einsum("nv,vnd->nd", weights.to(embedded.dtype), self.each(embedded))
-        return found.reshape(*shape[:-1], -1), weights.reshape(shape)
+        combined = torch.einsum("nv,vnd->nd", weights.to(embedded.dtype), self.each(embedded))
+        return combined.reshape(*shape[:-1], -1), weights.reshape(shape)
 
 
 class InterpretableAttention(nn.Module):
@@ -207,9 +207,9 @@ class TemporalFusionTransformer(nn.Module):
         enriched = self.enrichment(steps, context["enrichment"][:, None])
         last = enriched[:, history:]
         attended, attention = self.attention(last, enriched)
-        found = self.position_wise(self.after_attention(attended, last))
-        found = self.before_output(found, steps[:, history:])
-        return Explained(self.output(found), attention, static_weights, past_weights, future_weights)
+        output = self.position_wise(self.after_attention(attended, last))
+        output = self.before_output(output, steps[:, history:])
+        return Explained(self.output(output), attention, static_weights, past_weights, future_weights)
 
 
 class _GroupedNorm(nn.Module):

@@ -70,10 +70,10 @@ class Film:
         shape = tuple(len(axes[name]) for name in "txz")
         film = cls(axes["x"], axes["z"], [float(each) for each in axes["t"]], attributes=dict(group.attrs))
         for name in fields:
-            found = dataset(group, name, file)
-            if found.shape != shape:
-                raise UsageError(f"{file}: {name} is {found.shape}, expected {shape} (t, x, z)")
-            film.frames[name] = list(found[:])
+            frames = dataset(group, name, file)
+            if frames.shape != shape:
+                raise UsageError(f"{file}: {name} is {frames.shape}, expected {shape} (t, x, z)")
+            film.frames[name] = list(frames[:])
         return film
 
 
@@ -109,11 +109,11 @@ def opened(file: Path) -> Iterator[h5py.File]:
 
 def dataset(group: h5py.Group, name: str, file: Path) -> h5py.Dataset:
     """Return a dataset of a file or a group of one; one that is missing is told with what is there."""
-    found = group.get(name)
-    if found is None or not hasattr(found, "shape"):
+    data = group.get(name)
+    if data is None or not hasattr(data, "shape"):
         there = ", ".join(group) or "nothing"
         raise UsageError(f"{file} has no dataset {name!r}", hint=f"it has {there}")
-    return found
+    return data
 
 
 def _h5py() -> Any:

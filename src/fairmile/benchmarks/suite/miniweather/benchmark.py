@@ -104,8 +104,8 @@ class _Work:
 
     def kernel(self) -> Kernel:
         with span("initialise"):
-            found = find_kernel(self.settings.kernel, self.session.cache, self.environ, self.session.say)
-        return found
+            kernel = find_kernel(self.settings.kernel, self.session.cache, self.environ, self.session.say)
+        return kernel
 
     def attributes(self) -> dict[str, Any]:
         """Return all settings of the simulation and the seed, as they go into files."""
@@ -219,8 +219,8 @@ class _Work:
     def sample(self) -> None:
         """Choose cells to learn from, half of them active; those that were given are only looked at."""
         if self.session.data is not None:
-            found = CellSamples.read(self.session.data)
-            self.session.say(f"{len(found):,} samples in {self.session.data.name}")
+            samples = CellSamples.read(self.session.data)
+            self.session.say(f"{len(samples):,} samples in {self.session.data.name}")
             return
         file = self.file("members.h5")
         with opened(file) as handle:
@@ -228,9 +228,9 @@ class _Work:
                 raise UsageError(f"{file} holds no storms to learn from: no attribute dt_s, or no member")
             dt_s = float(handle.attrs["dt_s"])
             snapshots = [np.asarray(each, np.float64) for name in handle for each in dataset(handle, name, file)]
-        found, active = surrogate.sample(snapshots, dt_s, Kessler(), self.settings.samples, self.session.seed)
-        found.write(self.folder / "samples.h5", dt_s=dt_s, active=active, variables=list(surrogate.INPUTS))
-        self.session.say(f"{len(found):,} cells of {len(snapshots)} snapshots, {active:,} of them active")
+        samples, active = surrogate.sample(snapshots, dt_s, Kessler(), self.settings.samples, self.session.seed)
+        samples.write(self.folder / "samples.h5", dt_s=dt_s, active=active, variables=list(surrogate.INPUTS))
+        self.session.say(f"{len(samples):,} cells of {len(snapshots)} snapshots, {active:,} of them active")
 
     # Learn
 
@@ -241,9 +241,9 @@ class _Work:
             samples = CellSamples.read(file)
             with opened(file) as handle:
                 dt_s = float(handle.attrs.get("dt_s", 0.0))
-        found, scores = learn(self.session, self.settings, samples, dt_s)
-        surrogate.save(self.folder / "surrogate.npz", found, scores)
-        self.session.say(f"{self.settings.model}: {found[-1].parameters} parameters")
+        surrogates, scores = learn(self.session, self.settings, samples, dt_s)
+        surrogate.save(self.folder / "surrogate.npz", surrogates, scores)
+        self.session.say(f"{self.settings.model}: {surrogates[-1].parameters} parameters")
 
     def report_scores(self) -> None:
         """Report what was learned, as long as it is in no storm yet."""
@@ -254,10 +254,10 @@ class _Work:
 
     def hybrid(self) -> None:
         """Simulate the storm with each surrogate, and without any microphysics."""
-        found, _ = surrogate.load(self.file("surrogate.npz"), rules=self.settings.rules)
+        surrogates, _ = surrogate.load(self.file("surrogate.npz"), rules=self.settings.rules)
         kernel = self.kernel()
         with written(self.folder / "hybrid.h5") as handle:
-            every: list[Microphysics] = [NoMicrophysics(), *found]
+            every: list[Microphysics] = [NoMicrophysics(), *surrogates]
             for each in every:
                 began = time.perf_counter()
                 film, simulation = self.storm(each, kernel, 0)

@@ -53,24 +53,24 @@ def water_drift(film: Film) -> float:
 def speeds(both: Sequence[Microphysics], simulation: MoistSimulation) -> dict[str, float]:
     """Return the best time that each microphysics takes for the cells of a simulation."""
     cells, dt_s = simulation.cells, getattr(both[-1], "dt_s", 1.0)
-    found: dict[str, float] = {}
+    best_s: dict[str, float] = {}
     if not all(np.isfinite(each).all() for each in cells):
-        return found
+        return best_s
     for _ in range(_REPEATS):  # in turns, so that what disturbs one disturbs the other
         for name, each in zip(("kessler", "own"), both, strict=True):
             began = time.perf_counter()
             each(cells, dt_s)
             took_s = time.perf_counter() - began
-            found[name] = min(found.get(name, took_s), took_s)
-    return found
+            best_s[name] = min(best_s.get(name, took_s), took_s)
+    return best_s
 
 
 def costs(film: Film) -> dict[str, float]:
     """Return drift of water and, of a surrogate, how many times it is faster than Kessler's microphysics."""
-    found = {"water_drift": water_drift(film)}
+    values = {"water_drift": water_drift(film)}
     if film.attributes.get("microphysics") != "none" and "own_s" in film.attributes:
-        found["speedup"] = float(film.attributes["kessler_s"] / film.attributes["own_s"])
-    return found
+        values["speedup"] = float(film.attributes["kessler_s"] / film.attributes["own_s"])
+    return values
 
 
 def describe(film: Film) -> str:

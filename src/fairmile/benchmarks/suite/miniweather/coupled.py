@@ -53,8 +53,8 @@ def sounding(height_m: Array) -> tuple[Array, Array]:
 
 def humidity(height_m: Array) -> Array:
     """Return the relative humidity of that atmosphere."""
-    found: Array = 1 - 0.75 * (np.minimum(height_m, 12_000) / 12_000) ** 1.25
-    return found
+    relative: Array = 1 - 0.75 * (np.minimum(height_m, 12_000) / 12_000) ** 1.25
+    return relative
 
 
 def bubble_of(member: int, seed: int, length_m: float) -> Bubble:
@@ -121,8 +121,8 @@ class MoistSimulation:
 
     def fields(self) -> dict[str, Array]:
         """Return what is written of it, each (z, x)."""
-        found = solver.perturbations(self.problem, self.integration.state)
-        return {**found, **{f"rho_{name}": values for name, values in zip(("v", "c", "p"), self.water, strict=True)}}
+        dry = solver.perturbations(self.problem, self.integration.state)
+        return {**dry, **{f"rho_{name}": values for name, values in zip(("v", "c", "p"), self.water, strict=True)}}
 
     def _move(self, steps: int, dt_s: float) -> None:
         """Let the air move, and carry the water with the mean of its flow before and after."""
@@ -213,17 +213,17 @@ def _faces(values: Array, axis: int, *, wall: bool) -> Array:
     wide = _wide(values, axis, wall=wall)
     n = values.shape[axis] + 1
     a, b, c, d = (_part(wide, axis, i, i + n) for i in range(4))
-    found: Array = (7 * (b + c) - (a + d)) / 12
+    values_at_faces: Array = (7 * (b + c) - (a + d)) / 12
     if wall:
-        found[0] = found[-1] = 0
-    return found
+        values_at_faces[0] = values_at_faces[-1] = 0
+    return values_at_faces
 
 
 def _face_mean(values: Array, axis: int) -> Array:
     wide = _wide(values, axis, wall=axis == 0, width=1)
     n = values.shape[axis] + 1
-    found: Array = (_part(wide, axis, 0, n) + _part(wide, axis, 1, n + 1)) / 2
-    return found
+    means: Array = (_part(wide, axis, 0, n) + _part(wide, axis, 1, n + 1)) / 2
+    return means
 
 
 def _upwind(values: Array, through: Array, axis: int, ratio: Array) -> Array:
@@ -239,5 +239,5 @@ def _upwind(values: Array, through: Array, axis: int, ratio: Array) -> Array:
     crossed = np.abs(through) * ratio
     from_left = _part(inner, axis, 0, n) + (1 - crossed) / 2 * _part(slope, axis, 0, n)
     from_right = _part(inner, axis, 1, n + 1) - (1 - crossed) / 2 * _part(slope, axis, 1, n + 1)
-    found: Array = np.where(through > 0, from_left, from_right)
-    return found
+    upwind: Array = np.where(through > 0, from_left, from_right)
+    return upwind

@@ -19,14 +19,14 @@ _NAMES = {"none": "no microphysics", "linear": "linear"}
 def draw(folder: Path, dry: Film, truth: Film, films: Mapping[str, Film], errors: Mapping[str, Errors]) -> list[str]:
     """Draw all figures and return their names."""
     learned = [name for name in films if name not in _NAMES]
-    found = [save_figure(folder / "dry.svg", lambda figure: _dry(figure, dry), size=(7, 3.2))]
+    names = [save_figure(folder / "dry.svg", lambda figure: _dry(figure, dry), size=(7, 3.2))]
     if learned:
         name = learned[-1]
-        found.append(
+        names.append(
             save_figure(folder / "storm.svg", lambda figure: _storm(figure, truth, films[name], name), size=(8, 5))
         )
-    found.append(save_figure(folder / "error.svg", lambda figure: _errors(figure, errors), size=(8, 4.5)))
-    return [name for name in found if name]
+    names.append(save_figure(folder / "error.svg", lambda figure: _errors(figure, errors), size=(8, 4.5)))
+    return [name for name in names if name]
 
 
 def _picture(axes: Any, film: Film, values: Any, **style: Any) -> Any:

@@ -24,20 +24,20 @@ class Cells(NamedTuple):
     @property
     def water(self) -> Array:
         """The density of all water."""
-        found: Array = self.vapour + self.cloud + self.rain
-        return found
+        density: Array = self.vapour + self.cloud + self.rain
+        return density
 
 
 def saturation(temperature: Array, pressure_pa: Array) -> Array:
     """Return the mixing ratio of vapour over water at which air is saturated (Tetens)."""
-    found: Array = 380.0 / pressure_pa * np.exp(17.27 * (temperature - 273.0) / (temperature - 36.0))
-    return found
+    ratio: Array = 380.0 / pressure_pa * np.exp(17.27 * (temperature - 273.0) / (temperature - 36.0))
+    return ratio
 
 
 def pressure_of(cells: Cells) -> Array:
     """Return the pressure of the dry air."""
-    found: Array = RD * cells.dry * cells.temperature
-    return found
+    pressure_pa: Array = RD * cells.dry * cells.temperature
+    return pressure_pa
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Kessler:
 def fall_speed(dry: Array, rain: Array) -> Array:
     """Return how fast rain falls, in m/s; the last axis but one is z, its first entry at the ground."""
     wet = 0.001 * np.maximum(rain, 0)  # 0.001 · dry · mixing ratio
-    found: Array = 36.34 * wet**0.1364 * np.sqrt(dry[..., :1, :] / dry)
-    return found
+    speed: Array = 36.34 * wet**0.1364 * np.sqrt(dry[..., :1, :] / dry)
+    return speed
 
 
 def fall(dry: Array, rain: Array, dz_m: float, dt_s: float) -> tuple[Array, Array]:

@@ -71,8 +71,8 @@ class Emulation:
 
     def scores(self, outputs: Mapping[str, Array]) -> Mapping[str, float]:
         """Return error, R² and skill in physical values."""
-        found = surrogate.physical(self.scaling, outputs["target"], self.test.before)
-        return surrogate.score(self.scaling, self.test, found)
+        predicted = surrogate.physical(self.scaling, outputs["target"], self.test.before)
+        return surrogate.score(self.scaling, self.test, predicted)
 
 
 def metric(is_real: bool) -> Metric:
@@ -100,5 +100,5 @@ def learn(
 
 
 def _plain(values: torch.Tensor) -> Array:
-    found: Array = values.detach().float().cpu().numpy().copy()
-    return found
+    array: Array = values.detach().float().cpu().numpy().copy()
+    return array

@@ -64,7 +64,7 @@ def compiled(cache: Path, environ: Mapping[str, str]) -> Path:
     path = environ.get("PATH", os.defpath)
     named, *flags = shlex.split(environ.get("CC", "")) or [""]  # it may be `ccache gcc` or `gcc -m64`
     names = [named] if named else ["cc", "gcc", "clang"]
-    compiler = next((found for name in names if (found := shutil.which(name, path=path))), None)
+    compiler = next((program for name in names if (program := shutil.which(name, path=path))), None)
     if compiler is None:
         raise Unsupported(
             f"there is no C compiler ({', '.join(names)})", hint="install one, or build the environment of miniweather"

@@ -112,8 +112,8 @@ class Kernel(Protocol):
 
 def pressure(density_theta: Array) -> Array:
     """Return the pressure of air, in Pa."""
-    found: Array = C0 * density_theta**GAMMA
-    return found
+    pressure_pa: Array = C0 * density_theta**GAMMA
+    return pressure_pa
 
 
 class NumpyKernel:
@@ -219,8 +219,8 @@ class Bubble:
     def __call__(self, x_m: Array, z_m: Array) -> Array:
         """Return its value at places."""
         far = np.hypot((x_m - self.x_m) / self.x_radius_m, (z_m - self.z_m) / self.z_radius_m)
-        found: Array = np.where(far <= 1, self.size * np.cos(np.minimum(far, 1) * np.pi / 2) ** 2, 0.0)
-        return found
+        values: Array = np.where(far <= 1, self.size * np.cos(np.minimum(far, 1) * np.pi / 2) ** 2, 0.0)
+        return values
 
 
 @dataclass(frozen=True)

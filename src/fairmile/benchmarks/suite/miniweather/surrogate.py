@@ -62,17 +62,17 @@ class CellSamples:
         """Read samples in the published schema, HDF5 or NetCDF-4."""
         with opened(file) as handle:
             inputs, outputs = dataset(handle, "inputs", file), dataset(handle, "outputs", file)
-            for name, found, tail in (("inputs", inputs, (5, 2)), ("outputs", outputs, (4,))):
-                if found.shape[1:] != tail or found.dtype.kind != "f":
+            for name, array, tail in (("inputs", inputs, (5, 2)), ("outputs", outputs, (4,))):
+                if array.shape[1:] != tail or array.dtype.kind != "f":
                     wanted = ", ".join(map(str, ("n", *tail)))
-                    raise UsageError(f"{file}: {name} is {found.shape} of {found.dtype}, expected ({wanted}) of floats")
+                    raise UsageError(f"{file}: {name} is {array.shape} of {array.dtype}, expected ({wanted}) of floats")
             if len(inputs) != len(outputs) or len(inputs) < 10:
                 raise UsageError(f"{file}: {len(inputs)} inputs do not fit {len(outputs)} outputs, at least 10 of each")
-            found_samples = cls(inputs[:].astype(np.float32), outputs[:].astype(np.float32))
-        for name, values in (("inputs", found_samples.inputs), ("outputs", found_samples.outputs)):
+            samples = cls(inputs[:].astype(np.float32), outputs[:].astype(np.float32))
+        for name, values in (("inputs", samples.inputs), ("outputs", samples.outputs)):
             if not np.isfinite(values).all():
                 raise UsageError(f"{file}: {name} holds values that are not finite numbers")
-        return found_samples
+        return samples
 
     def split(self, share: float, seed: int) -> tuple[CellSamples, CellSamples]:
         """Return what is learned from and what is only tested with."""
@@ -153,33 +153,33 @@ class Scaling:
 
     def scaled_inputs(self, cells: Cells, excess: Array | None = None) -> Array:
         """Return flat cells as the network sees them, (5, n) in single precision."""
-        found = np.empty((len(INPUTS), cells.dry.size), np.float32)
+        scaled = np.empty((len(INPUTS), cells.dry.size), np.float32)
         for at, values in enumerate(cells):
             seen = values
             if self.features == "excess" and at == _VAPOUR:
                 seen = np.maximum(excess_of(cells) if excess is None else excess, -_SPREAD * self.input_span[at])
-            np.multiply(seen - self.input_low[at], 1 / self.input_span[at], out=found[at], casting="same_kind")
-        return found
+            np.multiply(seen - self.input_low[at], 1 / self.input_span[at], out=scaled[at], casting="same_kind")
+        return scaled
 
     def scaled_targets(self, samples: CellSamples) -> Array:
         """Return what the network is to predict, (n, 4)."""
         outputs = samples.outputs.astype(np.float64)
         wanted = outputs - samples.before if self.target == "increments" else outputs
-        found: Array = (wanted - self.target_low) / self.target_span
-        return found
+        scaled: Array = (wanted - self.target_low) / self.target_span
+        return scaled
 
     def change(self, at: int, predicted: Array, before: Array) -> Array:
         """Return by how much one output changes, of what the network predicts for cells that are `before` the step."""
-        found: Array = predicted * self.target_span[at]
+        change: Array = predicted * self.target_span[at]
         if self.target == "outputs":
-            found += self.target_low[at] - before
-        return found
+            change += self.target_low[at] - before
+        return change
 
 
 def excess_of(cells: Cells) -> Array:
     """Return the density of vapour above that of saturated air, below zero where there is less."""
-    found: Array = cells.vapour - cells.dry * saturation(cells.temperature, pressure_of(cells))
-    return found
+    excess: Array = cells.vapour - cells.dry * saturation(cells.temperature, pressure_of(cells))
+    return excess
 
 
 def _range(values: Array) -> tuple[Array, Array]:
@@ -190,8 +190,8 @@ def _range(values: Array) -> tuple[Array, Array]:
 def physical(scaling: Scaling, predicted: Array, before: Array) -> Array:
     """Return the outputs, (n, 4), that predictions of a network mean for cells that are `before` the step."""
     changes = [scaling.change(at, predicted[:, at].astype(np.float64), before[:, at]) for at in range(len(OUTPUTS))]
-    found: Array = before + np.stack(changes, axis=1)
-    return found
+    outputs: Array = before + np.stack(changes, axis=1)
+    return outputs
 
 
 def score(scaling: Scaling, samples: CellSamples, outputs: Array) -> dict[str, float]:
@@ -203,12 +203,12 @@ def score(scaling: Scaling, samples: CellSamples, outputs: Array) -> dict[str, f
     wrong = (outputs - truth) ** 2
     still = (samples.before - truth) ** 2
     about = (truth - truth.mean(axis=0)) ** 2
-    found = {"mse": float((wrong / scaling.output_span**2).mean())}
+    scores = {"mse": float((wrong / scaling.output_span**2).mean())}
     for at, name in enumerate(OUTPUTS):
-        found[f"r2_{name}"] = _one_less(wrong[:, at], about[:, at])
+        scores[f"r2_{name}"] = _one_less(wrong[:, at], about[:, at])
     for at, name in enumerate(OUTPUTS):
-        found[f"skill_{name}"] = _one_less(wrong[:, at], still[:, at])
-    return found
+        scores[f"skill_{name}"] = _one_less(wrong[:, at], still[:, at])
+    return scores
 
 
 def _one_less(part: Array, whole: Array) -> float:
@@ -232,8 +232,8 @@ class Surrogate:
     def predict(self, own: Array) -> Array:
         """Return the outputs of cells, (n, 5), as the network gives them, (n, 4)."""
         cells = Cells(*own.astype(np.float64).T)
-        found = self._forward(self.scaling.scaled_inputs(cells))
-        return physical(self.scaling, found.T, own[:, _KEPT])
+        predicted = self._forward(self.scaling.scaled_inputs(cells))
+        return physical(self.scaling, predicted.T, own[:, _KEPT])
 
     def __call__(self, cells: Cells, dt_s: float) -> Cells:
         """Return cells after a time step, with no water below zero.
@@ -249,13 +249,17 @@ class Surrogate:
         shape = cells.dry.shape
         flat = Cells(*(each.ravel() for each in cells))
         excess = excess_of(flat) if self.rules or self.scaling.features == "excess" else None
-        found = self._forward(self.scaling.scaled_inputs(flat, excess))
+        predicted = self._forward(self.scaling.scaled_inputs(flat, excess))
         change = self.scaling.change
         if excess is None or not self.rules:
-            temperature, vapour, cloud, rain = (flat[at] + change(n, found[n], flat[at]) for n, at in enumerate(_KEPT))
+            temperature, vapour, cloud, rain = (
+                flat[at] + change(n, predicted[n], flat[at]) for n, at in enumerate(_KEPT)
+            )
             vapour, cloud, rain = (np.maximum(each, 0) for each in (vapour, cloud, rain))
         else:
-            vapour, cloud, rain = _kept(flat, excess, change(2, found[2], flat.cloud), change(3, found[3], flat.rain))
+            vapour, cloud, rain = _kept(
+                flat, excess, change(2, predicted[2], flat.cloud), change(3, predicted[3], flat.rain)
+            )
             temperature = flat.temperature + (LATENT_HEAT / CP) * (flat.vapour - vapour) / flat.dry
         return Cells(*(each.reshape(shape) for each in (temperature, flat.dry, vapour, cloud, rain)))
 
@@ -300,8 +304,8 @@ def linear(samples: CellSamples, scaling: Scaling, dt_s: float, ridge: float = 1
     """Return the best linear map of scaled inputs, by ridge regression."""
     x = scaling.scaled_inputs(Cells(*samples.own.astype(np.float64).T)).T.astype(np.float64)
     x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-    found = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ scaling.scaled_targets(samples))
-    layer = (np.ascontiguousarray(found[:-1].T, np.float32), found[-1].astype(np.float32))
+    solution = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ scaling.scaled_targets(samples))
+    layer = (np.ascontiguousarray(solution[:-1].T, np.float32), solution[-1].astype(np.float32))
     return Surrogate("linear", (layer,), scaling, dt_s)
 
 
@@ -335,12 +339,12 @@ def load(file: Path, *, rules: bool) -> tuple[list[Surrogate], dict[str, dict[st
             about = json.loads(str(archive["about"]))
             scales = {name: archive[name] for name in _SCALES}
             scaling = Scaling(**scales, target=about["target"], features=about["features"])
-            found = []
+            surrogates = []
             for name in about["names"]:
                 layers = range(sum(key.startswith(f"{name}.weight") for key in archive))
                 weights = tuple((archive[f"{name}.weight{n}"], archive[f"{name}.bias{n}"]) for n in layers)
-                found.append(Surrogate(name, weights, scaling, float(about["dt_s"]), rules))
+                surrogates.append(Surrogate(name, weights, scaling, float(about["dt_s"]), rules))
             scores: dict[str, dict[str, float]] = about["scores"]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise Integrity(f"{file} cannot be read as a surrogate: {error}", hint="make it again: step=train") from error
-    return found, scores
+    return surrogates, scores

@@ -148,13 +148,13 @@ def _nearest(digits: Digits, neighbours: int) -> Array:
     train, test = (train - mean) @ axes, (test - mean) @ axes
     lengths = (train**2).sum(1)
     neighbours = min(neighbours, len(train))
-    found = []
+    digits_read = []
     for start in range(0, len(test), _ROWS):
         distances = lengths - 2 * test[start : start + _ROWS] @ train.T
         nearest = np.argpartition(distances, neighbours - 1, axis=1)[:, :neighbours]
         votes = digits.train_labels[nearest]
-        found.append(np.array([np.bincount(row, minlength=10).argmax() for row in votes]))
-    return np.concatenate(found)
+        digits_read.append(np.array([np.bincount(row, minlength=10).argmax() for row in votes]))
+    return np.concatenate(digits_read)
 
 
 def _scaled(images: torch.Tensor) -> torch.Tensor:
@@ -185,7 +185,7 @@ def _figures(task: Recognition, trained: Trained, session: Session) -> list[str]
             axes.set_title(f"{labels[number]} → {guesses[number]}", fontsize=7)
             axes.axis("off")
 
-    found = [save_figure(session.folder / "confusion.svg", confused, size=(5, 4.5))]
+    names = [save_figure(session.folder / "confusion.svg", confused, size=(5, 4.5))]
     if len(wrong):
-        found.append(save_figure(session.folder / "misread.svg", misread, size=(7, 3)))
-    return [name for name in found if name]
+        names.append(save_figure(session.folder / "misread.svg", misread, size=(7, 3)))
+    return [name for name in names if name]

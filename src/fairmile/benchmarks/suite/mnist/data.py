@@ -43,10 +43,10 @@ def read_digits(path: Path) -> Digits:
     """Read MNIST: Keras' mnist.npz, or the four IDX files in a folder or an archive, compressed or not."""
     if path.is_dir() and (archive := path / "mnist.npz").is_file():
         path = archive
-    found = _keras(path) if path.suffix == ".npz" else _idx(path)
-    side = found["train_images"].shape[-1]
+    arrays = _keras(path) if path.suffix == ".npz" else _idx(path)
+    side = arrays["train_images"].shape[-1]
     for part in ("train", "test"):
-        images, labels = found[f"{part}_images"], found[f"{part}_labels"]
+        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
         if labels.ndim != 1 or images.ndim != 3 or len(images) != len(labels):
             raise Integrity(f"{path}: {images.shape} images of the {part} part do not fit {labels.shape} labels")
         if images.dtype != np.uint8 or images.shape[1:] != (side, side):
@@ -56,8 +56,8 @@ def read_digits(path: Path) -> Digits:
             )
         if len(labels) == 0 or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 9:
             raise UsageError(f"{path}: the labels of the {part} part are not digits from 0 to 9")
-        found[f"{part}_labels"] = labels.astype(np.uint8)
-    return Digits(**found, about=f"MNIST from {path.name}")
+        arrays[f"{part}_labels"] = labels.astype(np.uint8)
+    return Digits(**arrays, about=f"MNIST from {path.name}")
 
 
 def made_digits() -> Digits:
@@ -92,15 +92,15 @@ def _keras(path: Path) -> dict[str, Array]:
 
 def _idx(path: Path) -> dict[str, Array]:
     named = _files(path)
-    found = {}
+    arrays = {}
     for part, name in _PARTS.items():
         match = next(
             (each for each in named if Path(each).name.replace(".idx", "-idx").removesuffix(".gz") == name), None
         )
         if match is None:
             raise NotFound(f"{path} holds no {name}", hint="expected Keras' mnist.npz or the four IDX files of MNIST")
-        found[part] = _array(named[match], f"{path}: {match}", dimensions=3 if "images" in part else 1)
-    return found
+        arrays[part] = _array(named[match], f"{path}: {match}", dimensions=3 if "images" in part else 1)
+    return arrays
 
 
 def _files(path: Path) -> dict[str, bytes]:

@@ -32,5 +32,5 @@ class Cnn(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits of images without a channel axis."""
-        found: torch.Tensor = self.head(self.features(images.unsqueeze(1)))
-        return found
+        logits: torch.Tensor = self.head(self.features(images.unsqueeze(1)))
+        return logits
