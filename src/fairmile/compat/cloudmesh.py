@@ -153,15 +153,15 @@ def read_project(
         merged.update(source.data)
     form = next((each for each in FORMS if merged.get(each) is not None), "")
     form = form or next((each for each in FORMS if each in merged), "")
-    said = _axes_of(merged[form], origin(form)) if form else {}
-    merged, said = _changed(merged, said, params or {})
-    said = {name: value for name, value in said.items() if value is not None}
-    if not said:
+    parameters = _axes_of(merged[form], origin(form)) if form else {}
+    merged, parameters = _changed(merged, parameters, params or {})
+    parameters = {name: value for name, value in parameters.items() if value is not None}
+    if not parameters:
         file = sources[-1].file
         problem = Problem("the file defines no experiments", file=file) if not form else _empty(form, origin)
         raise InvalidDocument([problem], hint="add a section `experiment:` with at least one parameter")
     places: Origin = origin
-    axes = _values(said, form or PREFIX, merged, places, environ)
+    axes = _values(parameters, form or PREFIX, merged, places, environ)
     space = Space(
         axes, identify="all", origin=lambda *path: places(form, *path[1:]) if path[:1] == ("axes",) else places(*path)
     )
@@ -174,7 +174,7 @@ def read_project(
         settings=_settings(merged, form, axes, places),
         origin=places,
         prefix=PREFIX,
-        variables=tuple(dict.fromkeys(_OS.findall(json.dumps([merged, said], default=str)))),
+        variables=tuple(dict.fromkeys(_OS.findall(json.dumps([merged, parameters], default=str)))),
         fields={"template": template} if isinstance(template, str) and "{" not in template else {},
         sources=(*given, *(source.file for source in sources if source.file not in given)),
         dialect=DIALECT,
@@ -183,10 +183,10 @@ def read_project(
 
 def directives(host: str, directive: str, own: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the options of sbatch that a directive means on a host; `own` is a project's table, which goes first."""
-    table = {name: {**said} for name, said in _table().items()}
-    for name, said in (own or {}).items():
-        if isinstance(said, Mapping):
-            table.setdefault(str(name), {}).update({str(key): each for key, each in said.items()})
+    table = {name: {**options} for name, options in _table().items()}
+    for name, options in (own or {}).items():
+        if isinstance(options, Mapping):
+            table.setdefault(str(name), {}).update({str(key): each for key, each in options.items()})
     if host not in table:
         raise NotFound(
             f"no Slurm directives are known for the host {host!r}",
@@ -221,7 +221,7 @@ def _read_all(files: Sequence[Path], allow_code: bool) -> list[_Source]:
     """Return all files, those that others name in `config:` before them, each once."""
     if not files:
         raise UsageError("no configuration file is given")
-    found: list[_Source] = []
+    sources: list[_Source] = []
     seen: set[Path] = set()
 
     def add(file: Path) -> None:
@@ -237,11 +237,11 @@ def _read_all(files: Sequence[Path], allow_code: bool) -> list[_Source]:
                     add(beside if beside.exists() else Path(each))
                 except NotFound as error:
                     raise NotFound(f"{source.place(['config'])}: {error.message}", hint=error.hint) from None
-        found.append(source)
+        sources.append(source)
 
     for file in files:
         add(file)
-    return found
+    return sources
 
 
 def _read(file: Path, allow_code: bool) -> _Source:
@@ -292,10 +292,10 @@ def _run_code(file: Path, text: str) -> dict[str, Any]:
     argv = [sys.executable, "-c", _RUN_CODE, str(file.absolute())]
     result = Here().run(argv, cwd=file.absolute().parent, input=text, timeout_s=_CODE_TIMEOUT_S, check=False)
     if result.exit_code != 0:
-        said = [line for line in result.stderr.splitlines() if line.strip()]
-        raise UsageError(f"{file} failed: {said[-1].strip() if said else 'no message'}")
-    _, _, found = result.stdout.rpartition(f"\n{_MARK}\n")
-    data: dict[str, Any] = json.loads(found)
+        lines = [line for line in result.stderr.splitlines() if line.strip()]
+        raise UsageError(f"{file} failed: {lines[-1].strip() if lines else 'no message'}")
+    _, _, variables = result.stdout.rpartition(f"\n{_MARK}\n")
+    data: dict[str, Any] = json.loads(variables)
     return data
 
 
@@ -323,11 +323,11 @@ def _empty(form: str, origin: Origin) -> Problem:
     return Problem("has no parameters", form, file=file if known else origin(form), line=int(line) if known else None)
 
 
-def _axes_of(said: Any, where: str) -> dict[str, Any]:
+def _axes_of(experiment: Any, where: str) -> dict[str, Any]:
     """Return the parameters of `experiment:`, which older projects also write as one text `epoch=[1-3] lr=0.1,0.2`."""
-    if isinstance(said, Mapping) or said is None:
-        return dict(said or {})
-    words = said.split() if isinstance(said, str) else []
+    if isinstance(experiment, Mapping) or experiment is None:
+        return dict(experiment or {})
+    words = experiment.split() if isinstance(experiment, str) else []
     pairs = [word.partition("=") for word in words]
     if not pairs or not all(name and equals for name, equals, _ in pairs):
         raise InvalidDocument([Problem(f'{where}: expected parameters with their values, such as `epoch: "1,30,60"`')])
@@ -335,10 +335,10 @@ def _axes_of(said: Any, where: str) -> dict[str, Any]:
 
 
 def _changed(
-    merged: Mapping[str, Any], said: Mapping[str, Any], params: Mapping[str, Any]
+    merged: Mapping[str, Any], given: Mapping[str, Any], params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return settings and parameters with those of the command line on top."""
-    settings, parameters = dict(merged), dict(said)
+    settings, parameters = dict(merged), dict(given)
     if isinstance(settings.get("attributes"), Mapping):
         settings["attributes"] = dict(settings["attributes"])
     for name, value in params.items():
@@ -364,12 +364,12 @@ def _changed(
 
 
 def _values(
-    said: Mapping[str, Any], form: str, merged: Mapping[str, Any], origin: Origin, environ: Mapping[str, str]
+    given: Mapping[str, Any], form: str, merged: Mapping[str, Any], origin: Origin, environ: Mapping[str, str]
 ) -> dict[str, list[Value]]:
     """Return the values of all axes; placeholders in them may name settings, which are the same at every point."""
-    found: dict[str, list[Value]] = {}
+    axes: dict[str, list[Value]] = {}
     texts: Texts | None = None
-    for name, value in said.items():
+    for name, value in given.items():
         where = place_of(origin, form, name)
         if isinstance(value, str) and "{" in value:
             if texts is None:
@@ -378,18 +378,18 @@ def _values(
             value = "".join(str(part) for part in texts.compile(value, origin(form, name)).parts)
         if isinstance(value, list):
             value = [str(each) if each is None else each for each in value]
-        found[str(name)] = _prefixed(value, axis.values(value, typed=False, where=where))
-    return found
+        axes[str(name)] = _prefixed(value, axis.values(value, typed=False, where=where))
+    return axes
 
 
-def _prefixed(said: Any, found: list[Value]) -> list[Value]:
+def _prefixed(text: Any, pieces: list[Value]) -> list[Value]:
     """Return values of a text `local:a,b` as local:a and local:b."""
-    if not isinstance(said, str) or len(found) < 2 or ":" not in str(found[0]):
-        return found
-    if any(":" in str(each) for each in found[1:]):
-        return found
-    start = str(found[0]).partition(":")[0]
-    return [found[0], *(f"{start}:{each}" for each in found[1:])]
+    if not isinstance(text, str) or len(pieces) < 2 or ":" not in str(pieces[0]):
+        return pieces
+    if any(":" in str(each) for each in pieces[1:]):
+        return pieces
+    start = str(pieces[0]).partition(":")[0]
+    return [pieces[0], *(f"{start}:{each}" for each in pieces[1:])]
 
 
 # Settings
@@ -465,7 +465,10 @@ def _add_directives(
             raise UsageError(f"{origin(*_host_path(settings))}: {first.message}", hint=first.hint)
         why["slurm.sbatch"] = first.message
         return
-    table["sbatch"] = {each: {name: sbatch_lines(said) for name, said in of.items()} for each, of in options.items()}
+    table["sbatch"] = {
+        each: {name: sbatch_lines(directive_options) for name, directive_options in of.items()}
+        for each, of in options.items()
+    }
     slurm = settings.get("slurm") or {}
     if not isinstance(slurm, Mapping):
         return
@@ -473,8 +476,8 @@ def _add_directives(
     added: dict[str, Any] = {"sbatch": f"{{{DIRECTIVES}.sbatch.{chosen}}}"}
     if key == "card_name":  # cloudmesh-sbatch also has each option under its name
         table["options"] = options
-        every = [said for of in options.values() for said in of.values()]
-        common = [option for option in every[0] if all(option in said for said in every)]
+        every = [directive_options for of in options.values() for directive_options in of.values()]
+        common = [option for option in every[0] if all(option in directive_options for directive_options in every)]
         added["directive"] = {option: f"{{{DIRECTIVES}.options.{chosen}.{option}}}" for option in common}
     settings["slurm"] = {**added, **slurm}
 
@@ -485,11 +488,11 @@ def _without_value(tree: Any, origin: Origin, path: tuple[str, ...] = ()) -> dic
         reason = f"{origin(*path)} has no value (null)"
         names = [path, path[1:]] if path[0] == "attributes" else [path]
         return {".".join(name): reason for name in names if name}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for key, value in tree.items() if isinstance(tree, Mapping) else ():
         if path or key not in INTERNAL:
-            found |= _without_value(value, origin, (*path, str(key)))
-    return found
+            reasons |= _without_value(value, origin, (*path, str(key)))
+    return reasons
 
 
 def _host_path(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -498,10 +501,10 @@ def _host_path(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _host(settings: Mapping[str, Any]) -> str:
-    found: Any = settings
+    value: Any = settings
     for step in _host_path(settings):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found if isinstance(found, str) else ""
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) else ""
 
 
 def _known_hosts(own: Mapping[str, Any]) -> Iterator[str]:

@@ -62,13 +62,13 @@ class _CloudmeshCC(Reader):
         """Return a label with its placeholders filled; `--` in a format of times stands for `:`."""
         values = {**facts, "now": time.time()}
 
-        def fill(found: re.Match[str]) -> str:
-            name, format = found[1], found[2]
+        def fill(match: re.Match[str]) -> str:
+            name, format = match[1], match[2]
             if name in ("os", "cm"):
-                return os.environ.get(format or "", "") if name == "os" else found[0]
+                return os.environ.get(format or "", "") if name == "os" else match[0]
             value = values.get(name)
             if value is None:
-                return "" if name in _TIMES else found[0]
+                return "" if name in _TIMES else match[0]
             if isinstance(value, str):
                 return value
             pattern = (format or "").replace("--", ":") or _CLOCK
@@ -110,14 +110,14 @@ def _program(node: Mapping[str, Any]) -> dict[str, Any]:
     return {"shell": _HOLE.sub(r"\\\1", f"{start}{command}"), **code}
 
 
-def _edges(said: Any) -> Iterator[tuple[str, str]]:
+def _edges(dependencies: Any) -> Iterator[tuple[str, str]]:
     """Yield which node comes before which, from chains such as `a,b,c` or from a dictionary that was saved."""
-    if isinstance(said, Mapping):
-        for each in said.values():
+    if isinstance(dependencies, Mapping):
+        for each in dependencies.values():
             if isinstance(each, Mapping) and "source" in each and "destination" in each:
                 yield str(each["source"]), str(each["destination"])
         return
-    for chain in [said] if isinstance(said, str) else said:
+    for chain in [dependencies] if isinstance(dependencies, str) else dependencies:
         names = [name.strip() for name in str(chain).split(",")]
         yield from itertools.pairwise(names)
 

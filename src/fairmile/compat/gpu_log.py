@@ -57,14 +57,14 @@ def read(path: Path) -> GpuLog:
     factors: list[float] = []
     damaged = 0
     for line in lines:
-        found = _headings(line)
-        if found is not None:
+        names = _headings(line)
+        if names is not None:
             if headings is None:
-                headings = found
+                headings = names
                 places, channels, factors = _columns(headings)
                 columns = [Column() for _ in channels]
                 samples = Samples(tuple(channels), Writer("", 0, None, 0, 0), columns=columns)
-            elif found != headings:
+            elif names != headings:
                 damaged += 1  # another set of GPUs from here on: its columns would be read wrongly
                 break
             continue
@@ -116,8 +116,8 @@ def _values(
     except ValueError:
         return None
     seconds = int(moment.replace(microsecond=0).timestamp())
-    found = [(_value(fields[place]), factor) for place, factor in zip(places, factors, strict=True)]
-    values = [None if value is None else value * factor for value, factor in found]
+    scaled = [(_value(fields[place]), factor) for place, factor in zip(places, factors, strict=True)]
+    values = [None if value is None else value * factor for value, factor in scaled]
     return seconds * 1_000_000_000 + moment.microsecond * 1000, values
 
 

@@ -80,7 +80,7 @@ def hpcfair_listing(card: Card, find: Callable[[str], Card | None]) -> dict[str,
 def _needs(card: Card, find: Callable[[str], Card | None]) -> dict[str, Any]:
     required = [text for value in as_list(card.get("softwareRequirements")) if (text := id_of(value))]
     environments = {
-        text: found for text in required if (found := find(text)) is not None and found.kind == "environment"
+        text: needed for text in required if (needed := find(text)) is not None and needed.kind == "environment"
     }
     needs: dict[str, Any] = {}
     for key, name in _NEEDS.items():
@@ -92,8 +92,8 @@ def _needs(card: Card, find: Callable[[str], Card | None]) -> dict[str, Any]:
 
 
 def _is_model(target: str, find: Callable[[str], Card | None]) -> bool:
-    found = find(target)
-    return found is not None and found.kind == "model"
+    card = find(target)
+    return card is not None and card.kind == "model"
 
 
 def _citation(value: Any) -> str | None:

@@ -257,31 +257,31 @@ def _dataset(card: Card, file: str, reference: str, names: tuple[str, ...]) -> S
     sets = [entry for entry in entries if not entry.get("contentUrl")]  # they tell which archives are unpacked
     for entry in (each for each in entries if each not in sets):
         label = str(entry.get("@id") or entry.get("name") or "")
-        found = wanted(Card({**card.body, "distribution": [entry, *sets]}, catalog=card.catalog))[0]
-        _check_login(found.addresses[0])
+        file_wanted = wanted(Card({**card.body, "distribution": [entry, *sets]}, catalog=card.catalog))[0]
+        _check_login(file_wanted.addresses[0])
         place = re.sub(r"[^A-Za-z0-9._-]", "_", label).strip(".") or "data"
         if place in places:
             raise UsageError(f"{file}: two fragments are named {label!r}", hint="give each a unique id")
         places.add(place)
-        fragments.append(_fragment(label, f"{DATA}/{place}", found))
+        fragments.append(_fragment(label, f"{DATA}/{place}", file_wanted))
     called = frozenset(_letters(name) for name in (card.title, *names))
     return SabathDataset(card.title, file, reference, tuple(fragments), called, _is_sabath(card), tuple(notes))
 
 
-def _fragment(label: str, place: str, found: Wanted) -> Fragment:
-    address = found.addresses[0]
+def _fragment(label: str, place: str, source: Wanted) -> Fragment:
+    address = source.addresses[0]
     is_list = address.startswith("list+")
-    if is_list and found.limit is not None:
-        address = f"{address}#limit={found.limit}"
-    is_file = not is_list and not found.unpack
+    if is_list and source.limit is not None:
+        address = f"{address}#limit={source.limit}"
+    is_file = not is_list and not source.unpack
     return Fragment(
         id=label,
         address=address,
         place=place,
-        path=f"{place}/{found.path.rpartition('/')[2]}" if is_file else place,
-        size_bytes=found.size_bytes,
-        checksums={each.algorithm: each.hex for each in found.checksums},
-        unpack=found.unpack,
+        path=f"{place}/{source.path.rpartition('/')[2]}" if is_file else place,
+        size_bytes=source.size_bytes,
+        checksums={each.algorithm: each.hex for each in source.checksums},
+        unpack=source.unpack,
     )
 
 

@@ -114,7 +114,7 @@ class StopWatch:
     @classmethod
     def event(cls, name: str, msg: Any = None, values: Any = None, value: Any = None, stack_offset: int = 2) -> None:
         """Add a moment: a timer that took no time."""
-        said = {} if msg is None else {"msg": str(msg)}
+        attributes = {} if msg is None else {"msg": str(msg)}
         with cls._lock:
             timer = cls._timers.setdefault(name, _Timer())
             timer.began_s = timer.ended_s = time.time()
@@ -122,8 +122,8 @@ class StopWatch:
             timer.message = None if msg is None else str(msg)
             _keep_values(timer, values, value)
         if timer.values is not None:
-            said["values"] = timer.values
-        current().event(name, **said)
+            attributes["values"] = timer.values
+        current().event(name, **attributes)
         cls._say(name, "event ...")
 
     @classmethod
@@ -294,8 +294,8 @@ class StopWatch:
 
     @classmethod
     def _total(cls) -> float:
-        found = [timer.last_s or 0.0 for name, timer in cls._timers.items() if name != _HIDDEN]
-        return round(sum(found, 0.0), 4)
+        times_s = [timer.last_s or 0.0 for name, timer in cls._timers.items() if name != _HIDDEN]
+        return round(sum(times_s, 0.0), 4)
 
     @classmethod
     def _rows(cls, tag: str | None) -> dict[str, dict[str, Any]]:

@@ -24,7 +24,7 @@ _MEMORY = {
 def system_attributes(*, node: str | None = None, user: str | None = None) -> dict[str, Any]:
     """Return processor, memory, system and Python of this machine; `node` and `user` stand in for the real names."""
     uname = platform.uname()
-    found: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
         "cpu_threads": os.cpu_count(),
@@ -44,8 +44,8 @@ def system_attributes(*, node: str | None = None, user: str | None = None) -> di
         **_memory(),
         **_release(),
     }
-    found["date"] = str(datetime.now())
-    return found
+    attributes["date"] = str(datetime.now())
+    return attributes
 
 
 def _read(file: str) -> str:
@@ -90,24 +90,24 @@ def _user() -> str:
 
 
 def _memory() -> dict[str, str]:
-    said = {}
+    sizes = {}
     for line in _read("/proc/meminfo").splitlines():
         name, _, value = line.partition(":")
         number = value.split()[:1]
         if number and number[0].isdigit():
-            said[name] = int(number[0]) * 1024
-    found = {f"mem.{name}": format_size(said[key]) for name, key in _MEMORY.items() if key in said}
-    if said.get("MemTotal") and "MemAvailable" in said:
-        used = said["MemTotal"] - said["MemAvailable"]
-        found["mem.used"] = format_size(used)
-        found["mem.percent"] = f"{100 * used / said['MemTotal']:.1f} %"
-    return found
+            sizes[name] = int(number[0]) * 1024
+    table = {f"mem.{name}": format_size(sizes[key]) for name, key in _MEMORY.items() if key in sizes}
+    if sizes.get("MemTotal") and "MemAvailable" in sizes:
+        used = sizes["MemTotal"] - sizes["MemAvailable"]
+        table["mem.used"] = format_size(used)
+        table["mem.percent"] = f"{100 * used / sizes['MemTotal']:.1f} %"
+    return table
 
 
 def _release() -> dict[str, str]:
-    found = {}
+    fields = {}
     for line in _read("/etc/os-release").splitlines():
         name, mark, value = line.partition("=")
         if mark and not name.startswith("#"):
-            found[name.strip()] = value.strip().strip('"')
-    return found
+            fields[name.strip()] = value.strip().strip('"')
+    return fields

@@ -99,5 +99,5 @@ def __getattr__(name: str) -> Callable[..., Any]:
     coupling = Coupling(_METER)
     for each in _COUPLED:
         globals()[each] = getattr(coupling, each)
-    found: Callable[..., Any] = globals()[name]
-    return found
+    call: Callable[..., Any] = globals()[name]
+    return call

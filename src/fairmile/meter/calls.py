@@ -203,10 +203,10 @@ class TimerWithAttributes(Timer):
         about = times[2::3]
         del times[2::3]
         packed = pack(f"{len(times)}{INT64}", *times)
-        said = self._lines_of(times, packed, about)
+        lines = self._lines_of(times, packed, about)
         self._remove(count)
         self.tally.add_pairs(packed)
-        return said
+        return lines
 
     def _lines_of(self, times: Sequence[int], packed: bytes, about: Sequence[Any]) -> str:
         """Return the line that tells these calls, or one for each set of names."""
@@ -216,8 +216,8 @@ class TimerWithAttributes(Timer):
         with suppress(KeyError, TypeError):  # not all have the same names
             return self._line(packed, _each(about))
         groups: dict[tuple[str, ...], tuple[list[int], list[Any]]] = {}
-        for place, said in enumerate(about):
-            named = {"n": said} if type(said) is int else said
+        for place, attributes in enumerate(about):
+            named = {"n": attributes} if type(attributes) is int else attributes
             group = groups.setdefault(tuple(named), ([], []))
             group[0].extend(times[2 * place : 2 * place + 2])
             group[1].append(named)
@@ -225,8 +225,8 @@ class TimerWithAttributes(Timer):
             [self._line(pack(f"{len(times)}{INT64}", *times), _each(named)) for times, named in groups.values()]
         )
 
-    def _line(self, packed: bytes, said: str) -> str:
-        return f"{self.head}{calls_text(packed)}{said}{self.tail}"
+    def _line(self, packed: bytes, columns: str) -> str:
+        return f"{self.head}{calls_text(packed)}{columns}{self.tail}"
 
 
 class SingleSpan:

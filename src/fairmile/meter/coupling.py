@@ -52,11 +52,11 @@ class _Exchanges(Calls):
 
     def line(self, packed: bytes) -> str:
         numbers = array("q", packed)
-        told = _pairs(numbers, self.width)
-        self.tally.add_pairs(told)
+        pairs = _pairs(numbers, self.width)
+        self.tally.add_pairs(pairs)
         waits, sizes, versions = (_column(numbers[place::5]) for place in (2, 3, 4))
         columns = f', "bytes": {sizes}, "version": {versions}, "wait": {waits}'
-        return f"{self.head}{calls_text(told)}{self.about}{columns}{self.tail}"
+        return f"{self.head}{calls_text(pairs)}{self.about}{columns}{self.tail}"
 
 
 class _Counts(Calls):
@@ -79,10 +79,10 @@ class _Counts(Calls):
         numbers = array("q", packed)
         values = array("d", numbers[1::2].tobytes())
         if len(values) > FEW:
-            said = base64(numbers[1::2].tobytes())
+            column = base64(numbers[1::2].tobytes())
         else:
-            said = f"[{', '.join(number(self.name, value) for value in values)}]"
-        return f'{self.head}{_column(numbers[0::2])}, "is": {said}{self.tail}'
+            column = f"[{', '.join(number(self.name, value) for value in values)}]"
+        return f'{self.head}{_column(numbers[0::2])}, "is": {column}{self.tail}'
 
 
 class Exchanging:
@@ -142,8 +142,8 @@ class Coupling:
 
     def metadata(self, /, **facts: object) -> None:
         """Note facts about this process, as texts."""
-        told = attributes_text({name: str(value) for name, value in facts.items()})
-        self._meter.append(f'{{"about": {told}{self._meter.line_end()}')
+        text = attributes_text({name: str(value) for name, value in facts.items()})
+        self._meter.append(f'{{"about": {text}{self._meter.line_end()}')
 
     def sample(self, name: str, value: Any, /) -> None:
         """Note what a number is now that changes: the length of a queue, a residual."""
@@ -177,14 +177,14 @@ class Coupling:
         A put and its get have the same key and version.
         """
         try:
-            found: Exchanging = self._meter._local.exchanges[how, key, peer]
+            exchanging: Exchanging = self._meter._local.exchanges[how, key, peer]
         except (AttributeError, KeyError, TypeError):
-            found = self._exchanging(how, key, peer)
-        if found._start_ns:  # a call further up, or a task that waits, is in it
-            found = Exchanging(found._calls, is_kept=found._is_kept)
-        found.bytes = bytes
-        found.version = version
-        return found
+            exchanging = self._exchanging(how, key, peer)
+        if exchanging._start_ns:  # a call further up, or a task that waits, is in it
+            exchanging = Exchanging(exchanging._calls, is_kept=exchanging._is_kept)
+        exchanging.bytes = bytes
+        exchanging.version = version
+        return exchanging
 
     def _exchanging(self, how: str, key: str, peer: str) -> Exchanging:
         if how not in ("put", "get"):
@@ -196,11 +196,11 @@ class Coupling:
         meter = self._meter
         meter._started()
         kept: dict[tuple[str, str, str], Exchanging] = meter._local.__dict__.setdefault("exchanges", {})
-        found = Exchanging(_Exchanges(meter, how, key, peer), is_kept=len(kept) < _MOST_LISTS)
-        if found._is_kept:
-            meter._keep(found._calls)
-            kept[how, key, peer] = found
-        return found
+        exchanging = Exchanging(_Exchanges(meter, how, key, peer), is_kept=len(kept) < _MOST_LISTS)
+        if exchanging._is_kept:
+            meter._keep(exchanging._calls)
+            kept[how, key, peer] = exchanging
+        return exchanging
 
     def _counts(self, name: str) -> _Counts:
         if not isinstance(name, str):
@@ -232,8 +232,8 @@ def _whole(name: str, value: object) -> int:
 
 
 def _real(name: str, value: Any) -> float:
-    said = value if type(value) is int else float(number(name, value).strip('"'))
+    real = value if type(value) is int else float(number(name, value).strip('"'))
     try:
-        return float(said)
+        return float(real)
     except OverflowError:
-        return float("inf") if said > 0 else float("-inf")
+        return float("inf") if real > 0 else float("-inf")

@@ -155,12 +155,12 @@ class SpanEnergy:
 
 def energies(samples: Samples, start_ns: int | None = None, end_ns: int | None = None) -> list[Energy]:
     """Return the energy of each scope that was measured, within a time or as far as the samples go."""
-    found = []
+    measured = []
     for curve in _curves(samples, shaped=start_ns is not None or end_ns is not None):
         energy = curve.energy(start_ns, end_ns)
         if energy is not None:
-            found.append(energy)
-    return found
+            measured.append(energy)
+    return measured
 
 
 def energy_of(samples: Samples, channel: str, start_ns: int | None = None, end_ns: int | None = None) -> Energy | None:
@@ -183,7 +183,7 @@ def estimate(watts: float, start_ns: int, end_ns: int, *, scope: str, host: str 
     return Energy(watts * seconds, "estimate", "estimate", "given", scope, error, start_ns, end_ns, 0, seconds, host)
 
 
-def total(found: Iterable[Energy]) -> Total:
+def total(energies: Iterable[Energy]) -> Total:
     """Add energies up, leaving out what lies within another one: a socket within a node, a device measured twice.
 
     What was measured one after the other, as when a run goes on later, is added.
@@ -194,15 +194,15 @@ def total(found: Iterable[Energy]) -> Total:
     def rank(each: Energy) -> tuple[int, bool, int]:
         return _part(each.host, each.scope).count("/"), each.method != "counter", each.start_ns - each.end_ns
 
-    ranked = sorted(found, key=rank)
+    ranked = sorted(energies, key=rank)
     kept: list[Energy] = []
     for energy in ranked:
         name = f"{energy.host}:{energy.channel}" if energy.host else energy.channel
-        around = next((other for other in kept if _is_within(energy, other)), None)
+        whole = next((other for other in kept if _is_within(energy, other)), None)
         inner = [other for other in ranked if _is_within(other, energy) and not _is_within(energy, other)]
-        if around is not None:
-            is_same = _part(around.host, around.scope) == _part(energy.host, energy.scope)
-            left_out[name] = f"the same as {around.channel} ({around.source})" if is_same else f"within {around.scope}"
+        if whole is not None:
+            is_same = _part(whole.host, whole.scope) == _part(energy.host, energy.scope)
+            left_out[name] = f"the same as {whole.channel} ({whole.source})" if is_same else f"within {whole.scope}"
         elif inner and (total(inner).joules or 0.0) > _POOR * energy.joules:
             # A counter that is looked at twice a minute has seen nothing of a short program.
             left_out[name] = "it is less than the sum of its parts"
@@ -214,15 +214,15 @@ def total(found: Iterable[Energy]) -> Total:
 def energy_by_span(log: Log, samples: Samples | Sequence[Samples]) -> list[SpanEnergy]:
     """Return the energy of each span name by each measured scope of the same host."""
     watches = [samples] if isinstance(samples, Samples) else samples
-    found = []
+    by_span = []
     for watch in watches:
         names: dict[str, list[Spans]] = {}
         for spans in log.spans:
             if spans.writer.host == watch.writer.host:
                 names.setdefault(spans.name, []).append(spans)
         for curve in _curves(watch, shaped=bool(names)):
-            found += [each for name, group in names.items() if (each := _span_energy(curve, name, group)) is not None]
-    return found
+            by_span += [each for name, group in names.items() if (each := _span_energy(curve, name, group)) is not None]
+    return by_span
 
 
 def _span_energy(curve: _Curve, name: str, group: Sequence[Spans]) -> SpanEnergy | None:
@@ -307,18 +307,18 @@ def _curves(samples: Samples, *, shaped: bool) -> list[_Curve]:
     for number, channel in enumerate(samples.channels):
         if (channel.unit, channel.kind) in (("J", "counter"), ("W", "gauge")):
             scopes.setdefault((channel.source, channel.scope), []).append(number)
-    found = []
+    curves = []
     for numbers in scopes.values():
         ranked = sorted(numbers, key=lambda number: samples.channels[number].unit != "J")
         curve = next((curve for number in ranked if (curve := _Curve.of(samples, number)) is not None), None)
         if curve is not None:
-            found.append(curve)
+            curves.append(curve)
         if shaped and curve is not None and curve.method == "counter":
             # What is the power of the moment says more of a short span than the mean of a second.
             powers = sorted(ranked, key=lambda number: "instant" not in samples.channels[number].name)
             powers = [number for number in powers if samples.channels[number].unit == "W"]
             curve.follow(_Curve.of(samples, powers[0]) if powers else None)
-    return found
+    return curves
 
 
 class _Curve:

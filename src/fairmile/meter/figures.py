@@ -213,7 +213,7 @@ def read_samples(path: Path) -> Log:
 
 
 def _figures(samples: Samples) -> Sequence[Figures]:
-    found = []
+    rows = []
     for channel, column in zip(samples.channels, samples.columns, strict=True):
         values = [value for value in column if value is not None and math.isfinite(value)]
         if not values:
@@ -222,5 +222,5 @@ def _figures(samples: Samples) -> Sequence[Figures]:
         increase = math.fsum(steps) if not resets else None
         mean = sum(values) / len(values)
         figures = (len(values), mean, min(values), max(values), values[-1], increase)
-        found.append(Figures(channel, samples.writer.host, *figures))
-    return found
+        rows.append(Figures(channel, samples.writer.host, *figures))
+    return rows

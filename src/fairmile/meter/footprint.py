@@ -129,8 +129,8 @@ class Supply:
         """Return what an amount of energy means there; None where it or the region is not known, a wrong one raises."""
         if not self.region:
             return None
-        found = footprint(energy_j or 0.0, self.region, file=self.table, pue=self.pue)
-        return found if energy_j is not None else None
+        known = footprint(energy_j or 0.0, self.region, file=self.table, pue=self.pue)
+        return known if energy_j is not None else None
 
 
 def pue_of(value: Any) -> float:
@@ -160,24 +160,24 @@ def footprint(energy_j: float, region: str, *, file: Path | None = None, pue: fl
     if not 0 <= energy_j < float("inf"):
         raise UsageError(f"{energy_j!r} J is not an amount of energy")
     pue = pue_of(pue)
-    found = _find(regions(file), region)
+    place = _find(regions(file), region)
     kwh = energy_j * pue / _J_PER_KWH
     notes = []
-    for what, figure in (("carbon intensity", found.carbon), ("price", found.price)):
+    for what, figure in (("carbon intensity", place.carbon), ("price", place.price)):
         if figure is None:
-            notes.append(f"the table has no {what} for {found.name}")
+            notes.append(f"the table has no {what} for {place.name}")
         elif figure.unverified:
-            notes.append(f"the {what} of {found.name} is unverified")
+            notes.append(f"the {what} of {place.name} is unverified")
     return Footprint(
         energy_j,
         pue,
         kwh,
-        found.name,
-        None if found.carbon is None else kwh * found.carbon.value,
-        None if found.price is None else kwh * found.price.value,
-        None if found.price is None else found.price.unit.partition("/")[0],
-        found.carbon,
-        found.price,
+        place.name,
+        None if place.carbon is None else kwh * place.carbon.value,
+        None if place.price is None else kwh * place.price.value,
+        None if place.price is None else place.price.unit.partition("/")[0],
+        place.carbon,
+        place.price,
         tuple(notes),
     )
 
@@ -205,30 +205,30 @@ def _parse(text: str, file: str) -> dict[str, Region]:
     def fail(message: str, *path: str) -> InvalidDocument:
         return InvalidDocument([Problem(message, ".".join(path), file=file, line=located.line(path))])
 
-    def figure(code: str, what: str, said: Any, unit: str) -> Figure:
-        if not isinstance(said, dict):
+    def figure(code: str, what: str, entry: Any, unit: str) -> Figure:
+        if not isinstance(entry, dict):
             raise fail("must have a value, a year and a source", "regions", code, what)
-        value = said.get("per_kwh" if what == "price" else "g_per_kwh")
+        value = entry.get("per_kwh" if what == "price" else "g_per_kwh")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
             raise fail("the value must be a number, not less than 0", "regions", code, what)
-        if not isinstance(said.get("year"), int) or not said.get("source"):
+        if not isinstance(entry.get("year"), int) or not entry.get("source"):
             raise fail("the year and the source are missing", "regions", code, what)
-        source = str(sources.get(said["source"], said["source"]))
-        return Figure(float(value), unit, said["year"], source, bool(said.get("unverified", False)))
+        source = str(sources.get(entry["source"], entry["source"]))
+        return Figure(float(value), unit, entry["year"], source, bool(entry.get("unverified", False)))
 
     data = located.data
     if not isinstance(data, dict) or not isinstance(data.get("regions"), dict):
         raise fail("expected a field 'regions'")
     sources = data.get("sources") or {}
-    found = {}
-    for code, said in data["regions"].items():
-        if not isinstance(said, dict):
+    table = {}
+    for code, entry in data["regions"].items():
+        if not isinstance(entry, dict):
             raise fail("expected a name, a carbon intensity or a price", "regions", str(code))
-        carbon = figure(code, "carbon", said["carbon"], "g/kWh") if "carbon" in said else None
-        price = said.get("price")
+        carbon = figure(code, "carbon", entry["carbon"], "g/kWh") if "carbon" in entry else None
+        price = entry.get("price")
         currency = str(price.get("currency", "")) if isinstance(price, dict) else ""
         if price is not None and not currency:
             raise fail("the currency is missing", "regions", code, "price")
         cost = figure(code, "price", price, f"{currency}/kWh") if price is not None else None
-        found[str(code)] = Region(str(code), str(said.get("name", code)), carbon, cost)
-    return found
+        table[str(code)] = Region(str(code), str(entry.get("name", code)), carbon, cost)
+    return table

@@ -68,11 +68,11 @@ class _Progress:
     def log(self, step: int, values: Mapping[str, Any], wanted: Callable[[str], bool] = lambda _: True) -> None:
         """Write the values that are single numbers."""
         numbers = {name: _number(value) for name, value in values.items() if wanted(name)}
-        found = {name: number for name, number in numbers.items() if number is not None}
-        if "step" in found:
-            found["step_"] = found.pop("step")
-        if found:
-            self.meter.log(step=step, **found)
+        single = {name: number for name, number in numbers.items() if number is not None}
+        if "step" in single:
+            single["step_"] = single.pop("step")
+        if single:
+            self.meter.log(step=step, **single)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_given": None, "_open": {}}  # another process has a meter of its own

@@ -279,30 +279,30 @@ def read_log(files: Iterable[Path]) -> Log:
     return log
 
 
-def _whole(said: Any) -> int:
+def _whole(value: Any) -> int:
     """Return a whole number that a line states; ValueError for anything else."""
-    if type(said) is not int or not -_MOST_NS <= said <= _MOST_NS:
-        raise ValueError(f"{said!r} is neither a time nor a process number")
-    return said
+    if type(value) is not int or not -_MOST_NS <= value <= _MOST_NS:
+        raise ValueError(f"{value!r} is neither a time nor a process number")
+    return value
 
 
-def _facts(said: Any) -> Mapping[str, Any] | None:
-    if said is not None and not isinstance(said, dict):
+def _facts(value: Any) -> Mapping[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
         raise ValueError("attributes without names")
-    return said
+    return value
 
 
-def _integers(said: Any) -> array[int]:
-    numbers = array("q", b64decode(said, validate=True) if isinstance(said, str) else said)
-    if isinstance(said, str) and sys.byteorder == "big":
+def _integers(column: Any) -> array[int]:
+    numbers = array("q", b64decode(column, validate=True) if isinstance(column, str) else column)
+    if isinstance(column, str) and sys.byteorder == "big":
         numbers.byteswap()
     return numbers
 
 
-def _reals(said: Any) -> array[float]:
-    if not isinstance(said, str):
-        return array("d", map(number, said))
-    numbers = array("d", b64decode(said, validate=True))
+def _reals(column: Any) -> array[float]:
+    if not isinstance(column, str):
+        return array("d", map(number, column))
+    numbers = array("d", b64decode(column, validate=True))
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
@@ -310,24 +310,24 @@ def _reals(said: Any) -> array[float]:
 
 def _for_each(line: Mapping[str, Any], name: str, count: int) -> array[int]:
     """Return a column of the calls that a line tells."""
-    said = line.get(name)
-    found = array("q", [UNKNOWN]) * count if said is None else _integers(said)
-    if len(found) != count:
-        raise ValueError(f"{len(found)} entries of {name} for {count} calls")
-    return found
+    packed = line.get(name)
+    column = array("q", [UNKNOWN]) * count if packed is None else _integers(packed)
+    if len(column) != count:
+        raise ValueError(f"{len(column)} entries of {name} for {count} calls")
+    return column
 
 
 def _attributes(each: Mapping[str, Any], count: int) -> list[Mapping[str, Any] | None]:
     """Return the attributes of the calls that a line tells in columns."""
-    columns = [_column(said) if isinstance(said, dict) else said for said in each.values()]
-    found: list[Mapping[str, Any] | None] = [dict(zip(each, row, strict=True)) for row in zip(*columns, strict=True)]
-    if len(found) != count:
-        raise ValueError(f"{len(found)} entries of attributes for {count} calls")
-    return found
+    columns = [_column(values) if isinstance(values, dict) else values for values in each.values()]
+    rows: list[Mapping[str, Any] | None] = [dict(zip(each, row, strict=True)) for row in zip(*columns, strict=True)]
+    if len(rows) != count:
+        raise ValueError(f"{len(rows)} entries of attributes for {count} calls")
+    return rows
 
 
-def _column(said: Mapping[str, str]) -> Iterable[Any]:
-    ((kind, packed),) = said.items()
+def _column(column: Mapping[str, str]) -> Iterable[Any]:
+    ((kind, packed),) = column.items()
     if kind == "float64":
         return map(number_text, _reals(packed))
     if kind != "int64":
@@ -392,31 +392,31 @@ class _Reading:
         elif "component" in line:
             self._log.components[writer] = str(line["component"])
         elif "about" in line:
-            said = {str(name): str(value) for name, value in line["about"].items()}
-            self._log.about.setdefault(writer, {}).update(said)
+            about = {str(name): str(value) for name, value in line["about"].items()}
+            self._log.about.setdefault(writer, {}).update(about)
         elif "named" in line:
             self._log.threads[writer, int(line["thread"])] = str(line["named"])
         else:
             raise ValueError("a line of unknown kind")
 
-    def _take_writer(self, said: Mapping[str, Any], pid: int) -> None:
-        rank = said.get("rank")
+    def _take_writer(self, facts: Mapping[str, Any], pid: int) -> None:
+        rank = facts.get("rank")
         rank = rank if type(rank) is int and 0 <= rank <= _MOST_RANK else None
-        writer = Writer(str(said["host"]), _whole(pid), rank, _whole(said["wall_ns"]), _whole(said["clock_ns"]))
-        if said.get("boot"):
-            first = self._boots.setdefault((said["host"], said["boot"]), writer)
+        writer = Writer(str(facts["host"]), _whole(pid), rank, _whole(facts["wall_ns"]), _whole(facts["clock_ns"]))
+        if facts.get("boot"):
+            first = self._boots.setdefault((facts["host"], facts["boot"]), writer)
             writer = replace(writer, wall_ns=first.wall(writer.clock_ns))
-        began = (said["host"], said.get("rank"), said.get("boot"), said.get("began"))
+        began = (facts["host"], facts.get("rank"), facts.get("boot"), facts.get("began"))
         known = self._writers.get(pid)
-        if known is not None and said.get("boot") and said.get("began") and self._began.get(pid) == began:
+        if known is not None and facts.get("boot") and facts.get("began") and self._began.get(pid) == began:
             writer = known  # a second meter of the same process, such as that of a library in C
         else:
             self._writers[pid], self._began[pid] = writer, began
             self._log.writers.append(writer)
             for key in [key for key in self._spans if key[1] == pid]:  # another process has that number now
                 del self._spans[key]
-        if said.get("component"):
-            self._log.components[writer] = str(said["component"])
+        if facts.get("component"):
+            self._log.components[writer] = str(facts["component"])
 
     def _take_spans(self, line: Mapping[str, Any], writer: Writer) -> None:
         name, thread = str(line["spans"]), int(line.get("thread", 0))
@@ -444,11 +444,11 @@ class _Reading:
             spans.exchange.waits_ns.extend(exchange.waits_ns)
 
     def _exchange(self, line: Mapping[str, Any], count: int) -> Exchange:
-        said = line["exchange"]
-        if said["how"] not in ("put", "get"):
-            raise ValueError(f"{said['how']!r} is not a kind of exchange")
+        exchange = line["exchange"]
+        if exchange["how"] not in ("put", "get"):
+            raise ValueError(f"{exchange['how']!r} is not a kind of exchange")
         columns = [_for_each(line, name, count) for name in ("bytes", "version", "wait")]
-        return Exchange(said["how"], str(said["key"]), str(said.get("peer") or ""), *columns)
+        return Exchange(exchange["how"], str(exchange["key"]), str(exchange.get("peer") or ""), *columns)
 
     def _take_counter(self, line: Mapping[str, Any], writer: Writer) -> None:
         at, values = _integers(line["at"]), _reals(line["is"])
@@ -478,13 +478,13 @@ class _Rows:
         self.samples = Samples(channels, writer, columns=self._columns)
         self._waiting = array("d")
 
-    def add(self, at_ns: int, said: Sequence[Any]) -> None:
-        if len(said) != len(self._columns):
+    def add(self, at_ns: int, sample: Sequence[Any]) -> None:
+        if len(sample) != len(self._columns):
             raise ValueError("a sample with other channels")
         try:
-            values = array("d", [_NAN if value is None else value for value in said])
+            values = array("d", [_NAN if value is None else value for value in sample])
         except (TypeError, OverflowError):
-            values = array("d", [_NAN if value is None else number(value) for value in said])
+            values = array("d", [_NAN if value is None else number(value) for value in sample])
         self.samples.at_ns.append(at_ns)
         self._waiting.extend(values)
         if len(self._waiting) > _MOST_WAITING:

@@ -49,8 +49,10 @@ class LogFile:
             return
         lines = [self.waiting.popleft() for _ in range(len(self.waiting))]
         if self._untold:
-            told = attributes_text({"times": self._untold, "reason": self.failure, "lines_lost": self.dropped})
-            event = f'{{"event": "meter.write_failed", "at": {monotonic_ns()}, "with": {told}, "p": {os.getpid()}}}\n'
+            attributes = attributes_text({"times": self._untold, "reason": self.failure, "lines_lost": self.dropped})
+            event = (
+                f'{{"event": "meter.write_failed", "at": {monotonic_ns()}, "with": {attributes}, "p": {os.getpid()}}}\n'
+            )
             lines.append(event)
         try:
             left = self._append("".join(lines).encode(), announce)

@@ -176,16 +176,16 @@ class Meter:
         at = clock()
         if self._started() is None:
             return
-        told = f', "with": {attributes_text(attributes)}' if attributes else ""
-        self._add(f'{{"event": {quote(name)}, "at": {at}{told}{self._tail}')
+        details = f', "with": {attributes_text(attributes)}' if attributes else ""
+        self._add(f'{{"event": {quote(name)}, "at": {at}{details}{self._tail}')
 
     def log(self, /, *, step: float | None = None, **metrics: Any) -> None:
         """Record values of metrics: numbers of any kind, NaN and infinities included."""
         at = clock()
         values = ", ".join([f"{quote(name)}: {number(name, value)}" for name, value in metrics.items()])
-        told = "" if step is None else f', "step": {number("step", step)}'
+        at_step = "" if step is None else f', "step": {number("step", step)}'
         if self._started() is not None:
-            self._add(f'{{"log": {{{values}}}{told}, "at": {at}{self._tail}')
+            self._add(f'{{"log": {{{values}}}{at_step}, "at": {at}{self._tail}')
 
     def append(self, line: str) -> None:
         """Add a ready line of the log, such as a sample; it ends in a newline (see lines.py)."""
@@ -198,8 +198,8 @@ class Meter:
             end: str = self._local.line_end
         except AttributeError:
             self._enter_thread()
-            told = f', "thread": {self._local.number}' if self._local.number else ""
-            end = self._local.line_end = told + self._tail
+            thread = f', "thread": {self._local.number}' if self._local.number else ""
+            end = self._local.line_end = thread + self._tail
         return end
 
     def flush(self) -> None:
@@ -229,9 +229,9 @@ class Meter:
         """Yield name, rank, durations and number of running calls of each timer so far."""
         with self._lock:
             self._drain_all()
-            found = [(name, tally, 0) for name, tally in self._ended.items()]
-            found += [(each.name, each.tally, each.running) for each in self._threads_calls if each.is_timed]
-            copies = [(name, self.rank, Tally.of(tally), running) for name, tally, running in found]
+            timers = [(name, tally, 0) for name, tally in self._ended.items()]
+            timers += [(each.name, each.tally, each.running) for each in self._threads_calls if each.is_timed]
+            copies = [(name, self.rank, Tally.of(tally), running) for name, tally, running in timers]
         yield from copies
 
     def summary(self) -> list[SpanSummary]:
@@ -329,9 +329,9 @@ class Meter:
         return timer
 
     def _timer_with_attributes(self, timer: Timer) -> TimerWithAttributes:
-        found = timer.with_attributes = TimerWithAttributes(self, timer.name)
-        self._keep(found)
-        return found
+        attributed = timer.with_attributes = TimerWithAttributes(self, timer.name)
+        self._keep(attributed)
+        return attributed
 
     def _keep(self, calls: Calls) -> None:
         """See that what is added to a list of this thread gets into the log."""
@@ -421,11 +421,11 @@ class Meter:
 
     def _writer_line(self) -> str:
         wall_ns, clock_ns = self.began
-        told = {"host": self.host, "rank": self.rank, "boot": _boot(), "wall_ns": wall_ns, "clock_ns": clock_ns}
-        told["began"] = _process_began()
+        facts = {"host": self.host, "rank": self.rank, "boot": _boot(), "wall_ns": wall_ns, "clock_ns": clock_ns}
+        facts["began"] = _process_began()
         if self.component:
-            told["component"] = self.component
-        return f'{{"writer": {attributes_text(told)}{self._tail}'
+            facts["component"] = self.component
+        return f'{{"writer": {attributes_text(facts)}{self._tail}'
 
 
 def _rank() -> int | None:

@@ -55,7 +55,7 @@ def mllog_line(
     time_ms: int | None = None,
 ) -> str:
     """Return one line without its end; the call site is null unless `metadata` names `file` and `lineno`."""
-    said: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "namespace": namespace,
         "time_ms": time.time_ns() // 1_000_000 if time_ms is None else time_ms,
         "event_type": type,
@@ -64,9 +64,9 @@ def mllog_line(
         "metadata": {"file": None, "lineno": None, **(metadata or {})},
     }
     try:
-        text = json.dumps(said, allow_nan=False)
+        text = json.dumps(entry, allow_nan=False)
     except (TypeError, ValueError):
-        text = json.dumps(_plain(said, key))
+        text = json.dumps(_plain(entry, key))
     return TOKEN + text
 
 
@@ -161,7 +161,7 @@ def read_mllog(file: str | os.PathLike[str]) -> MLLogText:
 
 def parse_mllog(lines: Iterable[str]) -> MLLogText:
     """Read MLPerf's lines out of lines of text."""
-    found = MLLogText()
+    text = MLLogText()
     decoder = json.JSONDecoder()
     for number, line in enumerate(lines, 1):
         if ":::MLLOG" not in line:
@@ -170,11 +170,11 @@ def parse_mllog(lines: Iterable[str]) -> MLLogText:
         rank = _RANK.match(prefix)
         for part in parts:
             try:
-                said, _ = decoder.raw_decode(part.lstrip())
-                found.records.append(_record(said, number, int(rank[1]) if rank else None))
+                entry, _ = decoder.raw_decode(part.lstrip())
+                text.records.append(_record(entry, number, int(rank[1]) if rank else None))
             except (ValueError, KeyError, TypeError, RecursionError):
-                found.damaged.append(number)
-    return found
+                text.damaged.append(number)
+    return text
 
 
 def log_of(text: MLLogText, *, host: str = "") -> Log:
@@ -194,16 +194,16 @@ def log_of(text: MLLogText, *, host: str = "") -> Log:
     return log
 
 
-def _record(said: Any, line: int, rank: int | None) -> Record:
-    if not isinstance(said, dict):
+def _record(entry: Any, line: int, rank: int | None) -> Record:
+    if not isinstance(entry, dict):
         raise ValueError("no mapping")
-    metadata = said.get("metadata") or {}
+    metadata = entry.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise ValueError("metadata is not a mapping")
-    if isinstance(said["time_ms"], bool) or not float(said["time_ms"]) < float("inf"):
+    if isinstance(entry["time_ms"], bool) or not float(entry["time_ms"]) < float("inf"):
         raise ValueError("time_ms is not a time")
-    namespace, type = str(said.get("namespace") or ""), str(said.get("event_type") or "POINT_IN_TIME")
-    return Record(line, rank, namespace, float(said["time_ms"]), type, str(said["key"]), said.get("value"), metadata)
+    namespace, type = str(entry.get("namespace") or ""), str(entry.get("event_type") or "POINT_IN_TIME")
+    return Record(line, rank, namespace, float(entry["time_ms"]), type, str(entry["key"]), entry.get("value"), metadata)
 
 
 def _convert(records: list[Record], writer: Writer, log: Log) -> None:

@@ -78,7 +78,7 @@ def summarise_metrics(
     for each in log.metrics:
         values.setdefault((each.name, each.writer.rank if by_rank else None), []).append(each)
     known = better or {}
-    return [_metric_summary(name, rank, found, known.get(name)) for (name, rank), found in values.items()]
+    return [_metric_summary(name, rank, logged, known.get(name)) for (name, rank), logged in values.items()]
 
 
 def span_documents(log: Log) -> dict[str, dict[str, Any]]:
@@ -93,11 +93,11 @@ def metric_documents(log: Log) -> dict[str, dict[str, Any]]:
     """
     leading = {each.name for each in log.metrics if each.writer.rank == 0}
     counted = [each for each in log.metrics if each.writer.rank == 0 or each.name not in leading]
-    found = {}
+    documents = {}
     for each in summarise_metrics(Log(metrics=counted)):
-        said = {name: number_text(getattr(each, name)) for name in ("first", "min", "max", "mean")}
-        found[each.name] = {"value": number_text(each.last), **said, "count": each.count}
-    return found
+        statistics = {name: number_text(getattr(each, name)) for name in ("first", "min", "max", "mean")}
+        documents[each.name] = {"value": number_text(each.last), **statistics, "count": each.count}
+    return documents
 
 
 def render(summaries: Sequence[SpanSummary] | Sequence[MetricSummary], form: Form = "table") -> str:
@@ -152,24 +152,24 @@ def _span_summary(name: str, rank: int | None, tally: Tally, running: int) -> Sp
     )
 
 
-def _metric_summary(name: str, rank: int | None, found: list[Logged], better: Better | None) -> MetricSummary:
-    found = sorted(found, key=lambda each: each.at_ns)
-    said = [each for each in found if not math.isnan(each.value)]
-    finite = [each.value for each in said if math.isfinite(each.value)]
+def _metric_summary(name: str, rank: int | None, logged: list[Logged], better: Better | None) -> MetricSummary:
+    logged = sorted(logged, key=lambda each: each.at_ns)
+    numbers = [each for each in logged if not math.isnan(each.value)]
+    finite = [each.value for each in numbers if math.isfinite(each.value)]
     best = None
-    if better is not None and said:
-        best = (min if better == "lower" else max)(said, key=lambda each: each.value).step
-    values = [each.value for each in said]
+    if better is not None and numbers:
+        best = (min if better == "lower" else max)(numbers, key=lambda each: each.value).step
+    values = [each.value for each in numbers]
     return MetricSummary(
         name=name,
         rank=rank,
-        first=found[0].value,
-        last=found[-1].value,
+        first=logged[0].value,
+        last=logged[-1].value,
         min=min(values, default=math.nan),
         max=max(values, default=math.nan),
         mean=math.fsum(value / len(finite) for value in finite) if finite else math.nan,
-        count=len(found),
-        not_finite=len(found) - len(finite),
+        count=len(logged),
+        not_finite=len(logged) - len(finite),
         at_best_step=best,
     )
 
@@ -189,15 +189,15 @@ def _csv(rows: list[dict[str, Any]]) -> str:
 def _sentence(each: SpanSummary | MetricSummary) -> str:
     place = "" if each.rank is None else f" (rank {each.rank})"
     if isinstance(each, MetricSummary):
-        said = f"{each.count} values, first {each.first:g}, last {each.last:g}, {each.min:g} to {each.max:g}"
-        return f"{each.name}{place}: {said}, mean {each.mean:g}"
-    said = f"{each.running} running" if each.running else ""
+        text = f"{each.count} values, first {each.first:g}, last {each.last:g}, {each.min:g} to {each.max:g}"
+        return f"{each.name}{place}: {text}, mean {each.mean:g}"
+    text = f"{each.running} running" if each.running else ""
     if each.count:
         times = [format_duration(value or 0) for value in (each.total_s, each.mean_s, each.min_s, each.max_s)]
         calls = "1 call" if each.count == 1 else f"{each.count} calls"
         done = f"{calls}, {times[0]} in total, {times[1]} on average, {times[2]} to {times[3]}"
-        said = f"{done}, {said}" if said else done
-    return f"{each.name}{place}: {said}"
+        text = f"{done}, {text}" if text else done
+    return f"{each.name}{place}: {text}"
 
 
 def _table(summaries: Sequence[SpanSummary] | Sequence[MetricSummary]) -> str:

@@ -49,8 +49,8 @@ class Tail:
 
 def _values(line: bytes) -> Iterator[Value]:
     try:
-        said: Any = json.loads(line)
-        logged, step = said["log"], said.get("step")
+        entry: Any = json.loads(line)
+        logged, step = entry["log"], entry.get("step")
         for name, value in logged.items():
             yield Value(name, float(value), None if step is None else float(step))
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):  # a damaged line

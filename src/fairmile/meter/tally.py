@@ -83,13 +83,13 @@ class Tally:
         """Return the durations below which these shares of the calls lie, interpolated between neighbours."""
         self._settle()
         ordered = sorted(self._samples)
-        found = []
+        percentiles = []
         for share in shares:
             place = share * (len(ordered) - 1)
             low = int(place)
             high = min(low + 1, len(ordered) - 1)
-            found.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
-        return found
+            percentiles.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+        return percentiles
 
     def _settle(self) -> None:
         if self._pairs:

@@ -59,18 +59,18 @@ def quote(name: object) -> str:
 
 def attributes_text(data: Mapping[str, object]) -> str:
     """Return attributes as JSON; what JSON cannot say becomes text."""
-    told = []
+    pairs = []
     with suppress(ValueError):  # a number of thousands of digits
         for name, value in data.items():
             kind = type(value)
             if kind is int or (kind is float and value - value == 0):  # type: ignore[operator]
-                told.append(f"{quote(name)}: {value!r}")
+                pairs.append(f"{quote(name)}: {value!r}")
             elif kind is str:
-                told.append(f"{quote(name)}: {_text(value)}")  # type: ignore[arg-type]
+                pairs.append(f"{quote(name)}: {_text(value)}")  # type: ignore[arg-type]
             else:
                 break
         else:
-            return f"{{{', '.join(told)}}}"
+            return f"{{{', '.join(pairs)}}}"
     return _dumps(data)
 
 

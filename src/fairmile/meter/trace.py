@@ -40,17 +40,17 @@ def _timed(log: Log, pids: dict[Writer, int], begin_ns: int) -> Iterator[dict[st
     parts: list[Iterable[_Timed]] = [_complete(spans, pid) for pid, spans in _by_process(log.spans, pids)]
     parts.append(_instants(log.events, pids))
     metrics = sorted(log.metrics, key=lambda logged: logged.at_ns)
-    parts.append(found for each in metrics for found in _counter(each.name, each.value, each.at_ns, pids[each.writer]))
+    parts.append(timed for each in metrics for timed in _counter(each.name, each.value, each.at_ns, pids[each.writer]))
     parts += [_counts(counted, pids[counted.writer]) for counted in log.counters]
     parts += [_levels(samples, pids[samples.writer]) for samples in log.samples]
-    for at_ns, each in merge(*parts, key=lambda found: (found[0], -found[1].get("dur", 0.0))):
+    for at_ns, each in merge(*parts, key=lambda timed: (timed[0], -timed[1].get("dur", 0.0))):
         yield {**each, "ts": (at_ns - begin_ns) / 1e3}
 
 
 def _instants(events: Iterable[Event], pids: dict[Writer, int]) -> Iterator[_Timed]:
     for event in sorted(events, key=lambda event: event.at_ns):
-        told = {"name": event.name, "cat": "event", "ph": "i", "s": "p", "pid": pids[event.writer], "tid": 0}
-        yield event.at_ns, {**told, "args": _finite(event.attributes)}
+        head = {"name": event.name, "cat": "event", "ph": "i", "s": "p", "pid": pids[event.writer], "tid": 0}
+        yield event.at_ns, {**head, "args": _finite(event.attributes)}
 
 
 def _levels(samples: Samples, pid: int) -> Iterator[_Timed]:
@@ -104,8 +104,8 @@ def _by_process(all_spans: Iterable[Spans], pids: dict[Writer, int]) -> Iterator
     threads: dict[tuple[int, int], list[Spans]] = {}
     for spans in all_spans:
         threads.setdefault((pids[spans.writer], spans.thread), []).append(spans)
-    for (pid, _), found in threads.items():
-        yield pid, found
+    for (pid, _), threads_spans in threads.items():
+        yield pid, threads_spans
 
 
 def _complete(threads_spans: list[Spans], pid: int) -> list[_Timed]:
@@ -120,7 +120,7 @@ def _complete(threads_spans: list[Spans], pid: int) -> list[_Timed]:
         calls += [(start, -duration, spans.name, attributes) for start, duration, attributes in about]
     calls.sort(key=lambda call: call[:2])
     lanes: list[list[int]] = []
-    found = []
+    events = []
     for start, minus_duration, name, attributes in calls:
         end = start - minus_duration
         lane = _lane(lanes, start, end)
@@ -129,8 +129,8 @@ def _complete(threads_spans: list[Spans], pid: int) -> list[_Timed]:
         event = {"name": name, "cat": "span", "ph": "X", "dur": -minus_duration / 1e3, "pid": pid, "tid": tid}
         if attributes:
             event["args"] = _finite(attributes)
-        found.append((start, event))
-    return found
+        events.append((start, event))
+    return events
 
 
 def _lane(lanes: list[list[int]], start: int, end: int) -> int:

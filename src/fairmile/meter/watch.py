@@ -184,14 +184,14 @@ class Watch:
 
 def _unique_channels(sources: Sequence[Source]) -> tuple[Channel, ...]:
     """Return the channels of all sources; a name that a source before has is led by that of its source."""
-    found: dict[str, Channel] = {}
+    channels: dict[str, Channel] = {}
     for source in sources:
         for channel in source.channels():
             name = channel.name
-            while name in found:
+            while name in channels:
                 name = f"{source.name}.{name}"
-            found[name] = replace(channel, name=name)
-    return tuple(found.values())
+            channels[name] = replace(channel, name=name)
+    return tuple(channels.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,25 +229,25 @@ def watch_command(
     if not argv:
         raise UsageError("the command to run is empty")
     names = SOURCES.names() if wanted is None else list(wanted)
-    found = find_sources([name for name in names if name != "process"], root=root)
+    available = find_sources([name for name in names if name != "process"], root=root)
     in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "sigtimedwait")
     caught = {*_PASSED_ON, signal.SIGCHLD} if in_main else set()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, caught)
     try:
-        pid = _spawn(argv, env or {}, mask, found)
+        pid = _spawn(argv, env or {}, mask, available)
         began_ns = time.monotonic_ns()
         try:
             if "process" in names:  # needs the process; all that takes time is open by now
                 own = find_sources(["process"], root=root, pid=pid)
-                found.sources += own.sources
-                found.missing |= own.missing
-            watch = Watch(found.sources, file, period_s=period_s, on_sample=on_sample).start()
+                available.sources += own.sources
+                available.missing |= own.missing
+            watch = Watch(available.sources, file, period_s=period_s, on_sample=on_sample).start()
             _wait(pid, caught)
         except BaseException:
             _end(pid)
             raise
         # Before the process is forgotten, so that its last numbers are seen.
-        watched = _watched(watch, found, time.monotonic_ns() - began_ns)
+        watched = _watched(watch, available, time.monotonic_ns() - began_ns)
         _, status, usage = os.wait4(pid, 0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -271,17 +271,17 @@ def watch_for(
     """Measure for some seconds, or until Ctrl-C, which `interrupted` then tells; a process only where one is given."""
     if wanted is None and pid is None:
         wanted = [name for name in SOURCES.names() if name != "process"]
-    found = find_sources(wanted, root=root, pid=pid)
-    watch = Watch(found.sources, file, period_s=period_s, on_sample=on_sample).start()
+    available = find_sources(wanted, root=root, pid=pid)
+    watch = Watch(available.sources, file, period_s=period_s, on_sample=on_sample).start()
     began_ns, interrupted = time.monotonic_ns(), False
     try:
         threading.Event().wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
     except KeyboardInterrupt:
         interrupted = True
-    return replace(_watched(watch, found, time.monotonic_ns() - began_ns), interrupted=interrupted)
+    return replace(_watched(watch, available, time.monotonic_ns() - began_ns), interrupted=interrupted)
 
 
-def _watched(watch: Watch, found: AvailableSources, elapsed_ns: int) -> Watched:
+def _watched(watch: Watch, available: AvailableSources, elapsed_ns: int) -> Watched:
     """Return what a watch measured whose end is now."""
     samples, end_ns = watch.stop(), time.time_ns()
     return Watched(
@@ -289,14 +289,14 @@ def _watched(watch: Watch, found: AvailableSources, elapsed_ns: int) -> Watched:
         elapsed_ns / 1e9,
         end_ns - elapsed_ns,
         end_ns,
-        missing=found.missing,
+        missing=available.missing,
         skipped=watch.skipped,
         watch_cpu_s=watch.cpu_s,
         failures=watch.failures,
     )
 
 
-def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int], found: AvailableSources) -> int:
+def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int], available: AvailableSources) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     try:
@@ -309,12 +309,12 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int], fou
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
         )
     except FileNotFoundError as error:
-        found.close()
+        available.close()
         raise MissingProgram(
             f"{argv[0]}: command not found", hint="check the name, install it, or load its module"
         ) from error
     except (OSError, ValueError) as error:
-        found.close()
+        available.close()
         reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
         raise SystemFailure(f"cannot run {argv[0]!r}: {reason}") from error
 
@@ -325,10 +325,10 @@ def _wait(pid: int, caught: set[signal.Signals]) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        told = signal.sigtimedwait(caught, _LOOK_S)
+        info = signal.sigtimedwait(caught, _LOOK_S)
         # What the kernel itself sends (Ctrl-C, a terminal that closes) the program gets as well.
-        if told is not None and told.si_signo in _PASSED_ON and told.si_code <= 0:
-            os.kill(pid, told.si_signo)
+        if info is not None and info.si_signo in _PASSED_ON and info.si_code <= 0:
+            os.kill(pid, info.si_signo)
 
 
 def _end(pid: int) -> None:

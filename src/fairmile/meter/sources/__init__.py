@@ -62,30 +62,32 @@ def find_sources(
     A name may be followed by the devices to look at: "nvidia:0,2". A name that no source has raises NotFound.
     `pid` is the process whose tree is measured: this one, unless given.
     """
-    found = AvailableSources()
+    available = AvailableSources()
     environment = os.environ if environ is None else environ
     for each in SOURCES.names() if wanted is None else _with_parts(wanted):
         name, _, devices = each.partition(":")
-        if name in _PARTS.values() and any(whole in found.missing for whole, part in _PARTS.items() if part == name):
+        if name in _PARTS.values() and any(
+            whole in available.missing for whole, part in _PARTS.items() if part == name
+        ):
             continue  # why was said of the whole
         where = Where(root, pid, tuple(filter(None, devices.replace(" ", "").split(","))), environment)
         try:
-            found.sources.append(SOURCES[name](where))
+            available.sources.append(SOURCES[name](where))
         except FairmileError as error:
             if name not in SOURCES:
                 raise
             reason = error.message.removeprefix(f"{name}: ")
-            found.missing[name] = f"{name}: {reason}" + (f"; {error.hint}" if error.hint else "")
+            available.missing[name] = f"{name}: {reason}" + (f"; {error.hint}" if error.hint else "")
         except (OSError, ImportError) as error:
-            found.missing[name] = f"{name}: {error}"
-    return found
+            available.missing[name] = f"{name}: {error}"
+    return available
 
 
 def _with_parts(wanted: Sequence[str]) -> list[str]:
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for each in wanted:
         name, colon, devices = each.partition(":")
-        found[each] = None
+        names[each] = None
         if name in _PARTS:
-            found[f"{_PARTS[name]}{colon}{devices}"] = None
-    return list(found)
+            names[f"{_PARTS[name]}{colon}{devices}"] = None
+    return list(names)

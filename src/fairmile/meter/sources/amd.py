@@ -57,13 +57,13 @@ class Amd:
         names = (_text(device / "product_name") or "AMD GPU", _text(device / "unique_id"))
         scope = f"device {index} ({', '.join(filter(None, names))})"
         monitor = next(iter(sorted((device / "hwmon").glob("hwmon*"))), device / "hwmon")
-        found: list[Channel] = []
+        channels: list[Channel] = []
 
         def add(what: str, unit: str, reader: Reader | None, error: str = _STATED, kind: Kind = "gauge") -> bool:
             if reader is None or reader() is None:
                 return False
             self._readers.append(reader)
-            found.append(Channel(f"gpu{index}.{what}", unit, kind, "amdgpu", scope, error))
+            channels.append(Channel(f"gpu{index}.{what}", unit, kind, "amdgpu", scope, error))
             return True
 
         power = self._scaled(monitor / "power1_average", 1e-6)
@@ -79,7 +79,7 @@ class Amd:
         add("sm_clock", "MHz", self._scaled(monitor / "freq1_input", 1e-6))
         add("memory_clock", "MHz", self._scaled(monitor / "freq2_input", 1e-6))
         add("memory", "bytes", self._scaled(device / "mem_info_vram_used", 1))
-        return found
+        return channels
 
     def _scaled(self, path: Path, factor: float) -> Reader | None:
         file = kept(path)

@@ -55,18 +55,18 @@ class Host:
             return Channel(f"host.{what}", unit, kind, "procfs", scope, error)
 
         tick = f"clock ticks of {1000 / os.sysconf('SC_CLK_TCK'):g} ms, since the reading before"
-        found = [channel("cpu", "%", f"node (100 % is all {self._cores} cores)", tick)]
+        channels = [channel("cpu", "%", f"node (100 % is all {self._cores} cores)", tick)]
         if self._memory is not None:
-            found.append(channel("memory", "bytes", "node", "all memory that the kernel cannot free"))
+            channels.append(channel("memory", "bytes", "node", "all memory that the kernel cannot free"))
         if self._disks is not None and self._disk_names:
             scope = f"disks of the node ({', '.join(self._disk_names)})"
-            found += [channel(what, "bytes", scope, "exact", "counter") for what in ("disk_read", "disk_written")]
+            channels += [channel(what, "bytes", scope, "exact", "counter") for what in ("disk_read", "disk_written")]
         if self._network is not None and self._interfaces:
             scope = f"network of the node ({', '.join(self._interfaces)}; without RDMA)"
-            found += [
+            channels += [
                 channel(what, "bytes", scope, "exact", "counter") for what in ("network_received", "network_sent")
             ]
-        return tuple(found)
+        return tuple(channels)
 
     def _busy(self) -> float | None:
         try:

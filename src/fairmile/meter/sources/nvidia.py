@@ -73,16 +73,16 @@ class Nvidia:
                 uuid, model = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
             except nvml.NVMLError:  # a GPU that has fallen off the bus hides no other
                 continue
-            if wanted is None or any(_is_meant(each, index, uuid) for each in wanted):
+            if wanted is None or any(_is_wanted(each, index, uuid) for each in wanted):
                 channels.extend(self._channels_of(handle, index, f"device {index} ({model}, {uuid})"))
         return channels
 
     def _channels_of(self, handle: Any, index: int, scope: str) -> list[Channel]:
         nvml = self._nvml
-        found: list[Channel] = []
+        channels: list[Channel] = []
 
         def add(what: str, unit: str, read: Callable[[], float], error: str) -> None:
-            found.extend(self._added(Channel(f"gpu{index}.{what}", unit, "gauge", "nvml", scope, error), read))
+            channels.extend(self._added(Channel(f"gpu{index}.{what}", unit, "gauge", "nvml", scope, error), read))
 
         add("power", "W", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, _POWER_ERROR)
         add("power_instant", "W", lambda: _instant_w(nvml, handle), _INSTANT_ERROR)
@@ -92,7 +92,7 @@ class Nvidia:
         add("sm_clock", "MHz", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM), _EXACT)
         add("memory_clock", "MHz", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM), _EXACT)
         add("memory", "bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used, _EXACT)
-        return found
+        return channels
 
     def _added(self, channel: Channel, read: Callable[[], float]) -> list[Channel]:
         """Take a channel in where the GPU tells its value."""
@@ -144,7 +144,7 @@ def _visible(variable: str | None) -> tuple[str, ...] | None:
     return tuple(filter(None, variable.replace(" ", "").split(",")))
 
 
-def _is_meant(each: str, index: int, uuid: str) -> bool:
+def _is_wanted(each: str, index: int, uuid: str) -> bool:
     return each == str(index) or (each.startswith("GPU-") and uuid.startswith(each))
 
 

@@ -30,13 +30,13 @@ class Slurm:
             raise Unsupported("this is not a Slurm job: SLURM_JOB_ID is not set")
         if not self._job.isdigit():
             raise Unsupported(f"SLURM_JOB_ID is {self._job!r}, expected a job number")
-        said = self._ask("scontrol", "show", "config")
-        if said is None:
+        configuration = self._ask("scontrol", "show", "config")
+        if configuration is None:
             raise Unsupported("Slurm does not answer `scontrol show config`")
-        kind = _KIND.search(said)
+        kind = _KIND.search(configuration)
         if kind is None or kind[1].rpartition("/")[2] in ("none", "(null)"):
             raise Unsupported("Slurm does not measure energy here (AcctGatherEnergyType is none)")
-        every = _FREQUENCY.search(said)
+        every = _FREQUENCY.search(configuration)
         error = f"{kind[1]}, sampled every {every[1]} s; " if every else f"{kind[1]}; "
         error += "the largest of the job's overlapping steps"
         self._channels = (Channel("job.energy", "J", "counter", "slurm", _SCOPE.format(self._job), error),)
@@ -46,8 +46,8 @@ class Slurm:
 
     def read(self) -> list[float | None]:
         wanted = ("--allsteps", "--noheader", "--parsable2", "--format=ConsumedEnergyRaw")
-        said = self._ask("sstat", *wanted, "-j", self._job)
-        counted = [int(line) for line in (said or "").split() if line.isdigit()]
+        answer = self._ask("sstat", *wanted, "-j", self._job)
+        counted = [int(line) for line in (answer or "").split() if line.isdigit()]
         return [float(max(counted))] if counted else [None]
 
     def close(self) -> None:

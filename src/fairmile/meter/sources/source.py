@@ -65,10 +65,10 @@ class KeptFile:
 
     def read_all(self) -> bytes:
         """Return all that a long table says now: the kernel gives a page of it at a time."""
-        found = b""
-        while part := os.pread(self._fd, _MOST_BYTES, len(found)):
-            found += part
-        return found
+        content = b""
+        while part := os.pread(self._fd, _MOST_BYTES, len(content)):
+            content += part
+        return content
 
     def number(self) -> float | None:
         """Return the number that the file begins with, None where it has none."""
