@@ -26,7 +26,8 @@ from fairmile.predict.memory.account import account
 from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.options import parse_allocator_options
 from fairmile.predict.memory.sharding import Layout
-from fairmile.predict.predict import MemoryPrediction, Predict
+from fairmile.predict.predict import Predict
+from fairmile.predict.results import MemoryPrediction
 from fairmile.predict.step_cache import StepForecast
 from fairmile.predict.step_time import StepTime, step_time
 from fairmile.resolve import Nouns, Target, resolve

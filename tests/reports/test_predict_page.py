@@ -18,7 +18,7 @@ from fairmile.predict.memory.account import MemoryAccount, MemoryPoint, Moment, 
 from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.sharding import Layout, RankMemory, rank_memory
 from fairmile.predict.power import StepEnergy
-from fairmile.predict.predict import MemoryPrediction, TimePrediction
+from fairmile.predict.results import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
 from fairmile.predict.scaling.plans import LayoutPlan
 from fairmile.predict.scaling.step import StepParts as ScaledStep

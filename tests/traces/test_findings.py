@@ -12,7 +12,7 @@ from trace_making import MS, Training, coupled, steady
 from fairmile.base.errors import NotFound
 from fairmile.traces.analyze import TraceAnalysis, analyze
 from fairmile.traces.events import EventKind, EventTable, Lane, Process, RankGroup, Rows
-from fairmile.traces.findings import Finding
+from fairmile.traces.evidence import Finding
 from fairmile.traces.waiting import mean_over_ranks
 
 

@@ -21,7 +21,8 @@ from fairmile.predict.fake_device.request import FORMS, PRECISIONS
 from fairmile.predict.memory.account import MemoryAccount, SizeInterval
 from fairmile.predict.memory.largest_batch import LargestBatch
 from fairmile.predict.memory.sharding import Layout, RankMemory
-from fairmile.predict.predict import GPU, MemoryPrediction, TimePrediction
+from fairmile.predict.predict import GPU
+from fairmile.predict.results import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import Goal, ScalingPrediction, ScalingRow, parse_gpus
 from fairmile.reports.predict_page import spread_words
 from fairmile.workspace import Workspace

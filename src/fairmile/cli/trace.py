@@ -21,7 +21,7 @@ from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import Breakdown, RankTime
 from fairmile.traces.coupling import CouplingAnalysis
 from fairmile.traces.critical import CriticalPath
-from fairmile.traces.findings import STEPS
+from fairmile.traces.evidence import STEPS
 from fairmile.traces.record import Recorded, RecordingPlan, RecordSettings
 from fairmile.traces.replay import Replayed, WhatIf
 from fairmile.traces.traces import EXPORTS, Exported

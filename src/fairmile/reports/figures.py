@@ -165,29 +165,29 @@ def learning_curve(
 
 def phases(run: Run) -> Picture:
     """Draw the spans of a run on a time line, and the power of each source in the colour of the phase it fell in."""
-    found = timeline(run.log())
-    if found is None:
+    line = timeline(run.log())
+    if line is None:
         raise NotFound(f"run {run.id} recorded neither spans nor power")
-    rows, traces = len(found.phases), found.traces[:4]
+    rows, traces = len(line.phases), line.traces[:4]
 
     def draw(figure: Figure) -> None:
         heights = ([0.5 + 0.3 * rows] if rows else []) + [1.5] * len(traces)
         axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        colour = {phase.name: COLOURS[at % len(COLOURS)] for at, phase in enumerate(found.phases)}
+        colour = {phase.name: COLOURS[at % len(COLOURS)] for at, phase in enumerate(line.phases)}
         if rows:
-            _draw_phases(axes[0], found, colour)
+            _draw_phases(axes[0], line, colour)
         for at, trace in enumerate(traces):
             axis = axes[at + bool(rows)]
-            _draw_trace(axis, found, at, colour)
+            _draw_trace(axis, line, at, colour)
             axis.set_title(short_label(f"{trace.channel.name}, {trace.channel.scope or trace.channel.source}"))
             axis.set_ylabel("power (W)")
-        size, word = scale(found.length_s, "s")
+        size, word = scale(line.length_s, "s")
         axes[-1].xaxis.set_major_formatter(lambda value, _: short_number(value / size))
         axes[-1].set_xlabel(f"time since the start ({word})")
-        axes[-1].set_xlim(0, found.length_s or 1)
+        axes[-1].set_xlim(0, line.length_s or 1)
 
     note = "When each timer ran" + (", and the power drawn then, in the colour of the phase." if traces else ".")
-    note += f" {found.hidden} shorter phases are not shown." if found.hidden else ""
+    note += f" {line.hidden} shorter phases are not shown." if line.hidden else ""
     height = (0.8 + 0.28 * rows if rows else 0.3) + 1.5 * len(traces) + 0.4
     return Picture("phases", "Phases and power" if traces else "Phases", draw, height, note)
 
@@ -239,36 +239,38 @@ def bands(
 
 def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: str = "") -> Picture:
     """Draw how often values fall between edges."""
-    found = values if isinstance(values, Histogram) else count_in_bins(values)
-    if not found.counts:
+    bins = values if isinstance(values, Histogram) else count_in_bins(values)
+    if not bins.counts:
         raise NotFound(f"no run has a finite value of {name!r}")
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
-        widths = [high - low for low, high in pairwise(found.edges)]
-        axis.bar(found.edges[:-1], found.counts, widths, align="edge", color=COLOURS[0], edgecolor=PAPER, linewidth=0.8)
+        widths = [high - low for low, high in pairwise(bins.edges)]
+        axis.bar(bins.edges[:-1], bins.counts, widths, align="edge", color=COLOURS[0], edgecolor=PAPER, linewidth=0.8)
         axis.yaxis.set_major_locator(whole_numbers())
         axis.grid(False, axis="x")
         _finish(axis, axis_name(name, unit), "runs", legend=False)
 
     note = "Number of runs by their value."
-    note += f" {found.not_finite} values are NaN or infinite and not shown." if found.not_finite else ""
+    note += f" {bins.not_finite} values are NaN or infinite and not shown." if bins.not_finite else ""
     return Picture(f"histogram-{file_word(name)}", f"Distribution of {title(name)}", draw, 2.6, note)
 
 
 def prediction(run: Run) -> Picture:
     """Draw what was predicted, with its range, beside what was measured; a panel for each quantity."""
     known = measures(run)
-    pairs = [(name, said, known.get(MEASURED_AS.get(name, name))) for name, said in run.prediction.items()]
+    pairs = [(name, predicted, known.get(MEASURED_AS.get(name, name))) for name, predicted in run.prediction.items()]
     if not pairs:
         raise NotFound(f"run {run.id} has no prediction")
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(len(pairs), 1, squeeze=False)[:, 0]
-        for axis, (name, said, measured) in zip(panels, pairs, strict=True):
-            size, unit = scale(max(float(said["value"]), measured.value if measured else 0.0), unit_of(name))
-            value = float(said["value"]) / size
-            low, high = (float(said[key]) / size if said.get(key) is not None else value for key in ("low", "high"))
+        for axis, (name, predicted, measured) in zip(panels, pairs, strict=True):
+            size, unit = scale(max(float(predicted["value"]), measured.value if measured else 0.0), unit_of(name))
+            value = float(predicted["value"]) / size
+            low, high = (
+                float(predicted[key]) / size if predicted.get(key) is not None else value for key in ("low", "high")
+            )
             axis.errorbar(value, 1, xerr=[[max(0, value - low)], [max(0, high - value)]], fmt="o", color=COLOURS[0],
                           capsize=4, markersize=6)  # fmt: skip
             if measured is not None and math.isfinite(measured.value):
@@ -371,7 +373,7 @@ def _put_legend(
 def short_number(value: float, digits: int = 3) -> str:
     """Return a number as it fits beside an axis."""
     text = f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.{digits}g}"
-    return re.sub(r"e([+-])0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", text).replace("-", "−")
+    return re.sub(r"e([+-])0*(\d)", lambda match: f"e{match[1].strip('+')}{match[2]}", text).replace("-", "−")
 
 
 def _power(value: float) -> str:
@@ -481,35 +483,33 @@ def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None, co
     return Picture("learning-curves", about, draw, 4.2 if timed else 3.1, note)
 
 
-def _draw_phases(axis: Axes, found: Timeline, colour: Mapping[str, str]) -> None:
-    gap = found.length_s / MOST_POINTS
-    for row, phase in enumerate(found.phases):
+def _draw_phases(axis: Axes, line: Timeline, colour: Mapping[str, str]) -> None:
+    gap = line.length_s / MOST_POINTS
+    for row, phase in enumerate(line.phases):
         pieces = merged(phase.intervals, gap)
         # A call shorter than a pixel is still drawn.
         axis.broken_barh(
             [(start, max(end - start, gap)) for start, end in pieces], (row - 0.36, 0.72), color=colour[phase.name]
         )
-    names = [
-        f"{short_label(phase.name)}" + (f" × {phase.calls:,}" if phase.calls > 1 else "") for phase in found.phases
-    ]
+    names = [f"{short_label(phase.name)}" + (f" × {phase.calls:,}" if phase.calls > 1 else "") for phase in line.phases]
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.grid(False, axis="y")
     axis.tick_params(axis="y", length=0)
 
 
-def _draw_trace(axis: Axes, found: Timeline, at: int, colour: Mapping[str, str]) -> None:
+def _draw_trace(axis: Axes, line: Timeline, at: int, colour: Mapping[str, str]) -> None:
     """Draw power over time; the area below has the colour of the phase that was the innermost then."""
-    trace = found.traces[at]
+    trace = line.traces[at]
     xs, ys = thinned(trace.at_s, trace.watts)
     axis.plot(xs, ys, color=MUTED, linewidth=1.0)
     by_phase: dict[str, list[tuple[float, float]]] = {}
-    for start, end, name in found.segments:
+    for start, end, name in line.segments:
         by_phase.setdefault(name, []).append((start, end))
     for name, pieces in by_phase.items():
         area_x: list[float] = []
         area_y: list[float] = []
-        for start, end in merged(pieces, found.length_s / MOST_POINTS):
+        for start, end in merged(pieces, line.length_s / MOST_POINTS):
             inside = [(x, y) for x, y in zip(xs, ys, strict=True) if start < x < end]
             edge = [(start, _at(xs, ys, start)), *inside, (end, _at(xs, ys, end))]
             area_x += [x for x, _ in edge] + [end]
@@ -572,15 +572,15 @@ def _first_curves(groups: Mapping[str, Sequence[Run]], metric: str) -> tuple[dic
     for name, runs in groups.items():
         if len(shown) == _MOST_LINES:
             left_out += any(metric in run.metrics for run in runs)
-        elif found := [each for run in runs if (each := curves(run.log()).get(metric))]:
-            shown[name] = found
+        elif logged := [each for run in runs if (each := curves(run.log()).get(metric))]:
+            shown[name] = logged
     return shown, left_out
 
 
-def _band(found: Sequence[Curve], metric: str, unit: str) -> tuple[list[float], list[float], list[float], list[float]]:
+def _band(logged: Sequence[Curve], metric: str, unit: str) -> tuple[list[float], list[float], list[float], list[float]]:
     """Return steps, means and the ends of the interval, which is nothing where only one run has a value."""
     values: dict[float, list[float]] = {}
-    for curve in found:
+    for curve in logged:
         for x, y in zip(*thinned(curve.xs, curve.ys), strict=True):
             values.setdefault(x, []).append(y)
     most = max(map(len, values.values()))
@@ -614,18 +614,18 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
     return 1.0, unit
 
 
-def _has_mean(found: Any) -> bool:
-    return found is not None and math.isfinite(found.mean)
+def _has_mean(estimate: Any) -> bool:
+    return estimate is not None and math.isfinite(estimate.mean)
 
 
-def _spans_decades(found: Sequence[Curve]) -> bool:
-    values = [y for curve in found for y in curve.ys if math.isfinite(y)]
+def _spans_decades(logged: Sequence[Curve]) -> bool:
+    values = [y for curve in logged for y in curve.ys if math.isfinite(y)]
     return bool(values) and min(values) > 0 and max(values) / min(values) > 100
 
 
 def _unit(groups: Mapping[str, Sequence[Run]], metric: str) -> str:
-    found = [measures(run)[metric].unit for runs in groups.values() for run in runs if metric in measures(run)]
-    return found[0] if found and len(set(found)) == 1 else ""
+    units = [measures(run)[metric].unit for runs in groups.values() for run in runs if metric in measures(run)]
+    return units[0] if units and len(set(units)) == 1 else ""
 
 
 def _bar_width(xs: Sequence[float]) -> float:

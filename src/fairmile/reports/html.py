@@ -56,7 +56,7 @@ def inline_svg(svg: bytes, prefix: str, label: str) -> str:
     """Return a figure as part of a page: in the page's colours, its ids apart from those of other figures."""
     head, body = with_variables(svg)
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head) + f' role="img" aria-label="{_text(label)}"'
-    return head + _ID.sub(lambda found: f"{found[1]}{prefix}-", body)
+    return head + _ID.sub(lambda match: f"{match[1]}{prefix}-", body)
 
 
 def standalone(picture: Picture) -> str:

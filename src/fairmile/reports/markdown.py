@@ -90,4 +90,4 @@ def _text(text: str) -> str:
     """Return somebody's text as one line that means nothing but itself."""
     line = _MARKS.sub(r"\\\1", " ".join(clean(text).split()))
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _LINE_MARK.sub(lambda found: f"{found[1] or ''}\\{found[2]}", line)
+    return _LINE_MARK.sub(lambda match: f"{match[1] or ''}\\{match[2]}", line)

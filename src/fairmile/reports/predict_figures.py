@@ -95,9 +95,9 @@ _SEEN = 0.004  # of a column; what is less has no line
 _GAP = "\u00a0"  # between a bar and its number; a plain space is dropped there
 
 
-def rank_parts(found: RankMemory) -> dict[str, int]:
+def rank_parts(memory: RankMemory) -> dict[str, int]:
     """Return what a rank holds on its device, by the names of a breakdown."""
-    return {name: round(size) for name in MEMORY_NAMES if (size := getattr(found, f"{name}_bytes", 0.0))}
+    return {name: round(size) for name in MEMORY_NAMES if (size := getattr(memory, f"{name}_bytes", 0.0))}
 
 
 def step_parts(plan: LayoutPlan) -> dict[str, float]:
@@ -127,8 +127,8 @@ def device_filling(parts: Mapping[str, int], limit_bytes: int, *, name: str, tit
         rows.barh(range(len(shown)), [value / size for _, value in shown], height=0.68,
                   color=[_memory_colour(part) for part, _ in shown])  # fmt: skip
         for at, (_, value) in enumerate(shown):
-            said = f"{_GAP}{format_size(value)}, {percent(value / used)}"
-            rows.text(value / size, at, said, va="center", ha="left", color=INK, fontsize=8)
+            label = f"{_GAP}{format_size(value)}, {percent(value / used)}"
+            rows.text(value / size, at, label, va="center", ha="left", color=INK, fontsize=8)
         rows.set_yticks(range(len(shown)), [short_label(MEMORY_NAMES.get(part, part)) for part, _ in shown])
         rows.set_ylim(len(shown) - 0.5, -0.5)
         rows.set_xlim(0, shown[0][1] / size * 1.3)
@@ -139,13 +139,13 @@ def device_filling(parts: Mapping[str, int], limit_bytes: int, *, name: str, tit
     return Picture(name, title, draw, 1.6 + 0.27 * len(shown), note)
 
 
-def memory_over_time(found: MemoryAccount) -> Picture:
+def memory_over_time(account: MemoryAccount) -> Picture:
     """Draw what is allocated and reserved over the traced steps, their phases, the peak, and the limit where near."""
-    points = found.timeline
+    points = account.timeline
     if len(points) < 2:
         raise NotFound("there is no timeline")
     places = [each.step + each.place for each in points]
-    limit = max(0, found.device_bytes - found.context_bytes)
+    limit = max(0, account.device_bytes - account.context_bytes)
     highest = max(each.reserved_bytes for each in points)
     is_near = limit <= _NEAR * highest
     size, unit = scale(max(highest, limit if is_near else 0), "bytes")
@@ -162,7 +162,7 @@ def memory_over_time(found: MemoryAccount) -> Picture:
         axis.step(places, allocated, where="post", color=COLOURS[0], label="allocated")
         if is_near:
             axis.axhline(limit / size, color=COLOURS[1], linewidth=1.5, linestyle=":", label="what the device has left")
-        _mark_peak(axis, found, places, size)
+        _mark_peak(axis, account, places, size)
         axis.set_xlim(0, last)
         axis.set_ylim(0, top)
         axis.set_xticks(range(last), [f"step {each + 1} begins" for each in range(last)], ha="left")
@@ -177,14 +177,14 @@ def memory_over_time(found: MemoryAccount) -> Picture:
 
 def _phase_bands(axis: Axes, points: Sequence[MemoryPoint], last: int) -> None:
     """Shade backward, and name all phases that have room; what belongs to no operator counts to the phase before."""
-    found: list[tuple[int, str, float]] = []
+    bands: list[tuple[int, str, float]] = []
     for each in points:
-        step, before = found[-1][:2] if found else (-1, "")
+        step, before = bands[-1][:2] if bands else (-1, "")
         phase = each.phase if each.phase in _PHASES else before if step == each.step else _PHASES[0]
         if (each.step, phase) != (step, before):
-            found.append((each.step, phase, each.step + each.place))
-    for at, (_, phase, start) in enumerate(found):
-        end = found[at + 1][2] if at + 1 < len(found) else float(last)
+            bands.append((each.step, phase, each.step + each.place))
+    for at, (_, phase, start) in enumerate(bands):
+        end = bands[at + 1][2] if at + 1 < len(bands) else float(last)
         if phase == "backward":
             axis.axvspan(start, end, color=GRID, alpha=0.45, linewidth=0)
         if end - start > 0.075 * last:
@@ -195,12 +195,12 @@ def _phase_bands(axis: Axes, points: Sequence[MemoryPoint], last: int) -> None:
         axis.axvline(step, color=INK, linewidth=0.7)
 
 
-def _mark_peak(axis: Axes, found: MemoryAccount, places: Sequence[float], size: float) -> None:
-    inside = [at for at, each in enumerate(found.timeline) if each.step == found.peak.step]
+def _mark_peak(axis: Axes, account: MemoryAccount, places: Sequence[float], size: float) -> None:
+    inside = [at for at, each in enumerate(account.timeline) if each.step == account.peak.step]
     if not inside:
         return
-    at = max(inside, key=lambda each: found.timeline[each].allocated_bytes)
-    height = found.timeline[at].allocated_bytes / size
+    at = max(inside, key=lambda each: account.timeline[each].allocated_bytes)
+    height = account.timeline[at].allocated_bytes / size
     axis.plot(places[at], height, "o", markersize=6, color=COLOURS[1], label="the peak", linestyle="none")
 
 
@@ -292,9 +292,9 @@ def _call(line: OpLine) -> Op | None:
     return replace(op, outputs=outputs_of(op))
 
 
-def scaling_curves(found: ScalingPrediction) -> Picture:
+def scaling_curves(prediction: ScalingPrediction) -> Picture:
     """Draw step time and throughput over GPUs, with their interval and the ideal."""
-    rows = planned(found)
+    rows = planned(prediction)
     counts = [each.gpus for each in rows]
     first = rows[0]
     steps = [each.step_time_s or 0.0 for each in rows]
@@ -325,14 +325,16 @@ def scaling_curves(found: ScalingPrediction) -> Picture:
         panels[1].set_ylabel("samples per second")
         legend_above(figure, handles=panels[0].get_legend_handles_labels()[0], most=3)
 
-    batch = "The batch of a step stays the same" if found.mode == "strong" else "The batch of one GPU stays the same"
+    batch = (
+        "The batch of a step stays the same" if prediction.mode == "strong" else "The batch of one GPU stays the same"
+    )
     note = f"{batch}; the band is where nine of ten steps should lie."
-    return Picture("scaling", "Time and throughput over GPUs", draw, 3.0, note + _left_out(found))
+    return Picture("scaling", "Time and throughput over GPUs", draw, 3.0, note + _left_out(prediction))
 
 
-def efficiency_curve(found: ScalingPrediction) -> Picture:
+def efficiency_curve(prediction: ScalingPrediction) -> Picture:
     """Draw the throughput of one GPU against that on the fewest, and up to where more GPUs are worth it."""
-    rows = [each for each in planned(found) if each.efficiency is not None]
+    rows = [each for each in planned(prediction) if each.efficiency is not None]
     if len(rows) < 2:
         raise NotFound("too few GPU counts for a curve")
     counts = [each.gpus for each in rows]
@@ -340,15 +342,15 @@ def efficiency_curve(found: ScalingPrediction) -> Picture:
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
-        if found.worth_up_to is not None:
-            axis.axvspan(counts[0], found.worth_up_to, color=COLOURS[2], alpha=0.13, linewidth=0)
-            axis.axvline(found.worth_up_to, color=COLOURS[2], linewidth=1.3)
-            right = found.worth_up_to == counts[-1]
-            axis.annotate(f"worth it up to {found.worth_up_to:,}", (found.worth_up_to, 3),
+        if prediction.worth_up_to is not None:
+            axis.axvspan(counts[0], prediction.worth_up_to, color=COLOURS[2], alpha=0.13, linewidth=0)
+            axis.axvline(prediction.worth_up_to, color=COLOURS[2], linewidth=1.3)
+            right = prediction.worth_up_to == counts[-1]
+            axis.annotate(f"worth it up to {prediction.worth_up_to:,}", (prediction.worth_up_to, 3),
                           xytext=(-5 if right else 5, 0), textcoords="offset points", ha="right" if right else "left",
                           va="bottom", color=INK, fontsize=8.5)  # fmt: skip
-        axis.axhline(100 * found.threshold, color=COLOURS[1], linestyle="--", linewidth=1.2)
-        axis.annotate(f"{found.threshold * 100:.0f} %", (counts[0], 100 * found.threshold), xytext=(4, 3),
+        axis.axhline(100 * prediction.threshold, color=COLOURS[1], linestyle="--", linewidth=1.2)
+        axis.annotate(f"{prediction.threshold * 100:.0f} %", (counts[0], 100 * prediction.threshold), xytext=(4, 3),
                       textcoords="offset points", ha="left", va="bottom", color=INK, fontsize=8)  # fmt: skip
         axis.plot(counts, values, color=COLOURS[0], marker="o", markersize=4)
         _gpu_axis(axis, counts)
@@ -359,9 +361,9 @@ def efficiency_curve(found: ScalingPrediction) -> Picture:
     return Picture("efficiency", "Efficiency over GPUs", draw, 2.6, note)
 
 
-def step_shares(found: ScalingPrediction) -> Picture:
+def step_shares(prediction: ScalingPrediction) -> Picture:
     """Draw what a step consists of at each number of GPUs, as shares."""
-    rows = planned(found)[:_MOST_COUNTS]
+    rows = planned(prediction)[:_MOST_COUNTS]
     parts = [step_parts(each.plan) if each.plan else {} for each in rows]
     used = _visible(STEP_NAMES, parts)
     shares = {name: [100 * each.get(name, 0.0) / sum(each.values()) for each in parts] for name in used}
@@ -375,14 +377,14 @@ def step_shares(found: ScalingPrediction) -> Picture:
         legend_above(figure, handles=handles, most=3, handlelength=1.2)
 
     note = "Communication that hides behind work is not in it; parts below 0.4 % are not drawn." + more_note(
-        len(planned(found)) - len(rows)
+        len(planned(prediction)) - len(rows)
     )
     return Picture("step-parts", "What a step consists of", draw, 2.8 + 0.17 * (len(used) // 3), note)
 
 
-def rank_memory_bars(found: ScalingPrediction, limit_bytes: float | None) -> Picture:
+def rank_memory_bars(prediction: ScalingPrediction, limit_bytes: float | None) -> Picture:
     """Draw what the fullest rank holds at each number of GPUs, below what its device has."""
-    rows = planned(found)[:_MOST_COUNTS]
+    rows = planned(prediction)[:_MOST_COUNTS]
     parts = [rank_parts(each.plan.memory) if each.plan else {} for each in rows]
     most = max(sum(each.values()) for each in parts)
     size, unit = scale(max(most, limit_bytes or 0), "bytes")
@@ -402,13 +404,13 @@ def rank_memory_bars(found: ScalingPrediction, limit_bytes: float | None) -> Pic
         legend_above(figure, handles=handles, most=4, handlelength=1.2)
 
     note = "Memory of the rank that needs most" + ("; the dashed line is what the device has." if limit_bytes else ".")
-    note += more_note(len(planned(found)) - len(rows))
+    note += more_note(len(planned(prediction)) - len(rows))
     return Picture("rank-memory", "Memory of the fullest rank", draw, 3.1, note)
 
 
-def planned(found: ScalingPrediction) -> list[ScalingRow]:
+def planned(prediction: ScalingPrediction) -> list[ScalingRow]:
     """Return the numbers of GPUs for which there is a plan; NotFound where there is none."""
-    rows = [each for each in found.rows if each.plan is not None]
+    rows = [each for each in prediction.rows if each.plan is not None]
     if not rows:
         raise NotFound("no layout fits on any number of GPUs")
     return rows
@@ -474,8 +476,8 @@ def _few_decades(axis: Axes, values: Sequence[float]) -> None:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
 
 
-def _left_out(found: ScalingPrediction) -> str:
-    missing = sum(each.plan is None for each in found.rows)
+def _left_out(prediction: ScalingPrediction) -> str:
+    missing = sum(each.plan is None for each in prediction.rows)
     return f" {missing} numbers of GPUs without a plan are not drawn." if missing else ""
 
 

@@ -10,7 +10,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.costs.devices import Device, device
 from fairmile.predict.memory.account import MemoryAccount, SizeInterval
 from fairmile.predict.memory.sharding import Layout, RankMemory
-from fairmile.predict.predict import MemoryPrediction, TimePrediction
+from fairmile.predict.results import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
 from fairmile.reports import figures, html, predict_figures, trace_figures
 from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
@@ -36,19 +36,19 @@ _HOW = {
 }
 
 
-def memory_page(found: MemoryPrediction) -> str:
+def memory_page(prediction: MemoryPrediction) -> str:
     """Return what a step needs as one HTML file that needs nothing else."""
-    return _page(f"Memory of {found.target}", list(memory_blocks(found)))
+    return _page(f"Memory of {prediction.target}", list(memory_blocks(prediction)))
 
 
-def time_page(found: TimePrediction) -> str:
+def time_page(prediction: TimePrediction) -> str:
     """Return how long a step takes as one HTML file that needs nothing else."""
-    return _page(f"Time of {found.target}", list(time_blocks(found)))
+    return _page(f"Time of {prediction.target}", list(time_blocks(prediction)))
 
 
-def scaling_page(found: ScalingPrediction, *, title: str) -> str:
+def scaling_page(prediction: ScalingPrediction, *, title: str) -> str:
     """Return how a target scales as one HTML file that needs nothing else."""
-    return _page(title, list(scaling_blocks(found, title=title)))
+    return _page(title, list(scaling_blocks(prediction, title=title)))
 
 
 def _page(title: str, blocks: list[Block]) -> str:
@@ -62,50 +62,56 @@ def _page(title: str, blocks: list[Block]) -> str:
 # ---- memory
 
 
-def memory_blocks(found: MemoryPrediction) -> Iterator[Block]:
+def memory_blocks(prediction: MemoryPrediction) -> Iterator[Block]:
     """Yield the parts of the page about memory, for any writer."""
-    where = f"{found.gpu.name} · batch of {found.batch:,}"
-    if found.layout is not None:
-        at_once = f"{found.layout.micro_batch:,} of the {found.layout.global_batch:,} samples of a step at once"
-        where = f"{found.gpu.name} · {found.layout.ranks:,} ranks: {spread_words(found.layout)} · {at_once}"
-    badge = {True: "fits", False: "does not fit", None: "at least"}[found.fits]
-    tone: Tone = "good" if found.fits else "warn" if found.fits is None else "bad"
-    yield Title(f"Memory of {found.target}", badge, tone, where)
-    yield _memory_tiles(found)
-    account = found.estimate if isinstance(found.estimate, MemoryAccount) else None
-    if account is not None and account.out_of_memory and found.rank is None:
+    where = f"{prediction.gpu.name} · batch of {prediction.batch:,}"
+    if prediction.layout is not None:
+        at_once = (
+            f"{prediction.layout.micro_batch:,} of the {prediction.layout.global_batch:,} samples of a step at once"
+        )
+        where = (
+            f"{prediction.gpu.name} · {prediction.layout.ranks:,} ranks: {spread_words(prediction.layout)} · {at_once}"
+        )
+    badge = {True: "fits", False: "does not fit", None: "at least"}[prediction.fits]
+    tone: Tone = "good" if prediction.fits else "warn" if prediction.fits is None else "bad"
+    yield Title(f"Memory of {prediction.target}", badge, tone, where)
+    yield _memory_tiles(prediction)
+    account = prediction.estimate if isinstance(prediction.estimate, MemoryAccount) else None
+    if account is not None and account.out_of_memory and prediction.rank is None:
         yield Note(_sentence(f"The run would end with: {account.out_of_memory}"), "bad")
-    elif found.squeeze:
-        yield Note(_sentence(f"It fits {found.squeeze}"))
-    elif found.fits is False:
-        short = found.device_used_bytes - found.gpu.memory_bytes
+    elif prediction.squeeze:
+        yield Note(_sentence(f"It fits {prediction.squeeze}"))
+    elif prediction.fits is False:
+        short = prediction.device_used_bytes - prediction.gpu.memory_bytes
         yield Note(f"The device has {format_size(short)} too little.", "bad")
-    if found.stopped:
-        yield Note(_sentence(f"All of this is the least that it takes, since {found.stopped}"))
-    yield from (Note(_sentence(each)) for each in found.notes)
-    if found.rank is not None:
-        yield from _rank(found.rank, found.gpu)
-    yield from _whole(found)
+    if prediction.stopped:
+        yield Note(_sentence(f"All of this is the least that it takes, since {prediction.stopped}"))
+    yield from (Note(_sentence(each)) for each in prediction.notes)
+    if prediction.rank is not None:
+        yield from _rank(prediction.rank, prediction.gpu)
+    yield from _whole(prediction)
     if account is not None:
         yield from _over_time(account)
         yield from _modules(account.by_module, "Activations at the peak, by module", "module")
-    elif not isinstance(found.estimate, MemoryAccount):
-        footprint = found.estimate.footprint
+    elif not isinstance(prediction.estimate, MemoryAccount):
+        footprint = prediction.estimate.footprint
         copies = footprint.copies_bytes or {}
         kept = {name: round(size + copies.get(name, 0.0)) for name, size in footprint.activations_bytes.items()}
         yield from _modules(kept, "Activations that are kept for backward, by part of the model", "part")
 
 
-def _memory_tiles(found: MemoryPrediction) -> Tiles:
-    account = found.estimate if isinstance(found.estimate, MemoryAccount) and found.rank is None else None
-    parts = rank_parts(found.rank) if found.rank is not None else found.estimate.breakdown
-    allocated, reserved = found.estimate.peak_allocated_bytes, found.estimate.peak_reserved_bytes
-    if found.rank is not None:
-        allocated, reserved = round(found.rank.allocated_bytes), round(found.rank.reserved_bytes)
-    used, limit = found.device_used_bytes, found.gpu.memory_bytes
+def _memory_tiles(prediction: MemoryPrediction) -> Tiles:
+    account = (
+        prediction.estimate if isinstance(prediction.estimate, MemoryAccount) and prediction.rank is None else None
+    )
+    parts = rank_parts(prediction.rank) if prediction.rank is not None else prediction.estimate.breakdown
+    allocated, reserved = prediction.estimate.peak_allocated_bytes, prediction.estimate.peak_reserved_bytes
+    if prediction.rank is not None:
+        allocated, reserved = round(prediction.rank.allocated_bytes), round(prediction.rank.reserved_bytes)
+    used, limit = prediction.device_used_bytes, prediction.gpu.memory_bytes
     largest = max(parts, key=lambda name: parts[name]) if parts else ""
-    estimated = "with the slack that the whole step has" if found.rank is not None else "an estimate by its kind"
-    open_end = bool(found.stopped)
+    estimated = "with the slack that the whole step has" if prediction.rank is not None else "an estimate by its kind"
+    open_end = bool(prediction.stopped)
     return Tiles(
         (
             Tile("allocated at the peak", format_size(allocated),
@@ -114,7 +120,7 @@ def _memory_tiles(found: MemoryPrediction) -> Tiles:
             Tile("device", format_size(used),
                  f"{percent(used / limit)} of {format_size(limit)}" + (
                      f"; {_span(account.device_span, open_end)}" if account else "")),
-            Tile("fits", {True: "yes", False: "no", None: "not known"}[found.fits], f"on {found.gpu.name}"),
+            Tile("fits", {True: "yes", False: "no", None: "not known"}[prediction.fits], f"on {prediction.gpu.name}"),
             Tile("largest part", MEMORY_NAMES.get(largest, largest),
                  f"{format_size(parts[largest])}, {percent(parts[largest] / used)}" if largest and used else ""),
         )
@@ -137,17 +143,21 @@ def _rank(rank: RankMemory, gpu: Device) -> Iterator[Block]:
         )
 
 
-def _whole(found: MemoryPrediction) -> Iterator[Block]:
-    is_alone = found.rank is None
+def _whole(prediction: MemoryPrediction) -> Iterator[Block]:
+    is_alone = prediction.rank is None
     yield Heading("What fills the device at the peak" if is_alone else "What one GPU would hold without spreading")
-    parts = found.estimate.breakdown
+    parts = prediction.estimate.breakdown
     if is_alone:
         title = "What fills the device"
-        limit = found.estimate.device_bytes if isinstance(found.estimate, MemoryAccount) else found.gpu.memory_bytes
+        limit = (
+            prediction.estimate.device_bytes
+            if isinstance(prediction.estimate, MemoryAccount)
+            else prediction.gpu.memory_bytes
+        )
         yield from drawn(lambda: predict_figures.device_filling(parts, limit, name="breakdown", title=title))
     yield _parts_table(parts, folded=is_alone)
-    if isinstance(found.estimate, MemoryAccount):
-        peak = found.estimate.peak
+    if isinstance(prediction.estimate, MemoryAccount):
+        peak = prediction.estimate.peak
         when = "while the model is built" if peak.step < 0 else f"in step {peak.step + 1}, {peak.phase or 'between'}"
         ran = f", in {short_name(peak.op)}" if peak.op else ""
         of = f" of module {peak.module}" if peak.module else ""
@@ -159,8 +169,8 @@ def _whole(found: MemoryPrediction) -> Iterator[Block]:
             )
     else:
         yield Text(
-            f"The peak is at: {found.estimate.moment}. The model has {found.estimate.parameters:,} parameters, "
-            f"a step takes {found.estimate.flops_per_step / 1e12:,.4g} Tflop. "
+            f"The peak is at: {prediction.estimate.moment}. The model has {prediction.estimate.parameters:,} "
+            f"parameters, a step takes {prediction.estimate.flops_per_step / 1e12:,.4g} Tflop. "
             "From a description only: what the allocator reserves "
             "beyond the peak is an estimate."
         )
@@ -224,15 +234,15 @@ def _parts_table(parts: Mapping[str, int], *, folded: bool) -> Block:
 # ---- time
 
 
-def time_blocks(found: TimePrediction) -> Iterator[Block]:
+def time_blocks(prediction: TimePrediction) -> Iterator[Block]:
     """Yield the parts of the page about time, for any writer."""
-    step = found.step
-    badge = f"{found.bound}-bound"
-    yield Title(f"Time of {found.target}", badge, "warn" if found.bound in ("input", "launch") else "",
-                f"{step.device} · batch of {found.batch:,}")  # fmt: skip
-    yield _time_tiles(found)
+    step = prediction.step
+    badge = f"{prediction.bound}-bound"
+    yield Title(f"Time of {prediction.target}", badge, "warn" if prediction.bound in ("input", "launch") else "",
+                f"{step.device} · batch of {prediction.batch:,}")  # fmt: skip
+    yield _time_tiles(prediction)
     yield from (Note(_sentence(each)) for each in step.notes)
-    yield from _input(found)
+    yield from _input(prediction)
     yield Heading("What the device spends a step on")
     yield from drawn(lambda: predict_figures.time_parts(step.by_kind, step.by_phase))
     parts = [_shares_table("class of operator", step.by_kind), _shares_table("phase", step.by_phase)]
@@ -244,26 +254,26 @@ def time_blocks(found: TimePrediction) -> Iterator[Block]:
         f"The device works {format_duration(step.device_s)}; the host needs {format_duration(step.host_s)} to launch "
         f"it all, {slow}. At the roof of the device, all operators together would take {format_duration(step.roof_s)}."
     )
-    yield from _operators(found)
-    yield from _movement(found)
+    yield from _operators(prediction)
+    yield from _movement(prediction)
 
 
-def _time_tiles(found: TimePrediction) -> Tiles:
-    step = found.step
-    is_waiting = found.input is not None and found.input.is_input_bound
+def _time_tiles(prediction: TimePrediction) -> Tiles:
+    step = prediction.step
+    is_waiting = prediction.input is not None and prediction.input.is_input_bound
     between = f"{format_duration(step.low_s)} to {format_duration(step.high_s)}"
-    rates = f"{_rate(found.batch / step.high_s)} to {_rate(found.batch / step.low_s)}"
+    rates = f"{_rate(prediction.batch / step.high_s)} to {_rate(prediction.batch / step.low_s)}"
     tiles = [
-        Tile("step", format_duration(found.step_time_s),
+        Tile("step", format_duration(prediction.step_time_s),
              f"{format_duration(step.step_time_s)} were input there in time" if is_waiting else between),
-        Tile("samples per second", _rate(found.batch / found.step_time_s),
-             f"what {found.input.limit} delivers" if found.input is not None and is_waiting else rates),
-        Tile("bound by", found.bound, _BOUNDS.get(found.bound, "")),
-        Tile("device at work", percent(step.device_s / found.step_time_s if is_waiting else step.utilisation),
-             f"{step.flops / found.step_time_s / 1e12:,.3g} Tflop/s"),
+        Tile("samples per second", _rate(prediction.batch / prediction.step_time_s),
+             f"what {prediction.input.limit} delivers" if prediction.input is not None and is_waiting else rates),
+        Tile("bound by", prediction.bound, _BOUNDS.get(prediction.bound, "")),
+        Tile("device at work", percent(step.device_s / prediction.step_time_s if is_waiting else step.utilisation),
+             f"{step.flops / prediction.step_time_s / 1e12:,.3g} Tflop/s"),
     ]  # fmt: skip
-    if found.energy is not None:
-        energy = found.energy
+    if prediction.energy is not None:
+        energy = prediction.energy
         between = f"{_energy(energy.low_j)} to {_energy(energy.high_j)}, {energy.power_w:.0f} W"
         tiles.append(Tile("energy of a step", _energy(energy.joules), between))
     return Tiles(tuple(tiles))
@@ -277,8 +287,8 @@ _BOUNDS = {
 }
 
 
-def _input(found: TimePrediction) -> Iterator[Block]:
-    fed = found.input
+def _input(prediction: TimePrediction) -> Iterator[Block]:
+    fed = prediction.input
     if fed is None:
         return
     yield Heading("Input")
@@ -289,13 +299,16 @@ def _input(found: TimePrediction) -> Iterator[Block]:
         pairs.append(("limited by", fed.limit))
     pairs += [
         ("arrive in time", percent(fed.share)),
-        ("step with waiting", f"{format_duration(fed.step_time_s)}, {format_duration(found.step.step_time_s)} without"),
+        (
+            "step with waiting",
+            f"{format_duration(fed.step_time_s)}, {format_duration(prediction.step.step_time_s)} without",
+        ),
     ]
     yield Facts(tuple(pairs))
 
 
-def _operators(found: TimePrediction) -> Iterator[Block]:
-    step = found.step
+def _operators(prediction: TimePrediction) -> Iterator[Block]:
+    step = prediction.step
     if not step.top:
         return
     yield Heading("Operators that take longest")
@@ -326,8 +339,8 @@ def _operators(found: TimePrediction) -> Iterator[Block]:
     yield Text(f"How the times are known, by time: {known}. Calls with the same tensors count together.")
 
 
-def _movement(found: TimePrediction) -> Iterator[Block]:
-    step = found.step
+def _movement(prediction: TimePrediction) -> Iterator[Block]:
+    step = prediction.step
     if not step.moved_bytes or not step.least_bytes:
         return
     yield Heading("Data that a step moves")
@@ -368,44 +381,44 @@ def _device(name: str) -> Device | None:
 # ---- scaling
 
 
-def scaling_blocks(found: ScalingPrediction, *, title: str) -> Iterator[Block]:
+def scaling_blocks(prediction: ScalingPrediction, *, title: str) -> Iterator[Block]:
     """Yield the parts of the page about scaling, for any writer."""
-    kind = "Strong scaling: the batch of a step stays the same" if found.mode == "strong" else (
+    kind = "Strong scaling: the batch of a step stays the same" if prediction.mode == "strong" else (
         "Weak scaling: the batch of one GPU stays the same"
     )  # fmt: skip
-    worth = found.worth_up_to
+    worth = prediction.worth_up_to
     badge = f"worth it up to {worth:,} GPUs" if worth is not None else "no plan"
     yield Title(title, badge, "good" if worth is not None else "bad", kind)
-    yield _scaling_tiles(found)
-    rows = [each for each in found.rows if each.plan is not None]
+    yield _scaling_tiles(prediction)
+    rows = [each for each in prediction.rows if each.plan is not None]
     if not rows:
         yield Note("No plan fits into memory at any of these numbers of GPUs.", "bad")
     yield Heading("Time and throughput")
-    yield from drawn(lambda: predict_figures.scaling_curves(found))
-    yield _rows_table(found)
+    yield from drawn(lambda: predict_figures.scaling_curves(prediction))
+    yield _rows_table(prediction)
     if rows:
         yield Heading("How many GPUs are worth it")
-        yield Text(_worth(found))
-        yield from drawn(lambda: predict_figures.efficiency_curve(found))
+        yield Text(_worth(prediction))
+        yield from drawn(lambda: predict_figures.efficiency_curve(prediction))
         yield Heading("What a step consists of")
-        yield from drawn(lambda: predict_figures.step_shares(found))
+        yield from drawn(lambda: predict_figures.step_shares(prediction))
         yield _parts_by_count(rows)
         yield Heading("Memory")
-        yield from drawn(lambda: predict_figures.rank_memory_bars(found, found.memory_bytes))
-        yield _memory_by_count(rows, found.memory_bytes)
+        yield from drawn(lambda: predict_figures.rank_memory_bars(prediction, prediction.memory_bytes))
+        yield _memory_by_count(rows, prediction.memory_bytes)
         yield from _costs(rows)
-    if found.notes:
+    if prediction.notes:
         yield Heading("Assumptions and sources")
-        yield from (Text(_sentence(each)) for each in found.notes)
+        yield from (Text(_sentence(each)) for each in prediction.notes)
 
 
-def _scaling_tiles(found: ScalingPrediction) -> Tiles:
-    rows = [each for each in found.rows if each.plan is not None]
-    tiles = [Tile("worth it up to", f"{found.worth_up_to:,} GPUs" if found.worth_up_to is not None else "–",
-                  f"efficiency of {found.threshold * 100:.0f} % or more")]  # fmt: skip
+def _scaling_tiles(prediction: ScalingPrediction) -> Tiles:
+    rows = [each for each in prediction.rows if each.plan is not None]
+    tiles = [Tile("worth it up to", f"{prediction.worth_up_to:,} GPUs" if prediction.worth_up_to is not None else "–",
+                  f"efficiency of {prediction.threshold * 100:.0f} % or more")]  # fmt: skip
     if rows:
         fastest = min(rows, key=lambda each: (each.step_time_s or 0.0) / each.global_batch)
-        worth = next((each for each in rows if each.gpus == found.worth_up_to), rows[0])
+        worth = next((each for each in rows if each.gpus == prediction.worth_up_to), rows[0])
         low_s, high_s = worth.interval_s or (0.0, 0.0)
         tiles += [
             Tile(f"step on {worth.gpus:,}", format_duration(worth.step_time_s or 0.0),
@@ -420,31 +433,31 @@ def _scaling_tiles(found: ScalingPrediction) -> Tiles:
     return Tiles(tuple(tiles))
 
 
-def _worth(found: ScalingPrediction) -> str:
-    if found.worth_up_to is None:
+def _worth(prediction: ScalingPrediction) -> str:
+    if prediction.worth_up_to is None:
         return "At no number of GPUs the efficiency can be told."
     text = (
-        f"Up to {found.worth_up_to:,} GPUs each of them does at least {found.threshold * 100:.0f} % of what one does "
-        "on the fewest."
+        f"Up to {prediction.worth_up_to:,} GPUs each of them does at least {prediction.threshold * 100:.0f} % of what "
+        "one does on the fewest."
     )
-    beyond = [each for each in found.rows if each.gpus > found.worth_up_to and each.efficiency is not None]
+    beyond = [each for each in prediction.rows if each.gpus > prediction.worth_up_to and each.efficiency is not None]
     if beyond and beyond[0].efficiency is not None:
         text += f" On {beyond[0].gpus:,} it is {percent(beyond[0].efficiency)}."
     return text
 
 
-def _rows_table(found: ScalingPrediction) -> Block:
+def _rows_table(prediction: ScalingPrediction) -> Block:
     columns = ["GPUs", "nodes", "batch", "step", "from", "to", "samples/s", "efficiency", "communication",
                "how it is spread"]  # fmt: skip
     rows: list[Row] = []
-    for each in found.rows:
+    for each in prediction.rows:
         start: Row = [_count(each.gpus), _count(each.nodes), _count(each.global_batch)]
         if each.plan is None:
             rows.append([*start, *(Cell("–") for _ in range(6)), Cell(each.reason, tone="warn")])
             continue
         low_s, high_s = each.interval_s or (None, None)
         talk = each.plan.time.communication_s / each.plan.step_time_s if each.plan.step_time_s else 0.0
-        good = each.efficiency is not None and each.efficiency >= found.threshold
+        good = each.efficiency is not None and each.efficiency >= prediction.threshold
         rows.append(
             [
                 *start,
@@ -521,8 +534,8 @@ def _costs(rows: Sequence[ScalingRow]) -> Iterator[Block]:
 
 def spread_words(layout: Layout) -> str:
     """Return a layout in words: `data 8, tensor 2, ZeRO 3`."""
-    said = (("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline))
-    words = [f"{name} {value:,}" for name, value in said if value > 1]
+    ways = (("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline))
+    words = [f"{name} {value:,}" for name, value in ways if value > 1]
     if layout.zero:
         words.append(f"ZeRO {layout.zero}")
     if layout.micro_batches > 1:

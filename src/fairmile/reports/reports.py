@@ -25,7 +25,7 @@ from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run
 
 if TYPE_CHECKING:
-    from fairmile.predict.predict import MemoryPrediction, TimePrediction
+    from fairmile.predict.results import MemoryPrediction, TimePrediction
     from fairmile.predict.scaling.curves import ScalingPrediction
     from fairmile.traces.analyze import TraceAnalysis
 

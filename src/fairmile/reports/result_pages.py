@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairmile.base.errors import UsageError
-from fairmile.predict.predict import MemoryPrediction, TimePrediction
+from fairmile.predict.results import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import ScalingPrediction
 from fairmile.reports.predict_page import memory_page, scaling_page, time_page
 from fairmile.reports.trace_page import trace_page

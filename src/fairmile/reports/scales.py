@@ -109,11 +109,11 @@ def worst(known: Scale) -> float:
     return known.low if known.better == "higher" else known.high
 
 
-def even_choice(found: Sequence[Any], most: int) -> list[Any]:
+def even_choice(items: Sequence[Any], most: int) -> list[Any]:
     """Return at most so many: the first half of them, and an even choice of the others."""
-    if len(found) <= most:
-        return list(found)
-    first, rest = list(found[: most // 2]), found[most // 2 :]
+    if len(items) <= most:
+        return list(items)
+    first, rest = list(items[: most // 2]), items[most // 2 :]
     room = most - len(first)
     return first + [rest[at * len(rest) // room] for at in range(room)]
 

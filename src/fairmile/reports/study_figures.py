@@ -92,18 +92,18 @@ def history(steps: Sequence[Step], metric: str, unit: str, better: Better) -> Pi
     return Picture("history", f"Best {title(metric)} of each trial", draw, 3.3, note + known.note)
 
 
-def trial_curves(found: TrialCurves, metric: str, unit: str, better: Better) -> Picture:
+def trial_curves(trials: TrialCurves, metric: str, unit: str, better: Better) -> Picture:
     """Draw the curves of trials; a cross is where one was stopped."""
-    if not found.curves:
+    if not trials.curves:
         raise NotFound(f"no trial logged {metric!r} more than once")
-    known = scale_of([y for each in found.curves for y in each.curve.ys if math.isfinite(y)] or [0.0], unit, better)
-    ended = [each for each in found.curves if each.step.ending in _MARKS]
+    known = scale_of([y for each in trials.curves for y in each.curve.ys if math.isfinite(y)] or [0.0], unit, better)
+    ended = [each for each in trials.curves if each.step.ending in _MARKS]
     best = min(ended, key=lambda each: cost(each.step.value, better), default=None)
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
         labels: set[str] = set()
-        for each in sorted(found.curves, key=lambda each: (each is best, each.step.ending == "done")):
+        for each in sorted(trials.curves, key=lambda each: (each is best, each.step.ending == "done")):
             _, colour = _MARKS.get(each.step.ending, ("x", _FAILED))
             label = each.step.ending if each.step.ending in _MARKS else "failed or not finished"
             if each is best:
@@ -115,7 +115,7 @@ def trial_curves(found: TrialCurves, metric: str, unit: str, better: Better) -> 
             lines = axis.plot(xs, ys, color=colour, linewidth=2.2 if each is best else 1.0,
                               alpha=1.0 if each is best else 0.6, **named)  # fmt: skip
             name_points(lines[0], [f"trial {each.step.number}"] * len(xs))
-        cut = [each.curve for each in found.curves if each.step.ending == "pruned"]
+        cut = [each.curve for each in trials.curves if each.step.ending == "pruned"]
         stopped = [(each.xs[-1], known.inside(each.ys[-1]) / known.size) for each in cut if math.isfinite(each.ys[-1])]
         if stopped:
             axis.plot([x for x, _ in stopped], [y for _, y in stopped], "x", color=INK, markersize=4.5,
@@ -127,8 +127,8 @@ def trial_curves(found: TrialCurves, metric: str, unit: str, better: Better) -> 
         legend_below(figure)
 
     note = "One line for each trial; a cross is where a trial was stopped."
-    if len(found.curves) < found.of:
-        note += f" {len(found.curves)} of {found.of} trials: the best and an even choice of the others."
+    if len(trials.curves) < trials.of:
+        note += f" {len(trials.curves)} of {trials.of} trials: the best and an even choice of the others."
     return Picture("trial-curves", f"{title(metric)} over the steps of each trial", draw, 3.5, note + known.note)
 
 
@@ -200,9 +200,9 @@ def contours(sweep: Sweep, x: str, y: str) -> Picture:
     return Picture(name, f"{title(sweep.metric)} over {x} and {y}", draw, 3.6, note)
 
 
-def importance(found: Importance) -> Picture:
+def importance(importances: Importance) -> Picture:
     """Draw how much each parameter matters."""
-    shares = found.shares[:_MOST_NAMED]
+    shares = importances.shares[:_MOST_NAMED]
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
@@ -223,14 +223,16 @@ def importance(found: Importance) -> Picture:
 
     note = "The longer the bar, the more the parameter changes the result."
     note += " Whiskers show how far estimates differ." if any(each.spread for each in shares) else ""
-    note += more_note(len(found.shares) - len(shares))
-    return Picture("importance", f"Importance for {title(found.metric)}", draw, 0.85 + 0.3 * len(shares), note)
+    note += more_note(len(importances.shares) - len(shares))
+    return Picture("importance", f"Importance for {title(importances.metric)}", draw, 0.85 + 0.3 * len(shares), note)
 
 
-def pareto(found: Front, units: Sequence[str]) -> Picture:
+def pareto(pareto_front: Front, units: Sequence[str]) -> Picture:
     """Draw the first two goals against each other: the front, and the points that it beats."""
-    (one, better_x), (other, better_y) = found.goals[:2]
-    front, beaten = ([found.values(point)[:2] for point in each] for each in (found.points, found.beaten))
+    (one, better_x), (other, better_y) = pareto_front.goals[:2]
+    front, beaten = (
+        [pareto_front.values(point)[:2] for point in each] for each in (pareto_front.points, pareto_front.beaten)
+    )
     everything = front + beaten
     xs, ys = (
         scale_of([pair[at] for pair in everything], unit, better, kept=[pair[at] for pair in front])
@@ -255,7 +257,7 @@ def pareto(found: Front, units: Sequence[str]) -> Picture:
         legend_below(figure)
 
     note = "On the front no goal gets better without another getting worse."
-    note += " Only the first two of the goals are drawn." if len(found.goals) > 2 else ""
+    note += " Only the first two of the goals are drawn." if len(pareto_front.goals) > 2 else ""
     return Picture("pareto", f"{title(one)} against {title(other)}", draw, 3.5, note + xs.note)
 
 

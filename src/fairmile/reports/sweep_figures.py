@@ -51,41 +51,41 @@ _MOST_POLYLINES = 300
 _MOST_NAMED = 12
 
 
-def heat_map(found: HeatMap) -> Picture:
+def heat_map(cells: HeatMap) -> Picture:
     """Draw the mean of a metric over two axes; a cell without a value is hatched and says what became of its runs."""
-    values = [value for row in found.means for value in row if value is not None]
+    values = [value for row in cells.means for value in row if value is not None]
     if not values:
-        raise NotFound(f"no cell has a value of {found.metric!r}")
-    shades = scale_of(values, found.unit, found.better)
-    rows, columns = len(found.y), len(found.x)
-    several = any(count > 1 for row in found.counts for count in row)
+        raise NotFound(f"no cell has a value of {cells.metric!r}")
+    shades = scale_of(values, cells.unit, cells.better)
+    rows, columns = len(cells.y), len(cells.x)
+    several = any(count > 1 for row in cells.counts for count in row)
 
     def draw(figure: Figure) -> None:
         axis, bar = figure.subplots(1, 2, width_ratios=[26, 1])
         for row in range(rows):
             for column in range(columns):
-                _draw_cell(axis, found, row, column, shades)
+                _draw_cell(axis, cells, row, column, shades)
         axis.set_xlim(-0.5, columns - 0.5)
         axis.set_ylim(-0.5, rows - 0.5)
-        _name_levels(axis, found.x, columns)
-        axis.set_yticks(range(rows), [cut_label(label, 20) for label in found.y.labels])
-        axis.set_xlabel(short_label(found.x.axis.name))
-        axis.set_ylabel(short_label(found.y.axis.name))
+        _name_levels(axis, cells.x, columns)
+        axis.set_yticks(range(rows), [cut_label(label, 20) for label in cells.y.labels])
+        axis.set_xlabel(short_label(cells.x.axis.name))
+        axis.set_ylabel(short_label(cells.y.axis.name))
         axis.grid(False)
         axis.tick_params(length=0)
         bare(axis)
-        draw_bar(bar, shades, found.metric)
+        draw_bar(bar, shades, cells.metric)
 
     note = "Each cell is the mean over all other parameters" + (", with the number of runs." if several else ".")
-    if any(value is None for row in found.means for value in row):
+    if any(value is None for row in cells.means for value in row):
         note += " Hatched cells have no value."
-    left_out = found.x.left_out + found.y.left_out
-    absent = max(found.x.axis.absent, found.y.axis.absent)
+    left_out = cells.x.left_out + cells.y.left_out
+    absent = max(cells.x.axis.absent, cells.y.axis.absent)
     note += f" Runs without one of the two parameters are left out ({absent})." if absent else ""
-    names = f"{found.x.axis.name} and {found.y.axis.name}"
-    file = f"heat-map-{file_word(found.metric)}-{file_word(found.x.axis.name)}-{file_word(found.y.axis.name)}"
+    names = f"{cells.x.axis.name} and {cells.y.axis.name}"
+    file = f"heat-map-{file_word(cells.metric)}-{file_word(cells.x.axis.name)}-{file_word(cells.y.axis.name)}"
     height = min(7.0, 1.3 + (0.42 if several else 0.34) * max(rows, 3))
-    return Picture(file, f"{title(found.metric)} over {names}", draw, height, note + more_note(left_out) + shades.note)
+    return Picture(file, f"{title(cells.metric)} over {names}", draw, height, note + more_note(left_out) + shades.note)
 
 
 def parallel_coordinates(sweep: Sweep) -> Picture:
@@ -136,10 +136,10 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
 
 def effect_panels(sweep: Sweep) -> Picture:
     """Draw the metric over each axis: every run as a dot, and the means with their confidence intervals."""
-    found = effects(sweep)
-    if not found:
+    every = effects(sweep)
+    if not every:
         raise NotFound(f"no parameter has two values with {sweep.metric!r}")
-    shown = found[:_MOST_PANELS]
+    shown = every[:_MOST_PANELS]
     known = scale_of([value for _, value in sweep.values], sweep.unit, sweep.better)
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
     lines = math.ceil(len(shown) / columns)
@@ -158,7 +158,7 @@ def effect_panels(sweep: Sweep) -> Picture:
     note = "Dots are runs; the line is the mean over all other parameters"
     has_intervals = any(mean.low is not None for each in shown for mean in each.estimates)
     note += ", with its 95 % confidence interval." if has_intervals else "."
-    note += more_note(len(found) - len(shown)) + known.note
+    note += more_note(len(every) - len(shown)) + known.note
     height = (2.3 + (0.4 if slanted else 0)) * lines + 0.1
     return Picture(
         f"effects-{file_word(sweep.metric)}", f"{title(sweep.metric)} over each parameter", draw, height, note
@@ -218,10 +218,10 @@ class _Coordinate:
         return low + place * (high - low)
 
 
-def _draw_cell(axis: Axes, found: HeatMap, row: int, column: int, shades: Scale) -> None:
+def _draw_cell(axis: Axes, cells: HeatMap, row: int, column: int, shades: Scale) -> None:
     from matplotlib.patches import Rectangle
 
-    value, count, ended = found.means[row][column], found.counts[row][column], found.endings[row][column]
+    value, count, ended = cells.means[row][column], cells.counts[row][column], cells.endings[row][column]
     corner = (column - 0.48, row - 0.48)
     if value is None:
         box = Rectangle(corner, 0.96, 0.96, facecolor=PAPER, edgecolor=GRID, hatch="////", linewidth=0.6)
@@ -233,7 +233,7 @@ def _draw_cell(axis: Axes, found: HeatMap, row: int, column: int, shades: Scale)
     shade = shades.shade(value)
     axis.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=SHADES[shade], edgecolor="none"))
     ink = PAPER if shade < 5 else INK
-    several = any(each > 1 for line in found.counts for each in line)
+    several = any(each > 1 for line in cells.counts for each in line)
     number = short_number(value / shades.size)
     axis.text(column, row + (0.14 if several else 0), number, ha="center", va="center", fontsize=8, color=ink)
     if several:
@@ -249,45 +249,45 @@ def _draw_coordinate(axis: Axes, at: int, ticks: Sequence[tuple[float, str]]) ->
                   bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.6})  # fmt: skip
 
 
-def _draw_effect(panel: Axes, found: AxisEffect, sweep: Sweep, known: Scale, columns: int) -> None:
-    is_number = found.axis.numbers is not None and (found.axis.is_wide or len(found.axis.values) > 6)
+def _draw_effect(panel: Axes, effect: AxisEffect, sweep: Sweep, known: Scale, columns: int) -> None:
+    is_number = effect.axis.numbers is not None and (effect.axis.is_wide or len(effect.axis.values) > 6)
     points = []
     for run, value in even_choice(sweep.values, MOST_DOTS):
-        number, level = found.axis.number(run), found.levels.of(run)
+        number, level = effect.axis.number(run), effect.levels.of(run)
         if number is not None and level is not None:
             points.append((number if is_number else float(level), known.inside(value) / known.size, run.id))
     dots = panel.plot([x for x, *_ in points], [y for _, y, _ in points], "o", color=COLOURS[6], markersize=3,
                       alpha=0.45, markeredgewidth=0)  # fmt: skip
     name_points(dots[0], [id for *_, id in points])
-    centres = found.levels.centres if is_number else tuple(map(float, range(len(found.levels))))
-    means = [(x, each) for x, each in zip(centres, found.estimates, strict=True) if each.count]
+    centres = effect.levels.centres if is_number else tuple(map(float, range(len(effect.levels))))
+    means = [(x, each) for x, each in zip(centres, effect.estimates, strict=True) if each.count]
     ys = [known.inside(each.mean) / known.size for _, each in means]
     below = [math.nan if each.low is None else (each.mean - each.low) / known.size for _, each in means]
     above = [math.nan if each.high is None else (each.high - each.mean) / known.size for _, each in means]
-    joined = "-" if found.axis.numbers is not None else "none"  # between words there is nothing
+    joined = "-" if effect.axis.numbers is not None else "none"  # between words there is nothing
     drawn = panel.errorbar([x for x, _ in means], ys, yerr=[below, above], color=COLOURS[0], marker="o", markersize=4,
                            capsize=3, linewidth=1.6, elinewidth=1.1, linestyle=joined)  # fmt: skip
     name_points(drawn.lines[0], [f"mean of {each.count}" for _, each in means])
     draw_to_scale(panel, known)
     if is_number:
-        if found.axis.log:
+        if effect.axis.log:
             logarithmic(panel, "x")
         return
     panel.grid(False, axis="x")
-    panel.set_xlim(-0.5, len(found.levels) - 0.5)
-    _name_levels(panel, found.levels, len(found.levels), columns)
+    panel.set_xlim(-0.5, len(effect.levels) - 0.5)
+    _name_levels(panel, effect.levels, len(effect.levels), columns)
 
 
-def _name_levels(axis: Axes, found: Levels, count: int, columns: int = 1) -> None:
-    axis.set_xticks(range(count), [cut_label(label) for label in found.labels])
+def _name_levels(axis: Axes, levels: Levels, count: int, columns: int = 1) -> None:
+    axis.set_xticks(range(count), [cut_label(label) for label in levels.labels])
     share = width_share(axis.figure)  # type: ignore[arg-type]
-    if _is_crowded(found, columns / share):
+    if _is_crowded(levels, columns / share):
         for label in axis.get_xticklabels():
             label.set_rotation(30 if share >= 1 else 60)
             label.set_horizontalalignment("right")
             label.set_rotation_mode("anchor")
 
 
-def _is_crowded(found: Levels, columns: float) -> bool:
+def _is_crowded(levels: Levels, columns: float) -> bool:
     """Tell whether the names of levels do not fit side by side below a panel."""
-    return sum(len(cut_label(label)) + 2 for label in found.labels) > (84 if columns == 1 else 76 / columns)
+    return sum(len(cut_label(label)) + 2 for label in levels.labels) > (84 if columns == 1 else 76 / columns)

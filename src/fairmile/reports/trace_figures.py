@@ -29,7 +29,7 @@ from fairmile.reports.figures import (
 )
 from fairmile.traces.analyze import TraceAnalysis, TraceTimeline
 from fairmile.traces.breakdown import Breakdown
-from fairmile.traces.findings import Finding
+from fairmile.traces.evidence import Finding
 from fairmile.traces.waiting import CollectiveSummary
 
 if TYPE_CHECKING:
@@ -88,25 +88,25 @@ class Roofline:
     device: str = ""
 
 
-def timeline(found: TraceTimeline, *, name: str) -> Picture:
+def timeline(line: TraceTimeline, *, name: str) -> Picture:
     """Draw what each rank did over time, and where its steps begin."""
-    rows = found.rows[:_MOST_RANKS]
-    if not rows or not found.length_s:
+    rows = line.rows[:_MOST_RANKS]
+    if not rows or not line.length_s:
         raise NotFound("the trace has no timeline to draw")
-    size, unit = _time_unit(found.length_s)
+    size, unit = _time_unit(line.length_s)
     used = [part for part in PART_NAMES if part != "idle" and any(row.parts.get(part) for row in rows)]
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
         for at in range(len(rows)):
-            axis.broken_barh([(0, found.length_s / size)], (at - 0.38, 0.76), color=GRID, alpha=0.5)
+            axis.broken_barh([(0, line.length_s / size)], (at - 0.38, 0.76), color=GRID, alpha=0.5)
         for part in used:
             axis.add_patch(_boxes([row.parts.get(part, ()) for row in rows], size, PART_COLOURS[part]))
         if len(rows[0].steps) <= _MOST_STEP_LINES:
             axis.add_patch(_ticks([row.steps for row in rows], size))
         axis.set_yticks(range(len(rows)), [short_label(row.label) for row in rows])
         axis.set_ylim(len(rows) - 0.45, -0.55)
-        axis.set_xlim(0, found.length_s / size)
+        axis.set_xlim(0, line.length_s / size)
         axis.set_xlabel(f"time ({unit})")
         axis.grid(False)
         axis.tick_params(axis="y", length=0)
@@ -115,13 +115,13 @@ def timeline(found: TraceTimeline, *, name: str) -> Picture:
         legend_above(figure, handles=handles, most=6, handlelength=1.2)
 
     marks = "Vertical lines mark where steps begin and end." if len(rows[0].steps) <= _MOST_STEP_LINES else ""
-    note = marks + more_note(len(found.rows) - len(rows))
-    return Picture(name, found.title, draw, 0.95 + 0.3 * len(rows), note)
+    note = marks + more_note(len(line.rows) - len(rows))
+    return Picture(name, line.title, draw, 0.95 + 0.3 * len(rows), note)
 
 
-def breakdown_bars(found: Breakdown) -> Picture:
+def breakdown_bars(breakdown: Breakdown) -> Picture:
     """Draw the mean step of each rank, cut into its parts."""
-    ranks = found.ranks[:_MOST_RANKS]
+    ranks = breakdown.ranks[:_MOST_RANKS]
     if not ranks:
         raise NotFound("the trace has no steps to draw")
     size, unit = _time_unit(max(each.step_s for each in ranks))
@@ -145,15 +145,15 @@ def breakdown_bars(found: Breakdown) -> Picture:
         legend_above(figure, handles=handles, most=6, handlelength=1.2)
 
     note = "Parts exclude each other: what happens while a rank computes costs nothing." + more_note(
-        len(found.ranks) - len(ranks)
+        len(breakdown.ranks) - len(ranks)
     )
     return Picture("breakdown", "Where the time of a step goes, by rank", draw, 0.95 + 0.3 * len(ranks), note)
 
 
-def steps_over_time(found: Breakdown) -> Picture:
+def steps_over_time(breakdown: Breakdown) -> Picture:
     """Draw how long each step took: the mean over ranks, and the range between its fastest and its slowest."""
     by_step: dict[int, list[float]] = {}
-    for each in found.steps:
+    for each in breakdown.steps:
         by_step.setdefault(each.step, []).append(each.total_s)
     if len(by_step) < 3:
         raise NotFound("too few steps for a curve")
@@ -177,9 +177,9 @@ def steps_over_time(found: Breakdown) -> Picture:
     return Picture("steps", "Time of each step", draw, 2.3, note)
 
 
-def finding_bars(found: Sequence[Finding], total_s: float) -> Picture:
+def finding_bars(findings: Sequence[Finding], total_s: float) -> Picture:
     """Draw what each finding costs."""
-    shown = [each for each in found if each.seconds > 0][:_MOST_FINDINGS]
+    shown = [each for each in findings if each.seconds > 0][:_MOST_FINDINGS]
     if not shown:
         raise NotFound("there are no findings to draw")
     size, unit = _time_unit(shown[0].seconds)
@@ -245,9 +245,9 @@ def wait_matrix(labels: Sequence[str], matrix: Sequence[Sequence[float]], *, nam
     return Picture(name, title, draw, height, note + more_note(len(labels) - len(names)))
 
 
-def bandwidth(found: Sequence[CollectiveSummary]) -> Picture:
+def bandwidth(collectives: Sequence[CollectiveSummary]) -> Picture:
     """Draw the bandwidth of collectives over their size, beside what the model says they could have."""
-    shown = [each for each in found if each.bytes > 0 and each.bus_bytes_per_s]
+    shown = [each for each in collectives if each.bytes > 0 and each.bus_bytes_per_s]
     if not shown:
         raise NotFound("the trace has no sizes of collectives")
     kinds = list(dict.fromkeys((each.operation, each.ranks) for each in shown))[:6]
@@ -279,8 +279,8 @@ def bandwidth(found: Sequence[CollectiveSummary]) -> Picture:
     return Picture("bandwidth", "Bandwidth of collectives beside the model", draw, 3.2, _BANDWIDTH_NOTE)
 
 
-def _bandwidth_bars(found: Sequence[CollectiveSummary]) -> Picture:
-    shown = sorted(found, key=lambda each: -each.transfer_s)[:10]
+def _bandwidth_bars(collectives: Sequence[CollectiveSummary]) -> Picture:
+    shown = sorted(collectives, key=lambda each: -each.transfer_s)[:10]
     modelled = [_model_gb(each) for each in shown]
 
     def draw(figure: Figure) -> None:
@@ -309,9 +309,9 @@ def _model_gb(each: CollectiveSummary) -> float:
     return _gb((each.bus_bytes_per_s or 0.0) * each.median_transfer_s / each.model_s) if each.model_s else 0.0
 
 
-def critical_bars(found: TraceAnalysis) -> Picture:
+def critical_bars(analysis: TraceAnalysis) -> Picture:
     """Draw what lies on the critical path: by part, and by rank."""
-    path = found.critical
+    path = analysis.critical
     if not path.by_part or not path.total_s:
         raise NotFound("there is no critical path")
 
@@ -350,17 +350,17 @@ def critical_bars(found: TraceAnalysis) -> Picture:
     return Picture("critical-path", "The critical path", draw, 1.9, note)
 
 
-def roofline(found: Roofline) -> Picture:
+def roofline(model: Roofline) -> Picture:
     """Draw operators by flop per byte and flop/s, under the ceilings of the device."""
-    points = [each for each in found.points if each.intensity > 0 and each.flops_per_s > 0]
+    points = [each for each in model.points if each.intensity > 0 and each.flops_per_s > 0]
     if not points:
         raise NotFound("there is no operator for a roofline")
     kinds = list(dict.fromkeys(each.bound or "operators" for each in points))
     longest = max(each.seconds for each in points) or 1.0
-    is_known = bool(found.peaks and found.bytes_per_s > 0)
+    is_known = bool(model.peaks and model.bytes_per_s > 0)
     fastest = max(each.flops_per_s for each in points)
-    peaks = found.peaks if is_known else (("the fastest here", fastest),)
-    bytes_per_s = found.bytes_per_s if is_known else max(each.flops_per_s / each.intensity for each in points)
+    peaks = model.peaks if is_known else (("the fastest here", fastest),)
+    bytes_per_s = model.bytes_per_s if is_known else max(each.flops_per_s / each.intensity for each in points)
     top = max(value for _, value in peaks)
     size, unit = (1e12, "Tflop/s") if top >= 1e12 else (1e9, "Gflop/s")
 
@@ -389,7 +389,7 @@ def roofline(found: Roofline) -> Picture:
         axis.set_ylabel(unit)
         legend_above(figure, markerscale=0.7)
 
-    device = f" of {found.device}" if found.device else ""
+    device = f" of {model.device}" if model.device else ""
     if not is_known:
         note = "Dotted: the most operations and bytes a second that any of these achieved. A mark's size is its time."
         title = f"Operators by what they achieved{device}, whose ceilings are not known"
@@ -410,17 +410,17 @@ def ceilings(on: Device, computed: Iterable[tuple[str, str]]) -> tuple[tuple[str
         types |= both if dtype == "float32" else {dtype}
         if dtype == "float64" and kind == "gemm" and "float64_matrix" in peaks:
             types = types - {dtype} | {"float64_matrix"}
-    found = [(each, peaks[each]) for each in sorted(types) if each in peaks] or [("float32", peaks["float32"])]
-    return tuple(sorted(found, key=lambda each: each[1]))
+    used = [(each, peaks[each]) for each in sorted(types) if each in peaks] or [("float32", peaks["float32"])]
+    return tuple(sorted(used, key=lambda each: each[1]))
 
 
 def named_apart(points: Iterable[RooflinePoint]) -> tuple[RooflinePoint, ...]:
     """Return points of which, where names would lie upon each other, only the first keeps its own."""
-    found: list[RooflinePoint] = []
+    named: list[RooflinePoint] = []
     for each in points:
-        crowded = any(other.name and _are_near(each, other) for other in found)
-        found.append(replace(each, name="") if crowded else each)
-    return tuple(found)
+        crowded = any(other.name and _are_near(each, other) for other in named)
+        named.append(replace(each, name="") if crowded else each)
+    return tuple(named)
 
 
 def _are_near(one: RooflinePoint, other: RooflinePoint) -> bool:
@@ -447,8 +447,8 @@ def _squares(places: Sequence[Sequence[int]], colour: str) -> Any:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    around = ((-0.47, -0.47), (0.47, -0.47), (0.47, 0.47), (-0.47, 0.47), (-0.47, -0.47))
-    corners = [(column + x, row + y) for row, column in places for x, y in around]
+    square = ((-0.47, -0.47), (0.47, -0.47), (0.47, 0.47), (-0.47, 0.47), (-0.47, -0.47))
+    corners = [(column + x, row + y) for row, column in places for x, y in square]
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(places)
     return PathPatch(Path(corners, codes), facecolor=colour, edgecolor=GRID, linewidth=0.5, snap=False)
 

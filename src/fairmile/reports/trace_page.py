@@ -14,7 +14,7 @@ from fairmile.traces.achieved import device_of_names
 from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import StepBreakdown
 from fairmile.traces.coupling import CouplingAnalysis
-from fairmile.traces.findings import STEPS
+from fairmile.traces.evidence import STEPS
 from fairmile.traces.waiting import mean_over_ranks
 
 _NAMESPACE = re.compile(r"\w+::")
@@ -55,9 +55,9 @@ def _title(analysis: TraceAnalysis, title: str) -> Title:
     ranks = len(analysis.ranks)
     badge = f"{ranks} rank{'s' if ranks > 1 else ''}, {analysis.steps:,} step{'s' if analysis.steps > 1 else ''}"
     events = f"{analysis.events:,} event{'s' if analysis.events != 1 else ''}"
-    said = [f"{events} over {format_duration(analysis.span_s)}", *analysis.devices]
+    facts = [f"{events} over {format_duration(analysis.span_s)}", *analysis.devices]
     tone: Tone = "warn" if analysis.missing_ranks else ""
-    return Title(title, badge, tone, " · ".join(said))
+    return Title(title, badge, tone, " · ".join(facts))
 
 
 def _tiles(analysis: TraceAnalysis) -> Tiles:
@@ -146,9 +146,9 @@ def _devices(analysis: TraceAnalysis) -> Iterator[Block]:
     rows: list[Row] = []
     for each in analysis.breakdown.ranks:
         if each.device:
-            found = each.device
-            values = [found.span_s, found.idle_s, found.compute_s, found.non_compute_s, found.communication_s,
-                      found.overlap_s]  # fmt: skip
+            device = each.device
+            values = [device.span_s, device.idle_s, device.compute_s, device.non_compute_s, device.communication_s,
+                      device.overlap_s]  # fmt: skip
             rows.append([each.label, *(_seconds(value) for value in values)])
     yield table(columns, rows, numbers=columns[1:])
 
@@ -209,15 +209,15 @@ def _waiting(analysis: TraceAnalysis) -> Iterator[Block]:
 
 
 def _collectives(analysis: TraceAnalysis) -> Iterator[Block]:
-    found = analysis.waiting.collectives
-    if not found:
+    collectives = analysis.waiting.collectives
+    if not collectives:
         return
     yield Heading("Collectives and messages")
-    yield from drawn(lambda: trace_figures.bandwidth(found))
+    yield from drawn(lambda: trace_figures.bandwidth(collectives))
     columns = ["operation", "group", "ranks", "size", "calls", "wait", "queue", "transfer", "not hidden", "one call",
                "bandwidth", "model", "efficiency"]  # fmt: skip
     rows: list[Row] = []
-    for each in found[:_MOST_ROWS]:
+    for each in collectives[:_MOST_ROWS]:
         slow = each.efficiency is not None and each.efficiency < 0.5
         rows.append(
             [
@@ -245,8 +245,8 @@ def _collectives(analysis: TraceAnalysis) -> Iterator[Block]:
         "trace tells. Transfer is what follows, which alone says how fast the network is. One call is the median; "
         "bandwidth is that of the bus, as nccl-tests defines it; efficiency is the model's time over the measured one."
     )
-    if len(found) > _MOST_ROWS:
-        yield Text(f"The first {_MOST_ROWS} of {len(found):,}.")
+    if len(collectives) > _MOST_ROWS:
+        yield Text(f"The first {_MOST_ROWS} of {len(collectives):,}.")
 
 
 def _critical(analysis: TraceAnalysis) -> Iterator[Block]:
@@ -282,8 +282,8 @@ def measured_roofline(analysis: TraceAnalysis) -> Roofline:
 
 
 def _roofline(analysis: TraceAnalysis) -> Iterator[Block]:
-    found = analysis.operators
-    if not found:
+    operators = analysis.operators
+    if not operators:
         return
     yield Heading("Roofline")
     yield from drawn(lambda: trace_figures.roofline(measured_roofline(analysis)))
@@ -298,7 +298,7 @@ def _roofline(analysis: TraceAnalysis) -> Iterator[Block]:
             Cell(_flops(each.flops_per_s), each.flops_per_s),
             Cell("–" if each.of_roof is None else _percent(each.of_roof), each.of_roof),
         ]
-        for each in found[:_MOST_ROWS]
+        for each in operators[:_MOST_ROWS]
     ]
     columns = ["operator", "inputs", "bound by", "calls", "time", "flop per byte", "achieved", "of the roof"]
     used = _used(columns, rows)
@@ -353,10 +353,10 @@ def _names(analysis: TraceAnalysis) -> Iterator[Block]:
     yield Text("Sums over ranks; each moment of a rank counts for the innermost event, the device before the host.")
 
 
-def _coupling(found: CouplingAnalysis) -> Iterator[Block]:
+def _coupling(coupling: CouplingAnalysis) -> Iterator[Block]:
     yield Heading("Coupling")
     title = "How long each part waited for each other"
-    yield from drawn(lambda: trace_figures.wait_matrix(found.names, found.matrix, name="coupling", title=title))
+    yield from drawn(lambda: trace_figures.wait_matrix(coupling.names, coupling.matrix, name="coupling", title=title))
     parts: list[Row] = [
         [
             each.name or "the program",
@@ -369,7 +369,7 @@ def _coupling(found: CouplingAnalysis) -> Iterator[Block]:
             _seconds(each.idle_s),
             Cell(_percent(each.cost), each.cost, "bad" if each.cost >= _GREAT else ""),
         ]
-        for each in found.components
+        for each in coupling.components
     ]
     columns = ["part", "ranks", "steps", "time", "compute", "exchange", "of it waiting", "idle", "cost of coupling"]
     yield table(columns, parts, numbers=columns[1:])
@@ -388,15 +388,15 @@ def _coupling(found: CouplingAnalysis) -> Iterator[Block]:
             _seconds(each.age_s),
             Cell(f"{each.versions_behind:.3g}", each.versions_behind),
         ]
-        for each in found.exchanges[:_MOST_ROWS]
+        for each in coupling.exchanges[:_MOST_ROWS]
     ]
     columns = ["from → to", "key", "times", "moved", "put", "get", "taker waited", "giver waited", "bandwidth",
                "age when taken", "versions behind"]  # fmt: skip
     yield table(columns, rows, numbers=columns[2:])
-    if found.unmatched:
-        yield Note(f"{found.unmatched:,} gets are of something that nobody put, as far as the trace tells.")
-    if found.untaken:
-        yield Text(f"{found.untaken:,} versions were put and never taken.")
+    if coupling.unmatched:
+        yield Note(f"{coupling.unmatched:,} gets are of something that nobody put, as far as the trace tells.")
+    if coupling.untaken:
+        yield Text(f"{coupling.untaken:,} versions were put and never taken.")
 
 
 def _used(columns: list[str], rows: list[Row]) -> list[int]:

@@ -19,7 +19,8 @@ from fairmile.traces.breakdown import NS, STEP_PARTS, Breakdown, BreakdownDict, 
 from fairmile.traces.coupling import CouplingAnalysis, CouplingAnalysisDict, coupling
 from fairmile.traces.critical import CriticalPath, CriticalPathDict, critical_path, time_by_name
 from fairmile.traces.events import EventTable
-from fairmile.traces.findings import Finding, FindingDict, findings
+from fairmile.traces.evidence import Finding, FindingDict
+from fairmile.traces.findings import findings
 from fairmile.traces.intervals import Spans, one, spans
 from fairmile.traces.replay import Replay, WhatIf
 from fairmile.traces.waiting import Delay, TransferModel, Waiting, WaitingDict, waiting

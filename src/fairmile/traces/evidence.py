@@ -1,0 +1,136 @@
+"""What findings are: their form, and the evidence in a trace that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+
+from fairmile.traces.activity import Activity, on_device
+from fairmile.traces.breakdown import NS, Breakdown
+from fairmile.traces.events import EventKind, EventTable
+from fairmile.traces.intervals import Spans, nothing, spans
+from fairmile.traces.replay import Replay, WhatIf
+from fairmile.traces.waiting import CollectiveSummary, Waiting, mean_over_ranks
+
+STEPS = "the time of the steps"
+
+
+class FindingDict(TypedDict):
+    """`Finding` as JSON holds it."""
+
+    kind: str
+    title: str
+    seconds: float
+    share: float
+    where: str
+    why: str
+    what_to_try: str
+    share_of: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that costs time; `kind` is its name for programs, `share` its part of what `share_of` names."""
+
+    kind: str
+    title: str
+    seconds: float
+    share: float
+    where: str
+    why: str
+    what_to_try: str
+    share_of: str = STEPS
+
+    def __post_init__(self) -> None:
+        assert self.seconds >= 0 and 0 <= self.share <= 1, f"{self.kind}: {self.share:.0%} of {self.share_of}"
+
+
+class Evidence:
+    """What all findings are made of."""
+
+    def __init__(
+        self,
+        table: EventTable,
+        rank_activity: Sequence[Activity],
+        times: Breakdown,
+        waits: Waiting,
+        replay: Replay | None,
+    ) -> None:
+        self.table, self.activity, self.times, self.waits, self.replay = table, rank_activity, times, waits, replay
+        self.total_s = times.total_s
+        self.count = max(1, len(times.ranks))
+        self.labels = {(each.component, each.rank): each.label for each in rank_activity}
+        self.has_device = any(each.has_device for each in rank_activity)
+        self.has_work = any(len(each.compute) or len(each.input) or len(each.host) for each in rank_activity)
+        self.synced_s = (
+            self.mean_in_steps([_drained(table, each) for each in rank_activity]) if self.has_device else 0.0
+        )
+
+    def finding(
+        self,
+        kind: str,
+        title: str,
+        seconds: float,
+        where: str,
+        why: str,
+        what_to_try: str,
+        *,
+        base_s: float | None = None,
+        share_of: str = STEPS,
+    ) -> Finding:
+        """Return a finding: a share of the time of the steps, mean over ranks, or of `base_s`, and never more.
+
+        Bounding is for estimates, a sum over calls or a replay; what is measured is counted within its base.
+        """
+        base_s = self.total_s if base_s is None else base_s
+        seconds = min(max(seconds, 0.0), max(base_s, 0.0))
+        return Finding(kind, title, seconds, seconds / base_s if base_s > 0 else 0.0, where, why, what_to_try, share_of)
+
+    def mean_in_steps(self, sets: Sequence[Spans]) -> float:
+        """Return how long sets of moments, one for each rank, last within its steps: the mean over ranks."""
+        lengths = [
+            int(each.within(activity.steps.starts, activity.steps.ends).sum())
+            for activity, each in zip(self.activity, sets, strict=True)
+        ]
+        return sum(lengths) * NS / max(1, len(lengths))
+
+    def of_all_ranks(self, collectives: Sequence[CollectiveSummary], name: str) -> float:
+        return mean_over_ranks(collectives, name, self.count)
+
+    def saved_s(self, calls: Sequence[CollectiveSummary], factor: float, otherwise: float) -> float:
+        """Return what it would save if these calls took a factor of their time."""
+        if self.replay is None:
+            return otherwise
+        keys = {(each.group, each.operation, each.bytes): factor for each in calls}
+        return self.replay.gain_s(WhatIf(transfers=keys))
+
+    def mean(self, name: str) -> float:
+        return float(np.mean([getattr(each.total, name) for each in self.times.ranks]))
+
+    def least(self, name: str) -> float:
+        return min(float(getattr(each.total, name)) for each in self.times.ranks)
+
+    @property
+    def steps(self) -> int:
+        return max(each.steps for each in self.times.ranks)
+
+
+def _drained(table: EventTable, each: Activity) -> Spans:
+    """Return when a device had nothing to do after the host had waited for it."""
+    rows = each.rows[(table.kind[each.rows] == EventKind.SYNC) & ~on_device(table, each.rows)]
+    busy = each.device_busy
+    if not len(rows) or len(busy) < 2:
+        return nothing()
+    ends = table.end_ns[rows]
+    at = np.searchsorted(busy.ends, ends, side="right")
+    gaps = np.unique(at[(at > 0) & (at < len(busy))])
+    gaps = gaps[np.isin(gaps, at[busy.starts[np.minimum(at, len(busy) - 1)] > ends])]
+    return spans(busy.ends[gaps - 1], busy.starts[gaps])
+
+
+def sentence_start(text: str) -> str:
+    """Return a text as a sentence begins with it; names of components keep their letters."""
+    return text[:1].upper() + text[1:]
