@@ -160,12 +160,12 @@ def states_text(counts: Mapping[RunState, int]) -> str:
 
 def live_jobs(root: Path) -> list[str]:
     """Return the ids of jobs that may not have ended and carry no run, from their files alone."""
-    found = []
+    ids = []
     with suppress(OSError):
         for entry in os.scandir(root):
             if not entry.name.startswith(".") and _is_live_job(Path(entry.path)):
-                found.append(entry.name)
-    return found
+                ids.append(entry.name)
+    return ids
 
 
 def _is_live_job(folder: Path) -> bool:

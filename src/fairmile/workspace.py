@@ -341,16 +341,16 @@ class Workspace:
     @property
     def sources(self) -> dict[str, Any]:
         """The sources as declared, folders as seen from the file that declares them."""
-        found: dict[str, Any] = {}
+        sources: dict[str, Any] = {}
         for name, given in self.config["sources"].items():
             origin = self.config.origin(f"sources.{name}")
             if isinstance(given, str):
-                found[name] = _below(given, origin)
+                sources[name] = _below(given, origin)
             elif isinstance(given, dict) and isinstance(given.get("location"), str):
-                found[name] = {**given, "location": _below(given["location"], origin)}
+                sources[name] = {**given, "location": _below(given["location"], origin)}
             else:
-                found[name] = given
-        return found
+                sources[name] = given
+        return sources
 
     @property
     def supply(self) -> Supply:

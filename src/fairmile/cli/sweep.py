@@ -29,8 +29,8 @@ from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.generate import Generated, GenerationPlan
 from fairmile.sweeps.model import Definition, place_of
 from fairmile.sweeps.record import Source
-from fairmile.sweeps.results import ChangedSweep, PointStatus, SweepList, SweepPoints, SweepStatus
-from fairmile.sweeps.sweeps import SweepPlan, Sweeps
+from fairmile.sweeps.results import ChangedSweep, PointStatus, SweepList, SweepPlan, SweepPoints, SweepStatus
+from fairmile.sweeps.sweeps import Sweeps
 from fairmile.workspace import Workspace
 
 _SHOWN = 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 import warnings
@@ -23,7 +22,7 @@ from fairmile.base.errors import (
     Unsupported,
     UsageError,
 )
-from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.files import safe_join
 from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath
 from fairmile.base.registry import Plugin, Registry
@@ -42,6 +41,7 @@ from fairmile.jobs.job_status import (
 from fairmile.jobs.judge import TaskStatus
 from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.packing import packed
+from fairmile.jobs.polling import Polling
 from fairmile.jobs.records import Known, Record, Records
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.request_rules import make_request
@@ -80,8 +80,6 @@ _TAIL_BYTES = 64 << 10
 _PIECE_BYTES = 1 << 20
 # Batch systems are asked for the state of their jobs once in so long, however many there are and whoever asks.
 _ASK_EVERY_S = 30.0
-_ASK_PROCESSES_EVERY_S = 1.0
-_LONGEST_PAUSE_S = 600.0
 _COUNT_FOR_S = 3600.0
 # How often notes are looked at: soon at first, then less often; over ssh each look costs a round trip.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
@@ -111,7 +109,7 @@ class Jobs(Noun, internal=_INTERNAL):
         self._records = Records(root)
         self._clock = clock
         self._sleep = sleep
-        self._ask_every_s = ask_every_s
+        self._polling = Polling(root / _ASKED, clock, ask_every_s)
 
     # Submitting
 
@@ -357,11 +355,11 @@ class Jobs(Noun, internal=_INTERNAL):
             notes = machine.place.look([record.id for record, _ in live])
         except (Transient, SystemFailure, NotFound) as error:
             return [self._troubled(record, known, str(error)) for record, known in live]
-        if any(not record.submitted for record, _ in live) and self._may_ask(machine):
+        if any(not record.submitted for record, _ in live) and self._polling.may_ask(machine):
             live = [self._looked_for(record, known, machine) for record, known in live]
         weighed = [Weighed(record, known, notes.get(record.id, {}), machine.has_scheduler) for record, known in live]
         unclear = [each for each in weighed if each.wants_word and each.record.submitted]
-        if unclear and self._may_ask(machine):
+        if unclear and self._polling.may_ask(machine):
             self._ask(machine, unclear)
             # Who is on no list may have ended, and said so, since we looked.
             gone = {each.record.id: each for each in unclear if each.missing_since is not None}
@@ -393,22 +391,22 @@ class Jobs(Noun, internal=_INTERNAL):
             listed = self._run(machine, machine.scheduler.status(ids))
             absent = [each.record.scheduler_id for each in unclear if each.is_missing_from(listed)]
             past: dict[str, Observed] = {}
-            question = machine.scheduler.history(absent) if absent and self._keeps_history(machine) else None
+            question = machine.scheduler.history(absent) if absent and self._polling.keeps_history(machine) else None
             if question is not None:
                 commands += 1
                 try:
                     past = self._run(machine, question)
                 except Unsupported:
-                    self._note_asked(machine, commands, history=False)
+                    self._polling.asked(machine, commands, history=False)
         except (Transient, SystemFailure) as error:
             for each in unclear:
                 each.trouble = str(error)
-            self._note_asked(machine, commands, failed=True)
+            self._polling.asked(machine, commands, failed=True)
             return
         now = self._clock()
         for each in unclear:
             each.hear(listed, past, now)
-        self._note_asked(machine, commands)
+        self._polling.asked(machine, commands)
 
     def _count(self, machine: Machine, settled: list[tuple[Record, Known]]) -> list[tuple[Record, Known]]:
         """Ask the accounting once what jobs that ended have used."""
@@ -417,18 +415,18 @@ class Jobs(Noun, internal=_INTERNAL):
             return settled
         past: dict[str, Observed] | None = None
         question = None
-        if self._keeps_history(machine):
-            if not self._may_ask(machine):
+        if self._polling.keeps_history(machine):
+            if not self._polling.may_ask(machine):
                 return settled
             question = machine.scheduler.history([record.scheduler_id for record in uncounted])
         if question is not None:
             try:
                 past = self._run(machine, question)
-                self._note_asked(machine, 1)
+                self._polling.asked(machine, 1)
             except Unsupported:
-                self._note_asked(machine, 1, history=False)
+                self._polling.asked(machine, 1, history=False)
             except (Transient, SystemFailure):
-                self._note_asked(machine, 1, failed=True)
+                self._polling.asked(machine, 1, failed=True)
                 return settled
         now = self._clock()
         return [
@@ -466,12 +464,12 @@ class Jobs(Noun, internal=_INTERNAL):
 
     def _try_again(self, record: Record, machine: Machine, why: str) -> tuple[Record, Known]:
         waiting = Known(TaskStatus(State.QUEUED, f"will be submitted again: {why}"))
-        if not self._may_ask(machine):
+        if not self._polling.may_ask(machine):
             return record, waiting
         try:
             record = self._hand_over_once(record, machine, make_request(record.spec, machine.system))
         except FairmileError as error:
-            self._note_asked(machine, 1, failed=True)
+            self._polling.asked(machine, 1, failed=True)
             return record, replace(waiting, trouble=str(error))
         return record, self._remember(record, Known(TaskStatus(State.QUEUED, f"submitted again: {why}")), machine)
 
@@ -497,34 +495,6 @@ class Jobs(Noun, internal=_INTERNAL):
             known.tasks,
             known.trouble,
         )
-
-    # How often a scheduler is asked, whoever asks
-
-    def _may_ask(self, machine: Machine) -> bool:
-        return self._clock() >= float(self._asked(machine).get("next", 0.0))
-
-    def _keeps_history(self, machine: Machine) -> bool:
-        return bool(self._asked(machine).get("history", True)) and machine.system.scheduler.accounting
-
-    def _asked(self, machine: Machine) -> dict[str, float]:
-        try:
-            asked = json.loads((self.root / _ASKED / machine.system.name).read_text())
-        except (OSError, ValueError):
-            return {}
-        return asked if isinstance(asked, dict) else {}
-
-    def _note_asked(
-        self, machine: Machine, commands: int, *, failed: bool = False, history: bool | None = None
-    ) -> None:
-        before = self._asked(machine)
-        every_s = self._ask_every_s if machine.has_scheduler else _ASK_PROCESSES_EVERY_S
-        pause_s = min(max(before.get("pause", every_s), every_s) * 2, _LONGEST_PAUSE_S) if failed else every_s
-        now = self._clock()
-        document = {"next": now + pause_s * commands, "pause": pause_s, "history": before.get("history", True)}
-        if history is not None:
-            document["history"] = history
-        with contextlib.suppress(DiskFailure):  # then others do not know that we asked
-            write_atomic(self.root / _ASKED / machine.system.name, json.dumps(document), sync=False)
 
     def _run(self, machine: Machine, question: Question[T]) -> T:
         result = machine.runner.run(question.argv, input=question.input, timeout_s=_PATIENCE_S, check=False)

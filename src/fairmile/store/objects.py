@@ -192,12 +192,12 @@ class Objects:
         To list a folder is quicker than to ask for its files, and on a file server is one question instead of many,
         as long as it does not hold far more than these.
         """
-        found: set[str] = set()
+        listed: set[str] = set()
         for start, count in Counter(digest[:2] for digest in digests).items():
             if count >= _LIST_FROM:
                 with suppress(OSError), os.scandir(f"{self._loose}/{start}") as entries:
-                    found.update(start + each.name for each in itertools.islice(entries, 4 * count) if each.is_file())
-        return found
+                    listed.update(start + each.name for each in itertools.islice(entries, 4 * count) if each.is_file())
+        return listed
 
     def _has(self, sha256: str, *, refresh: bool = False) -> bool:
         # `access` costs half of a `stat` that fails, and this is asked for each of ten thousand files.

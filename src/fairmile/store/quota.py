@@ -63,8 +63,8 @@ class Quotas:
             ]
             return [quota for quota in quotas if quota is not None]
         # -f alone keeps `quota` from asking the servers of all other mounts, of which one may be down.
-        found = parse_quota(self._ask(["quota", "-u", "-g", "-v", "-w", "-p", "-f", mount.point]))
-        return [quota for quota in found if quota.id == (user if quota.kind == "user" else group)]
+        listed = parse_quota(self._ask(["quota", "-u", "-g", "-v", "-w", "-p", "-f", mount.point]))
+        return [quota for quota in listed if quota.id == (user if quota.kind == "user" else group)]
 
     def _ask(self, argv: Sequence[str]) -> str:
         """Return what a program prints; one that gave no answer is not asked again."""

@@ -204,8 +204,8 @@ class Shelves:
 
     def held_ref(self, kind: Kind, name: str) -> tuple[Pool, Ref] | None:
         """Return what a name stands for with the pool that knows it, the newest where several do."""
-        found = [(pool, ref) for pool in self.pools if (ref := self.pool_refs(pool).get(kind, name)) is not None]
-        return max(found, key=lambda held: held[1].created, default=None)
+        holders = [(pool, ref) for pool in self.pools if (ref := self.pool_refs(pool).get(kind, name)) is not None]
+        return max(holders, key=lambda held: held[1].created, default=None)
 
     def drop_ref(self, kind: Kind, name: str) -> bool:
         """Remove a name from every pool and tell whether it was there; its bytes stay until the next clean-up."""

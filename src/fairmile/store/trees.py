@@ -88,14 +88,14 @@ class Trees:
         """Yield every tree whose text is not what its name says."""
         for root, path, _ in fanned_out(self._folder):
             try:
-                found = merkle_root(_read(path))
+                actual = merkle_root(_read(path))
             except FileNotFoundError:  # removed meanwhile
                 continue
             except FairmileError as error:
                 yield Damage(root, Path(path), error.message)
                 continue
-            if found != root:
-                yield Damage(root, Path(path), f"its entries have the root {found}")
+            if actual != root:
+                yield Damage(root, Path(path), f"its entries have the root {actual}")
 
 
 def _write(file: str, entries: Iterable[ManifestEntry]) -> str:

@@ -357,14 +357,16 @@ class _Check:
     def _put_objects_aside(self, damages: list[tuple[str, Path, str]]) -> list[Damage]:
         packed = [(digest, path, reason) for digest, path, reason in damages if digest and path.suffix == ".pack"]
         files = [damage for damage in damages if damage not in packed]
-        found = [self._put_aside(path, digest or path.name, reason, digest) for digest, path, reason in files]
+        damaged = [self._put_aside(path, digest or path.name, reason, digest) for digest, path, reason in files]
         # A pack is written anew without what is damaged in it. An object that lies in a file of its own as well was
         # found good there, and is added again.
         spare = {
             digest: path.read_bytes() for digest, _, _ in packed if (path := self._objects.path(digest)) is not None
         }
         removed = self._quietly(lambda: self._take_out([digest for digest, _, _ in packed], spare.values()))
-        return found + [Damage(self._pool.name, str(path), reason, digest, removed) for digest, path, reason in packed]
+        return damaged + [
+            Damage(self._pool.name, str(path), reason, digest, removed) for digest, path, reason in packed
+        ]
 
     def _take_out(self, digests: list[str], spare: Iterable[bytes]) -> None:
         for digest in digests:

@@ -62,11 +62,11 @@ def _axis(text: str, where: str, *, tuning: bool) -> Any:
     pieces = split_pieces(text)
     if len(pieces) < 2 and span is None and not _has_several(text, where):
         return None
-    found: list[Any] = []
+    several: list[Any] = []
     for piece in pieces:
         plain = _unquoted(piece)
-        found += [plain] if plain is not None else values(piece, typed=True, where=where)
-    return found
+        several += [plain] if plain is not None else values(piece, typed=True, where=where)
+    return several
 
 
 def _has_several(text: str, where: str) -> bool:

@@ -25,7 +25,7 @@ _DIGITS = Context(prec=50)
 _AS_LIST = 'to use the text as it is, write a list: ["…"]'
 
 
-def values(said: Any, *, typed: bool, where: str) -> list[Value]:
+def values(given: Any, *, typed: bool, where: str) -> list[Value]:
     """Return the values that an axis has, each once, in the order in which they are written.
 
     A list is taken as it is and a scalar is one value. A text is split at commas; `[1-3]`, `[08-11]` and `x[1-2]y[a,b]`
@@ -34,14 +34,14 @@ def values(said: Any, *, typed: bool, where: str) -> list[Value]:
     where they look like it, and a text such as `["a,b", "c"]` is the list; else all stay texts. `where` begins the
     message of an error.
     """
-    if isinstance(said, str):
-        found = _of_text(said, typed, where)
-    elif isinstance(said, Sequence) and not isinstance(said, bytes):
-        found = iter([_scalar(each, where) for each in said])
+    if isinstance(given, str):
+        pieces = _of_text(given, typed, where)
+    elif isinstance(given, Sequence) and not isinstance(given, bytes):
+        pieces = iter([_scalar(each, where) for each in given])
     else:
-        found = iter([_scalar(said, where)])
+        pieces = iter([_scalar(given, where)])
     distinct: dict[tuple[type, Value], Value] = {}
-    for each in found:
+    for each in pieces:
         distinct.setdefault((type(each), each), each)  # 1, 1.0 and true are equal, but not the same
         if len(distinct) > MOST_VALUES:
             raise _error(where, f"more than {MOST_VALUES:,} values", "split the sweep")
@@ -259,11 +259,11 @@ def _ends(words: list[str]) -> tuple[Decimal, Decimal, int]:
     return Decimal(words[0]), Decimal(words[1]), count
 
 
-def _plain(found: Sequence[Decimal], words: list[str]) -> Sequence[int | float]:
+def _plain(numbers: Sequence[Decimal], words: list[str]) -> Sequence[int | float]:
     """Return whole numbers where both ends are written so and all between are; else floats."""
-    if _is_whole(words[0]) and _is_whole(words[1]) and all(each == int(each) for each in found):
-        return [int(each) for each in found]
-    return [float(each) for each in found]
+    if _is_whole(words[0]) and _is_whole(words[1]) and all(each == int(each) for each in numbers):
+        return [int(each) for each in numbers]
+    return [float(each) for each in numbers]
 
 
 def _check_count(count: int) -> None:

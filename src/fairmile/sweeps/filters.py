@@ -164,12 +164,12 @@ class Filter:
             one, other = self._number(left(values)), self._number(right(values))
             try:
                 # A power of floats ends in an overflow, where one of whole numbers would go on for ever.
-                found = apply(float(one), float(other)) if is_power else apply(one, other)
-                if isinstance(found, complex) or not abs(found) < _LARGEST:
+                result = apply(float(one), float(other)) if is_power else apply(one, other)
+                if isinstance(result, complex) or not abs(result) < _LARGEST:
                     raise OverflowError
             except ArithmeticError:
                 raise self._error(f"cannot compute {self.text!r} for {one} and {other}", "") from None
-            return found
+            return result
 
         return compute
 
@@ -220,15 +220,15 @@ class Filter:
         raise self._error(f"cannot search in {other!r} in {self.text!r}", "`in` takes a list: (1, 2)")
 
     def _number(self, value: Any) -> int | float:
-        found = _as_number(value) if isinstance(value, str) else value
-        if _is_number(found):
-            return found
+        number = _as_number(value) if isinstance(value, str) else value
+        if _is_number(number):
+            return number
         raise self._error(f"{value!r} is not a number in {self.text!r}", "")
 
     def _truth(self, value: Any) -> bool:
-        found = _as_truth(value) if isinstance(value, str) else value
-        if isinstance(found, bool):
-            return found
+        truth = _as_truth(value) if isinstance(value, str) else value
+        if isinstance(truth, bool):
+            return truth
         raise self._error(f"{self.text!r} is {value!r}, expected true or false", _HINT)
 
     def _error(self, message: str, hint: str) -> UsageError:
@@ -252,7 +252,7 @@ def _beside(one: Any, other: Any) -> tuple[Any, Any]:
 @lru_cache(maxsize=10_000)
 def _as_number(text: str) -> str | int | float:
     try:
-        return int(text) if text.lstrip("+-").isdecimal() else found if math.isfinite(found := float(text)) else text
+        return int(text) if text.lstrip("+-").isdecimal() else number if math.isfinite(number := float(text)) else text
     except ValueError:
         return text
 

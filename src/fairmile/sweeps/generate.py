@@ -192,8 +192,8 @@ class _Kit:
             raise UsageError("the sweep has no points", hint="check its axes, `exclude` and `select`")
         self.submit_names = _submit_names(split_among, self.count)
         self.name = _manifest_name(name, definition)
-        said = definition.fields.get("template")
-        self._renderer = Renderer(definition, template or (_base(definition) / str(said) if said else None), environ)
+        named = definition.fields.get("template")
+        self._renderer = Renderer(definition, template or (_base(definition) / str(named) if named else None), environ)
         self.script, self.mode = self._renderer.script_name, self._renderer.mode
         self.code = _code(definition, copy, out, {self.script, CONFIG})
         self.copied = [str(each) for each in copy]
@@ -263,9 +263,9 @@ def _manifest_name(name: str, definition: Definition) -> str:
 
 
 def _code(definition: Definition, copy: Sequence[str | Path], out: Path, taken: set[str]) -> list[Code]:
-    said = definition.fields.get("code") or ()
+    named = definition.fields.get("code") or ()
     base = _base(definition)
-    given = [Path(each) for each in copy] or [base / each for each in ([said] if isinstance(said, str) else said)]
+    given = [Path(each) for each in copy] or [base / each for each in ([named] if isinstance(named, str) else named)]
     copies: list[Code] = []
     for path in given:
         code = Code.at(path)

@@ -32,7 +32,7 @@ from fairmile.transfer.fetchers import scheme_of
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _OF_RUNS = re.compile(r"run|source|seed|python|inputs\..+")  # what the run itself knows
 _ONCE = frozenset({"inputs", "environment", "system", "code", "folder", "software", "launch"})  # prepared for all
-_SAID_ONLY = frozenset({"params", "name", "tags", "outputs", "metrics"})  # of a run, and nothing that its program sees
+_DESCRIPTIVE = frozenset({"params", "name", "tags", "outputs", "metrics"})  # of a run; its program does not see them
 _NO_POINT = Point(0, "", {})
 _DURATIONS = frozenset({"timeout_s", "watch_s"})
 _RECORD_BYTES = 12_000  # what the record of a short run takes on disk
@@ -88,18 +88,18 @@ class Members:
         """Read what a definition says of runs; `changes` are fields of all of them that go before its own."""
         self._definition = definition
         self._texts = Texts(definition, environ)
-        said = definition.fields
-        self._what = str(said.get("run") or "")
-        self._fields = {name: value for name, value in said.items() if name not in ("run", "notebook", "template")}
+        fields = definition.fields
+        self._what = str(fields.get("run") or "")
+        self._fields = {name: value for name, value in fields.items() if name not in ("run", "notebook", "template")}
         self._renderer: Renderer | None = None
-        given = template or said.get("template")
+        given = template or fields.get("template")
         if given is not None:
             self._renderer = Renderer(definition, Path(given), environ)
             self._fields["argv"] = (*self._renderer.interpreter, self._renderer.script_name)
-        elif said.get("notebook"):
-            if not Path(said["notebook"]).is_file():
-                raise NotFound(f"{definition.origin('notebook')}: no such file: {said['notebook']}")
-            self._fields["argv"] = notebook_argv(said["notebook"])
+        elif fields.get("notebook"):
+            if not Path(fields["notebook"]).is_file():
+                raise NotFound(f"{definition.origin('notebook')}: no such file: {fields['notebook']}")
+            self._fields["argv"] = notebook_argv(fields["notebook"])
             self._fields.setdefault("outputs", [self._fields["argv"][-1]])
         if isinstance(self._fields.get("argv"), str):
             self._fields["argv"] = shlex.split(self._fields["argv"])
@@ -155,15 +155,15 @@ class Members:
             return self._axes
         seen = _Seen(point.values)
         noted = replace(point, values=seen)
-        for name in self._varying.keys() - _SAID_ONLY:
+        for name in self._varying.keys() - _DESCRIPTIVE:
             self._varying[name](noted)
         if self._renderer is not None:
             script = ("sh", "-c", self._renderer.script(noted))
             if any(mentions(mark, script, Path(self._fields.get("folder") or ".")) for mark in (CONFIG, PARAMS)):
                 return self._axes
         names = seen.names & self._axes
-        said = names_in(self._fields.get("argv", ()), self._axes.__contains__)
-        names |= self._axes & {part for each in said for part in each.parts}
+        placeholders = names_in(self._fields.get("argv", ()), self._axes.__contains__)
+        names |= self._axes & {part for each in placeholders for part in each.parts}
         for group in self._definition.points.linked:
             names |= set(group) if names & set(group) else set()
         return names
@@ -319,9 +319,9 @@ def _is_elsewhere(asset: str) -> bool:
     return (bool(scheme_of(asset)) and not asset.startswith(OWN_IDS)) or Path(asset).exists()
 
 
-def _joined(said: Any, more: Any) -> Any:
+def _joined(field: Any, more: Any) -> Any:
     """Return a field with another one on top, which replaces it unless both are mappings."""
-    return {**said, **more} if isinstance(said, Mapping) and isinstance(more, Mapping) else more
+    return {**field, **more} if isinstance(field, Mapping) and isinstance(more, Mapping) else more
 
 
 def kept(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_number
 from fairmile.meter.lines import number_text
+from fairmile.runs.plan import RunPlan
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.folder import Sweep, SweepDict
-from fairmile.sweeps.model import Point
+from fairmile.sweeps.model import Definition, Point
 
 
 class PointDict(TypedDict):
@@ -77,6 +78,40 @@ class SweepPlanDict(TypedDict):
     node_hours: float | None
     notes: list[str]
     script: str
+
+
+@dataclass(frozen=True, repr=False)
+class SweepPlan(Result):
+    """What a sweep would do; nothing has happened yet."""
+
+    definition: Definition
+    first: Point
+    last: Point
+    count: int
+    run: RunPlan | None  # that of the first point; None where the definition says nothing to execute
+    point_s: float | None = None  # how long one point is expected to take
+    point_s_from: str = ""
+    node_hours: float | None = None
+    disk_bytes: int = 0
+    commands: tuple[str, ...] = ()  # of the first points
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> SweepPlanDict:
+        return {
+            "count": self.count,
+            "axes": axes_dict(self.definition.points.axes),
+            "first": point_dict(self.first),
+            "last": point_dict(self.last),
+            "disk_bytes": self.disk_bytes,
+            "commands": list(self.commands),
+            "point_s": self.point_s,
+            "node_hours": self.node_hours,
+            "notes": list(self.notes),
+            "script": self.run.script if self.run else "",
+        }
+
+    def summary(self) -> str:
+        return f"{self.definition.name}: {self.count:,} points over {', '.join(self.definition.points.axes)}"
 
 
 class GenerationPlanDict(TypedDict):

@@ -75,25 +75,25 @@ class Space:
         self._origin = origin
         self._names = list(axes)
         self._values = {name: list(axes[name]) for name in axes}
-        for name, said in self._values.items():
-            if not said:
+        for name, several in self._values.items():
+            if not several:
                 raise self._error(f"the axis {name!r} has no values", "axes", name)
         if repeats < 1:
             raise self._error(f"repeats is {repeats}, expected at least 1", "repeats")
         self._repeats = repeats
         rows = self._rows(linked)
-        included = [row for place, said in enumerate(include) for row in self._included(said, place)]
+        included = [row for place, several in enumerate(include) for row in self._included(several, place)]
         self.axes: Mapping[str, Sequence[Value]] = {
             name: _distinct([*self._values[name], *(row[name] for row in included)]) for name in self._names
         }
         varying = [name for name in self._names if len(self.axes[name]) > 1]
         self._all_named = identify == "all" or not varying or len(varying) == len(self._names)
         self._texts = {
-            name: _texts(name, said) if self._all_named or len(said) > 1 else {_key(said[0]): ""}
-            for name, said in self.axes.items()
+            name: _texts(name, several) if self._all_named or len(several) > 1 else {_key(several[0]): ""}
+            for name, several in self.axes.items()
         }
         self._groups = [self._group(names, each) for names, each in rows if len(each) > 1]
-        self._first = {name: said[0] for name, said in self._values.items()}
+        self._first = {name: several[0] for name, several in self._values.items()}
         self._never: list[_IsOut] = []  # exclusions that look only at axes with one value, and so for the selection
         self._unselected: list[_IsOut] = []
         for place, each in enumerate(exclude):
@@ -112,10 +112,10 @@ class Space:
     def __len__(self) -> int:
         if self._count is None:
             values = dict(self._first)
-            found = sum(1 for row in self._extra if self._is_selected(row))
+            count = sum(1 for row in self._extra if self._is_selected(row))
             if not _any(self._never, values) and not _any(self._unselected, values):
-                found += self._below(0, values, selected=True)
-            self._count = found * self._repeats
+                count += self._below(0, values, selected=True)
+            self._count = count * self._repeats
         return self._count
 
     def __iter__(self) -> Iterator[Point]:
@@ -171,12 +171,12 @@ class Space:
         rest = self._groups[depth:]
         if not any(group.excluded or (selected and group.unselected) for group in rest):
             return math.prod(len(group.rows) for group in rest)
-        group, found = rest[0], 0
+        group, count = rest[0], 0
         for row in group.rows:
             values.update(zip(group.names, row, strict=True))
             if not _any(group.excluded, values) and not (selected and _any(group.unselected, values)):
-                found += self._below(depth + 1, values, selected=selected)
-        return found
+                count += self._below(depth + 1, values, selected=selected)
+        return count
 
     def _id(self, texts: list[str]) -> str:
         return "_".join(texts if self._all_named else filter(None, texts)) or "point"
@@ -192,9 +192,9 @@ class Space:
     def _rows(self, linked: Sequence[Sequence[str]]) -> list[tuple[list[str], list[tuple[Value, ...]]]]:
         """Return the names of axes that advance together, and the values that they have together."""
         partners: dict[str, list[str]] = {}
-        for place, said in enumerate(linked):
-            self._check_names(said, "linked", place)
-            lengths = {name: len(self._values[name]) for name in said}
+        for place, group_names in enumerate(linked):
+            self._check_names(group_names, "linked", place)
+            lengths = {name: len(self._values[name]) for name in group_names}
             if len(set(lengths.values())) > 1:
                 shown = ", ".join(f"{name} has {count} values" for name, count in lengths.items())
                 raise self._error(f"linked axes need the same number of values: {shown}", "linked", place)
@@ -203,38 +203,38 @@ class Space:
                     raise self._error(f"the axis {name!r} is linked twice", "linked", place)
                 partners[name] = [each for each in self._names if each in lengths]
         groups = [partners.get(name, [name]) for name in self._names]
-        found = []
+        row_groups = []
         for name, group in zip(self._names, groups, strict=True):
             if group[0] == name:
                 rows = zip(*(self._values[each] for each in group), strict=True)
-                found.append((group, list({tuple(map(_key, row)): row for row in rows}.values())))
-        return found
+                row_groups.append((group, list({tuple(map(_key, row)): row for row in rows}.values())))
+        return row_groups
 
     def _group(self, names: list[str], rows: list[tuple[Value, ...]]) -> _Group:
         texts = [tuple(self._texts[name][_key(value)] for name, value in zip(names, row, strict=True)) for row in rows]
         return _Group(names, [self._names.index(name) for name in names], rows, texts)
 
-    def _condition(self, said: Condition, place: int) -> tuple[Collection[str], _IsOut]:
+    def _condition(self, condition: Condition, place: int) -> tuple[Collection[str], _IsOut]:
         """Return the axes that an exclusion looks at, and whether it fits."""
-        if isinstance(said, str):
-            said = Filter(said, self._where("exclude", place))
-        if isinstance(said, Filter):
-            self._check_names(said.names, "exclude", place)
-            return said.names, said.holds
-        if not said:
+        if isinstance(condition, str):
+            condition = Filter(condition, self._where("exclude", place))
+        if isinstance(condition, Filter):
+            self._check_names(condition.names, "exclude", place)
+            return condition.names, condition.holds
+        if not condition:
             raise self._error("an empty exclusion would exclude every point", "exclude", place)
-        self._check_names(said, "exclude", place)
-        wanted = {name: _several(value) for name, value in said.items()}
+        self._check_names(condition, "exclude", place)
+        wanted = {name: _several(value) for name, value in condition.items()}
 
         def fits(values: Mapping[str, Any]) -> bool:
             return all(any(alike(values[name], each) for each in several) for name, several in wanted.items())
 
-        return said, fits
+        return condition, fits
 
-    def _selected(self, said: str | Filter) -> Filter | None:
-        if isinstance(said, str) and not said:
+    def _selected(self, selection: str | Filter) -> Filter | None:
+        if isinstance(selection, str) and not selection:
             return None
-        chosen = said if isinstance(said, Filter) else Filter(said, self._where("select"))
+        chosen = selection if isinstance(selection, Filter) else Filter(selection, self._where("select"))
         self._check_names(chosen.names, "select")
         group = self._place(chosen.names)
         (self._unselected if group is None else group.unselected).append(lambda values: not chosen.holds(values))
@@ -244,12 +244,12 @@ class Space:
         """Return the last of the groups that hold these axes, or None where all of them have one value."""
         return next((group for group in reversed(self._groups) if not set(names).isdisjoint(group.names)), None)
 
-    def _included(self, said: Mapping[str, Any], place: int) -> Iterator[dict[str, Value]]:
-        self._check_names(said, "include", place)
+    def _included(self, given: Mapping[str, Any], place: int) -> Iterator[dict[str, Value]]:
+        self._check_names(given, "include", place)
         several = {}
         for name in self._names:
-            several[name] = _several(said[name]) if name in said else self._values[name]
-            if name not in said and len(several[name]) > 1:
+            several[name] = _several(given[name]) if name in given else self._values[name]
+            if name not in given and len(several[name]) > 1:
                 raise self._error(f"it lacks a value for {name!r}", "include", place)
         for row in product(*several.values()):
             yield dict(zip(several, row, strict=True))
@@ -346,8 +346,8 @@ def _distinct(values: Sequence[Value]) -> list[Value]:
     return list({_key(value): value for value in values}.values())
 
 
-def _several(said: Any) -> list[Value]:
-    return list(said) if isinstance(said, Sequence) and not isinstance(said, str) else [said]
+def _several(value: Any) -> list[Value]:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
 def _texts(name: str, values: Sequence[Value]) -> dict[tuple[type, Value], str]:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,6 @@ from typing import Any
 from fairmile.base.errors import Conflict, Locked, NotFound, UsageError
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.nouns import Noun
-from fairmile.base.results import Result
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.catalog import Catalog
@@ -37,6 +36,7 @@ from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
 from fairmile.sweeps.arguments import no_axes, program_axes
+from fairmile.sweeps.backlog import held_back, hold_back, packing
 from fairmile.sweeps.files import collect_source, is_definition, read_definition
 from fairmile.sweeps.folder import COMBINED, Sweep, clear_leftovers, list_sweeps, making, remove_folder, write_sweep
 from fairmile.sweeps.generate import Generated, GenerationPlan, Progress, generate, plan_generation
@@ -48,11 +48,9 @@ from fairmile.sweeps.results import (
     ChangedSweep,
     PointStatus,
     SweepList,
-    SweepPlanDict,
+    SweepPlan,
     SweepPoints,
     SweepStatus,
-    axes_dict,
-    point_dict,
 )
 from fairmile.sweeps.templates import Texts
 
@@ -64,47 +62,11 @@ _LOOK_S = 0.5
 _SELDOM_LOOK_S = 2.0  # where a look costs more: at many points, or over a network
 _HISTORY = 50
 _SHOWN = 20  # commands of a plan
-_LIMITS = "limits.json"
-_HELD = "held.json"  # the points that wait for room in the queue
 _PATIENCE_S = 60.0  # while another process submits
 _ASKED = "the time limit: an upper bound"
 _LEFT = "left"  # not begun, and in no job
 _OF_DEFINITION = ("select", "repeats", "best", "objective", "name", "seed")
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
-
-
-@dataclass(frozen=True, repr=False)
-class SweepPlan(Result):
-    """What a sweep would do; nothing has happened yet."""
-
-    definition: Definition
-    first: Point
-    last: Point
-    count: int
-    run: RunPlan | None  # that of the first point; None where the definition says nothing to execute
-    point_s: float | None = None  # how long one point is expected to take
-    point_s_from: str = ""
-    node_hours: float | None = None
-    disk_bytes: int = 0
-    commands: tuple[str, ...] = ()  # of the first points
-    notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> SweepPlanDict:
-        return {
-            "count": self.count,
-            "axes": axes_dict(self.definition.points.axes),
-            "first": point_dict(self.first),
-            "last": point_dict(self.last),
-            "disk_bytes": self.disk_bytes,
-            "commands": list(self.commands),
-            "point_s": self.point_s,
-            "node_hours": self.node_hours,
-            "notes": list(self.notes),
-            "script": self.run.script if self.run else "",
-        }
-
-    def summary(self) -> str:
-        return f"{self.definition.name}: {self.count:,} points over {', '.join(self.definition.points.axes)}"
 
 
 _INTERNAL = "check combined define define_any plan_trial points"  # for other parts of Fairmile
@@ -553,19 +515,19 @@ class Sweeps(Noun, internal=_INTERNAL):
         is not given is as it was the last time.
         """
         with self._turn(sweep):
-            limits = _limits(sweep, pack=pack, slots=slots, at_once=at_once, queued=queued)
+            limits = packing(sweep, pack=pack, slots=slots, at_once=at_once, queued=queued)
             statuses = self.points(sweep)
             missing = [each.number for each in statuses if _is_missing(each, failed)]
             return self._hand_over(sweep, statuses, missing, limits)
 
     def _hand_over(
-        self, sweep: Sweep, statuses: Sequence[PointStatus], wanted: Sequence[int], limits: Mapping[str, int | None]
+        self, sweep: Sweep, statuses: Sequence[PointStatus], wanted: Sequence[int], limits: Packing
     ) -> list[ArrayState]:
         """Submit points as far as the queue has room for them, and note which are held back."""
-        executor = self._runs().executors.on(sweep.system, _packing(limits))
+        executor = self._runs().executors.on(sweep.system, limits)
         members = [Member(sweep.folder, number, statuses[number].run, sweep.system) for number in wanted]
         taken = {handle.run for handle in executor.submit(members)}
-        _hold_back(sweep, [number for number in wanted if statuses[number].run not in taken])
+        hold_back(sweep, [number for number in wanted if statuses[number].run not in taken])
         return executor.submitted
 
     def wait(self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None) -> SweepStatus:
@@ -573,13 +535,12 @@ class Sweeps(Noun, internal=_INTERNAL):
         while True:
             statuses = self.points(sweep)
             on_look(statuses)
-            held = _held_back(sweep)
+            held = held_back(sweep)
             if not held and not any(each.state in ("queued", "running") for each in statuses):
                 break
             if held:
                 with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else hands them over
-                    limits = _limits(sweep, pack=None, slots=None, at_once=None, queued=None)
-                    self._hand_over(sweep, statuses, _held_back(sweep), limits)
+                    self._hand_over(sweep, statuses, held_back(sweep), packing(sweep))
             time.sleep(
                 _LOOK_S if len(statuses) < 100 and not self._runs().arrays.is_remote(sweep.system) else _SELDOM_LOOK_S
             )
@@ -595,7 +556,7 @@ class Sweeps(Noun, internal=_INTERNAL):
         if dry_run:
             return ChangedSweep(sweep.folder, sweep.record, "would be cancelled")
         with self._turn(sweep, patience_s=_PATIENCE_S):
-            _hold_back(sweep, ())
+            hold_back(sweep, ())
             members = Batch.read(sweep.folder).members()
             handles = [Handle(member["id"], sweep.folder) for member in members]
             self._runs().executors.on(sweep.system).cancel(handles)
@@ -704,38 +665,8 @@ def _any_point(definition: Definition) -> Point:
     return Point(0, "first", values)
 
 
-def _limits(sweep: Sweep, **given: int | None) -> dict[str, int | None]:
-    """Return the limits of a sweep's jobs, and keep those that are new."""
-    file = sweep.folder / _LIMITS
-    known = json.loads(file.read_bytes()) if file.exists() else {}
-    limits = {name: value if value is not None else known.get(name) for name, value in given.items()}
-    if any(value is not None for value in given.values()):
-        write_atomic(file, json.dumps(known | limits))
-    return limits
-
-
-def _held_back(sweep: Sweep) -> list[int]:
-    """Return the points of a sweep that wait for room in the queue."""
-    try:
-        return [int(number) for number in json.loads((sweep.folder / _HELD).read_bytes())]
-    except FileNotFoundError:
-        return []
-
-
-def _hold_back(sweep: Sweep, numbers: Collection[int]) -> None:
-    """Note which points of a sweep wait for room in the queue."""
-    if numbers:
-        write_atomic(sweep.folder / _HELD, json.dumps(sorted(numbers)))
-    else:
-        (sweep.folder / _HELD).unlink(missing_ok=True)
-
-
 def _end_of(numbers: Mapping[str, int], status: TaskStatus) -> Ended:
     return Ended(numbers[status.handle.run], status.handle.run, str(status.state), status.reason)
-
-
-def _packing(limits: Mapping[str, int | None]) -> Packing:
-    return Packing(limits["pack"], limits["slots"] or 1, limits["at_once"], limits["queued"])
 
 
 def _is_missing(status: PointStatus, failed: bool) -> bool:

@@ -95,7 +95,7 @@ class Texts:
         self._text: Callable[[Any], str] = definition.dialect.text or _plain_text
         self._flat = dict(_flat(definition.settings, ()))
         if not definition.dialect.keeps_null:  # such a setting is none, though a configuration keeps it
-            self._flat = {name: found for name, found in self._flat.items() if found[1] is not None}
+            self._flat = {name: term for name, term in self._flat.items() if term[1] is not None}
         self._axes = {
             f"{definition.prefix}.{name}" if definition.prefix else name: name
             for name in (*definition.points.axes, *definition.distributions)
@@ -106,8 +106,8 @@ class Texts:
         why = definition.settings.get(WHY)
         self._why: Mapping[str, str] = why if isinstance(why, Mapping) else {}
         settings = {key: value for key, value in definition.settings.items() if key != definition.prefix}
-        said = json.dumps([definition.name, settings], sort_keys=True, default=str)
-        self._namespace = uuid.uuid5(uuid.NAMESPACE_URL, f"https://w3id.org/fairmile/sweep/{said}")
+        identity = json.dumps([definition.name, settings], sort_keys=True, default=str)
+        self._namespace = uuid.uuid5(uuid.NAMESPACE_URL, f"https://w3id.org/fairmile/sweep/{identity}")
 
     def compile(self, text: str, where: str | Path, *, leave: Collection[str] = ()) -> Compiled:
         """Read a text once for all points; a name that stays undefined raises UsageError.
@@ -134,14 +134,14 @@ class Texts:
             if _size(value if get is None else get(point), {}) > _LARGEST_SETTINGS:
                 raise _too_large("all settings together", _LARGEST_SETTINGS)
         value, get = self._tree
-        found: dict[str, Any] = dict(value) if get is None else get(point)
+        settings: dict[str, Any] = dict(value) if get is None else get(point)
         prefix = self._definition.prefix
         if not prefix:
-            return {**found, **point.values}
+            return {**settings, **point.values}
         # The values of the point come first, as in the file; what is derived from them follows.
-        more = found.get(prefix)
-        found[prefix] = {**point.values, **more} if isinstance(more, Mapping) else dict(point.values)
-        return found
+        more = settings.get(prefix)
+        settings[prefix] = {**point.values, **more} if isinstance(more, Mapping) else dict(point.values)
+        return settings
 
     def _parts(
         self, text: str, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()
@@ -182,11 +182,11 @@ class Texts:
         place = f"{where}:{name.line}" if isinstance(where, Path) else where
 
         def checked(value: Any) -> Any:
-            said = self._text(value)
-            if breaks.search(said):
+            filled = self._text(value)
+            if breaks.search(filled):
                 what = "a line break or another control character in a header line" if is_header else _OPTION
                 raise UsageError(
-                    f"{place}: the value of {name.source} brings {what}: {said[:80]!r}",
+                    f"{place}: the value of {name.source} brings {what}: {filled[:80]!r}",
                     hint="change the value of that axis or setting",
                 )
             return value
@@ -207,30 +207,30 @@ class Texts:
         place = f"{where}:{name.line}" if isinstance(where, Path) else where
         parts = [each if isinstance(each, str) else self._term(each, place, chain) for each in name.parts]
         if all(isinstance(each, str) or each.get is None for each in parts):
-            said = "".join([each if isinstance(each, str) else self._text(each.value) for each in parts])
-            if said in leave:
+            key = "".join([each if isinstance(each, str) else self._text(each.value) for each in parts])
+            if key in leave:
                 return _Term(name.source)
-            found = self._look_up(said, place, chain)
-            if found is None and name.must:
-                raise self._undefined(said, name.source, place)
-            return _Term(name.source) if found is None else found
+            term = self._look_up(key, place, chain)
+            if term is None and name.must:
+                raise self._undefined(key, name.source, place)
+            return _Term(name.source) if term is None else term
 
         def get(point: Point) -> Any:
-            said = "".join(
+            key = "".join(
                 [
                     each if isinstance(each, str) else self._text(each.value if each.get is None else each.get(point))
                     for each in parts
                 ]
             )
-            found = self._look_up(said, place, chain)
-            if found is None and name.must:
-                raise self._undefined(said, name.source, place)
-            if found is None or found.get is None:
-                return name.source if found is None else found.value
+            term = self._look_up(key, place, chain)
+            if term is None and name.must:
+                raise self._undefined(key, name.source, place)
+            if term is None or term.get is None:
+                return name.source if term is None else term.value
             try:
-                return found.get(point)
+                return term.get(point)
             except RecursionError:
-                raise UsageError(f"{place}: {name.source}, here {{{said}}}, refers to itself") from None
+                raise UsageError(f"{place}: {name.source}, here {{{key}}}, refers to itself") from None
 
         return _Term(get=get)
 
@@ -248,13 +248,13 @@ class Texts:
             raise self._undefined_in[name]
         if name not in self._terms:
             try:
-                found = self._find(name, place, chain)
+                term = self._find(name, place, chain)
             except Undefined as error:  # told once: settings that name it twice each would ask without end
                 self._undefined_in[name] = error
                 raise
-            if found is None:
+            if term is None:
                 return None
-            self._terms[name] = _bounded(found, f"{place}: {{{name}}}")
+            self._terms[name] = _bounded(term, f"{place}: {{{name}}}")
         return self._terms[name]
 
     def _find(self, name: str, place: str, chain: tuple[str, ...]) -> _Term | None:
@@ -286,9 +286,9 @@ class Texts:
             if "{" not in value:
                 return _Term(value)
             where = self._definition.origin(*path) or ".".join(map(str, path))
-            said = list(scan(value, self._is_known))
-            if len(said) == 1 and isinstance(said[0], Name):
-                return self._term(said[0], where, chain)
+            parts = list(scan(value, self._is_known))
+            if len(parts) == 1 and isinstance(parts[0], Name):
+                return self._term(parts[0], where, chain)
             compiled = Compiled(tuple(self._parts(value, where, chain)))
             if compiled.is_fixed:
                 return _Term("".join(str(part) for part in compiled.parts))
@@ -303,18 +303,18 @@ class Texts:
         return _Term(value)
 
     def _mapping(self, value: Mapping[Any, Any], path: tuple[str | int, ...], chain: tuple[str, ...]) -> _Term:
-        found = together(partial(self._tree_term, each, (*path, key), chain) for key, each in value.items())
-        terms = dict(zip(value, found, strict=True))
+        compiled_terms = together(partial(self._tree_term, each, (*path, key), chain) for key, each in value.items())
+        terms = dict(zip(value, compiled_terms, strict=True))
         fixed = {key: term.value for key, term in terms.items()}
         getters = [(key, term.get) for key, term in terms.items() if term.get is not None]
         if not getters:
             return _Term(fixed)
 
         def get(point: Point) -> dict[Any, Any]:
-            found = fixed.copy()
+            filled = fixed.copy()
             for key, each in getters:
-                found[key] = each(point)
-            return found
+                filled[key] = each(point)
+            return filled
 
         return _Term(get=get)
 
@@ -376,12 +376,12 @@ def _bounded(term: _Term, what: str) -> _Term:
 
     def once(point: Point) -> Any:
         nonlocal last
-        known, found = last
+        known, latest = last
         if known is not point:
-            found = get(point)
-            _refuse_large(found, what)
-            last = (point, found)
-        return found
+            latest = get(point)
+            _refuse_large(latest, what)
+            last = (point, latest)
+        return latest
 
     return _Term(get=once)
 

@@ -188,7 +188,7 @@ def df(text: str, name: str, path: str) -> StoragePlace:
 
 def networks(devices: str, interfaces: str, lspci: str = "") -> list[Network]:
     """Return the fast networks in lines `device|link layer|rate|state`, in names of interfaces, else on the bus."""
-    found = []
+    fast = []
     for line in devices.splitlines():
         device, layer, rate, state = [*(cell.strip() for cell in line.split("|")), "", "", ""][:4]
         if not device or (state and "ACTIVE" not in state):
@@ -196,14 +196,14 @@ def networks(devices: str, interfaces: str, lspci: str = "") -> list[Network]:
         kind = "Omni-Path" if device.startswith("hfi1") else "RoCE" if layer == "Ethernet" else layer or "InfiniBand"
         speed = re.match(r"([\d.]+) Gb/sec(?: \(\d+X (\w+)\))?", rate)
         shown = " ".join(filter(None, [speed[2], f"{speed[1]} Gbit/s"])) if speed else ""
-        found.append(Network(kind, device, shown))
-    found += [Network("Slingshot", name) for name in sorted(interfaces.split()) if re.fullmatch(r"hsn\d+", name)]
-    if not found:
+        fast.append(Network(kind, device, shown))
+    fast += [Network("Slingshot", name) for name in sorted(interfaces.split()) if re.fullmatch(r"hsn\d+", name)]
+    if not fast:
         for line in lspci.splitlines():
             kind = next((kind for mark, kind in _ON_THE_BUS.items() if mark in line.casefold()), "")
             if kind:
-                found.append(Network(kind, line.split()[0]))
-    return found
+                fast.append(Network(kind, line.split()[0]))
+    return fast
 
 
 def module_list(text: str) -> list[str]:

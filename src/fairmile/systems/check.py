@@ -85,8 +85,8 @@ class Document:
 
     def _validate(self, data: Any) -> None:
         if not isinstance(data, dict):
-            found = "nothing" if data is None else repr(data)[:80]
-            self.errors.append(self._problem((), f"expected a system as keys with values, found {found}"))
+            content = "nothing" if data is None else repr(data)[:80]
+            self.errors.append(self._problem((), f"expected a system as keys with values, found {content}"))
             return
         try:
             self.system = System.model_validate(data)
@@ -99,7 +99,7 @@ class Document:
         for entry in error.errors(include_url=False):
             cause = entry.get("ctx", {}).get("error")
             if isinstance(cause, Contradictions):
-                contradictions += [self._problem(_in_file(steps, data), told) for steps, told in cause.found]
+                contradictions += [self._problem(_in_file(steps, data), message) for steps, message in cause.pairs]
             else:
                 by_place.setdefault(_in_file(entry["loc"], data), []).append(entry)
         problems = [self._problem_of(steps, entries) for steps, entries in by_place.items()]

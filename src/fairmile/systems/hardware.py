@@ -345,8 +345,8 @@ def _mpi_version(path: str) -> str:
         return ""
     prefix = Path(os.path.realpath(mpirun)).parent.parent
     for name, file in (("Open MPI", "ompi.pc"), ("MPICH", "mpich.pc")):
-        for found in (*prefix.glob(f"lib*/pkgconfig/{file}"), *prefix.glob(f"lib/*/pkgconfig/{file}")):
-            version = re.search(r"^Version:\s*(\S+)", _read(found), re.MULTILINE)
+        for package in (*prefix.glob(f"lib*/pkgconfig/{file}"), *prefix.glob(f"lib/*/pkgconfig/{file}")):
+            version = re.search(r"^Version:\s*(\S+)", _read(package), re.MULTILINE)
             if version:
                 return f"{name} {version[1]}"
     return ""

@@ -84,9 +84,9 @@ _DATED = re.compile(r"\((\d{4}(?:-\d{2}){0,2})\)$")
 class Contradictions(ValueError):
     """Values that fit one by one but not together: where each stands, and what is wrong with it."""
 
-    def __init__(self, found: Sequence[tuple[Steps, str]]) -> None:
-        super().__init__("; ".join(message for _, message in found))
-        self.found = tuple(found)
+    def __init__(self, pairs: Sequence[tuple[Steps, str]]) -> None:
+        super().__init__("; ".join(message for _, message in pairs))
+        self.pairs = tuple(pairs)
 
 
 class _Part(BaseModel):

@@ -211,14 +211,14 @@ class _Probe:
         if "bash" not in self._programs:
             return Modules(problem="no bash")
         try:
-            told = _run(self._runner, ["bash", "-lc"], script, _LOGIN_S)
+            output = _run(self._runner, ["bash", "-lc"], script, _LOGIN_S)
         except SystemFailure as error:
             return Modules(problem=str(error))
-        self._note(told)
-        if "version" not in told:
+        self._note(output)
+        if "version" not in output:
             return Modules()
-        kind, version = answers.module_version(told["version"])
-        available = answers.module_list(told.get("available", ""))
+        kind, version = answers.module_version(output["version"])
+        available = answers.module_list(output.get("available", ""))
         reachable: list[str] = []
         problem = ""
         if kind == "lmod":
@@ -272,25 +272,25 @@ class _Probe:
         for number, key in enumerate(keys):
             program, *arguments = questions[key]
             lines.append(f"ask {number} {shlex.join([self._programs[program], *arguments])}")
-        told = _run(
+        output = _run(
             self._runner, ["sh", "-c"], "\n".join([*lines, "say end", ""]), self._answer_s * len(keys) + _LOGIN_S
         )
-        return {key: _answer(told, str(number), questions[key][0], self._answer_s) for number, key in enumerate(keys)}
+        return {key: _answer(output, str(number), questions[key][0], self._answer_s) for number, key in enumerate(keys)}
 
-    def _measured(self, places: Mapping[str, str], told: Mapping[str, _Answer]) -> list[StoragePlace]:
+    def _measured(self, places: Mapping[str, str], replies: Mapping[str, _Answer]) -> list[StoragePlace]:
         measured: list[StoragePlace] = []
         for name, path in places.items():
-            answer = told.get(f"df {name}", _Answer("", "no df"))
+            answer = replies.get(f"df {name}", _Answer("", "no df"))
             if not answer.problem:
                 measured.append(answers.df(answer.out, name, path))
             elif name not in _PATHS or name in self._also:  # the usual paths are only guesses
                 measured.append(StoragePlace(name, path, problem=answer.problem))
         return measured
 
-    def _described(self, told: Mapping[str, _Answer]) -> dict[str, Program]:
+    def _described(self, replies: Mapping[str, _Answer]) -> dict[str, Program]:
         described = {}
         for name, path in sorted(self._programs.items()):
-            answer = told.get(name, _Answer(""))
+            answer = replies.get(name, _Answer(""))
             version = answers.version(answer.out) if name in PROGRAMS and not answer.problem else ""
             described[name] = Program(path, version, answer.problem)
         return described
@@ -325,35 +325,37 @@ def _run(runner: Runner, shell: Sequence[str], script: str, timeout_s: float) ->
     return sections
 
 
-def _answer(told: Mapping[str, str], key: str, program: str, answer_s: int) -> _Answer:
-    out, err, code = (told.get(f"{part} {key}", "") for part in ("out", "err", "code"))
+def _answer(output: Mapping[str, str], key: str, program: str, answer_s: int) -> _Answer:
+    out, err, code = (output.get(f"{part} {key}", "") for part in ("out", "err", "code"))
     if code.strip() == "0":
         return _Answer(out if out.strip() else err)
     if code.strip() in ("124", "137"):
         return _Answer("", f"did not answer within {answer_s} s")
     lines = [line.strip() for line in (err if err.strip() else out).splitlines() if line.strip()]
-    said = re.sub(rf"^(\S*/)?{re.escape(program)}(\[\d+\])?: (fatal: |error: )?", "", lines[-1]) if lines else ""
-    return _Answer("", said[:200] or f"ended with exit code {code.strip()}")
+    reason = re.sub(rf"^(\S*/)?{re.escape(program)}(\[\d+\])?: (fatal: |error: )?", "", lines[-1]) if lines else ""
+    return _Answer("", reason[:200] or f"ended with exit code {code.strip()}")
 
 
-def _out(told: Mapping[str, _Answer], key: str) -> str:
-    return told[key].out if key in told else ""
+def _out(replies: Mapping[str, _Answer], key: str) -> str:
+    return replies[key].out if key in replies else ""
 
 
-def _slurm(told: Mapping[str, _Answer]) -> tuple[Slurm | None, list[Queue]]:
-    if "scontrol" not in told or told["scontrol"].problem:
+def _slurm(replies: Mapping[str, _Answer]) -> tuple[Slurm | None, list[Queue]]:
+    if "scontrol" not in replies or replies["scontrol"].problem:
         return None, []
-    return answers.slurm_config(told["scontrol"].out, _out(told, "slurm nodes")), answers.sinfo(_out(told, "sinfo"))
+    return answers.slurm_config(replies["scontrol"].out, _out(replies, "slurm nodes")), answers.sinfo(
+        _out(replies, "sinfo")
+    )
 
 
-def _scheduler(told: Mapping[str, _Answer], slurm: Slurm | None) -> str:
+def _scheduler(replies: Mapping[str, _Answer], slurm: Slurm | None) -> str:
     """Return the scheduler that answers: programs alone, wrappers of other schedulers perhaps, prove nothing."""
     if slurm is not None:
         return "slurm"
     asked = {"flux uptime": "flux", "lsid": "lsf", "qstat": "pbs"}
-    return next((name for key, name in asked.items() if key in told and not told[key].problem), "shell")
+    return next((name for key, name in asked.items() if key in replies and not replies[key].problem), "shell")
 
 
-def _accelerators(told: Mapping[str, _Answer]) -> list[Accelerator]:
-    accelerators = answers.nvidia_smi(_out(told, "nvidia-smi"))
-    return accelerators + (answers.amd_smi(_out(told, "amd-smi")) or answers.rocm_smi(_out(told, "rocm-smi")))
+def _accelerators(replies: Mapping[str, _Answer]) -> list[Accelerator]:
+    accelerators = answers.nvidia_smi(_out(replies, "nvidia-smi"))
+    return accelerators + (answers.amd_smi(_out(replies, "amd-smi")) or answers.rocm_smi(_out(replies, "rocm-smi")))

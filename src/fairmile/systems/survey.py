@@ -241,15 +241,15 @@ def _hardware(label: str, partition: Partition, kind: Nodes, processor: str) -> 
     yield from _gpus(label, partition.gpu, kind)
 
 
-def _memory(label: str, registered: float | None, found: float | None) -> SurveyRow:
-    ours, theirs = (f"{each:g} GiB" if each is not None else "" for each in (registered, found))
-    if registered is not None and _close(registered, found):
+def _memory(label: str, registered: float | None, actual: float | None) -> SurveyRow:
+    ours, theirs = (f"{each:g} GiB" if each is not None else "" for each in (registered, actual))
+    if registered is not None and _close(registered, actual):
         return SurveyRow(label, ours, theirs, "same")
     return _row(label, ours, theirs)
 
 
-def _close(registered: float, found: float | None) -> bool:
-    return found is not None and registered * (1 - _MEMORY_SLACK) <= found <= registered * (1 + _MEMORY_SLACK)
+def _close(registered: float, actual: float | None) -> bool:
+    return actual is not None and registered * (1 - _MEMORY_SLACK) <= actual <= registered * (1 + _MEMORY_SLACK)
 
 
 def _gpus(label: str, registered: Gpu | None, kind: Nodes) -> Iterator[SurveyRow]:
@@ -258,13 +258,13 @@ def _gpus(label: str, registered: Gpu | None, kind: Nodes) -> Iterator[SurveyRow
         yield from _named(f"{label} GPU model", registered.model, kind.gpu_model)
 
 
-def _named(label: str, registered: str, found: str) -> Iterator[SurveyRow]:
+def _named(label: str, registered: str, actual: str) -> Iterator[SurveyRow]:
     """Compare names that people and programs write differently: one that holds all words of the other is the same."""
-    ours, theirs = _words(registered), _words(found)
+    ours, theirs = _words(registered), _words(actual)
     if ours and theirs and (ours <= theirs or theirs <= ours):
-        yield SurveyRow(label, registered, found, "same")
-    elif registered or found:
-        yield _row(label, registered, found)
+        yield SurveyRow(label, registered, actual, "same")
+    elif registered or actual:
+        yield _row(label, registered, actual)
 
 
 def _words(text: str) -> set[str]:
@@ -417,20 +417,20 @@ def _components(result: ProbeResult, system: System) -> Iterator[SurveyRow]:
 # Verdicts
 
 
-def _row(component: str, registered: str, found: str) -> SurveyRow:
+def _row(component: str, registered: str, actual: str) -> SurveyRow:
     """Return the row of two texts; an empty one is not known."""
-    if not found:
+    if not actual:
         return SurveyRow(component, registered, "not known", "unknown")
     return SurveyRow(
-        component, registered, found, "new" if not registered else "same" if registered == found else "differs"
+        component, registered, actual, "new" if not registered else "same" if registered == actual else "differs"
     )
 
 
-def _pair(component: str, registered: int | None, found: int | None, *, absent: str = "") -> Iterator[SurveyRow]:
+def _pair(component: str, registered: int | None, actual: int | None, *, absent: str = "") -> Iterator[SurveyRow]:
     """Yield the row of two numbers; `absent` says what it means that none was found."""
-    if registered is None and found is None:
+    if registered is None and actual is None:
         return
-    if found is None and absent:
+    if actual is None and absent:
         yield SurveyRow(component, str(registered), absent, "missing")
     else:
-        yield _row(component, "" if registered is None else str(registered), "" if found is None else str(found))
+        yield _row(component, "" if registered is None else str(registered), "" if actual is None else str(actual))

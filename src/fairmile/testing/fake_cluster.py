@@ -260,7 +260,7 @@ _OWN = ("keeper", "pid", "started", "asked")
 
 def _options(script: str) -> dict[str, str]:
     header = itertools.takewhile(lambda line: line.startswith("#"), script.splitlines())
-    return {found[1]: found[2] for line in header if (found := _OPTION.fullmatch(line))}
+    return {option[1]: option[2] for line in header if (option := _OPTION.fullmatch(line))}
 
 
 def _tasks(state: State, id: str) -> Iterator[tuple[str, Job, Task]]:

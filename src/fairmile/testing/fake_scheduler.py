@@ -27,7 +27,7 @@ from fairmile.jobs.states import Observed, State, Usage
 _PROGRAM = "fairmile.testing.fake_cluster"
 _OUTAGE = 7  # the exit code of a command that found nobody
 _TAKEN = re.compile(r"taken ([0-9]+)\n")
-_FOUND = re.compile(r"found ([0-9]*)\n")
+_KEY_ANSWER = re.compile(r"found ([0-9]*)\n")
 _STATES = {
     "WAITING": (State.QUEUED, "The job waits for its turn."),
     "HELD": (State.HELD, "The job is held."),
@@ -91,10 +91,10 @@ class FakeScheduler:
         """See `Scheduler.submit`."""
 
         def read(result: Result) -> str:
-            found = _TAKEN.fullmatch(_stdout(result))
-            if not found:
+            match = _TAKEN.fullmatch(_stdout(result))
+            if not match:
                 raise Transient("the fake scheduler gave no id")
-            return found[1]
+            return match[1]
 
         return Question(self._argv("submit", script, files.folder), read)
 
@@ -102,8 +102,8 @@ class FakeScheduler:
         """See `Scheduler.find`."""
 
         def read(result: Result) -> str | None:
-            found = _FOUND.fullmatch(_stdout(result))
-            return found[1] or None if found else None
+            match = _KEY_ANSWER.fullmatch(_stdout(result))
+            return match[1] or None if match else None
 
         return Question(self._argv("find", key), read)
 
@@ -172,13 +172,13 @@ class FakeScheduler:
 
 
 def _stdout(result: Result) -> str:
-    said = (result.stderr or result.stdout).strip()
+    message = (result.stderr or result.stdout).strip()
     if result.exit_code == _OUTAGE:
         raise Transient("the fake scheduler does not answer")
-    if result.exit_code and said.startswith("fake: the job"):
-        raise UsageError(f"the fake scheduler refused the job: {said.removeprefix('fake: ')}")
+    if result.exit_code and message.startswith("fake: the job"):
+        raise UsageError(f"the fake scheduler refused the job: {message.removeprefix('fake: ')}")
     if result.exit_code:
-        raise SystemFailure(f"the fake scheduler failed: {said[-300:]}")
+        raise SystemFailure(f"the fake scheduler failed: {message[-300:]}")
     return result.stdout
 
 

@@ -105,23 +105,23 @@ class RangeFetcherTests(Suite):
     @asked_only_with("folders")
     def test_a_folder_is_found_with_all_files_below_it(self, served: Served[RangeFetcher]) -> None:
         files = {"a.txt": b"a", "b/c.txt": b"bc", "b/d/e.bin": CONTENT, "b/empty": b""}
-        found = served.fetcher.find(served.publish(files))
-        assert {remote.path: remote.size_bytes for remote in found} == {
+        remotes = served.fetcher.find(served.publish(files))
+        assert {remote.path: remote.size_bytes for remote in remotes} == {
             path: self._size(data) for path, data in files.items()
         }
-        assert len(found) == len(files), "a file is listed twice"
+        assert len(remotes) == len(files), "a file is listed twice"
 
     @asked_only_with("folders")
     def test_every_file_of_a_folder_can_be_read(self, served: Served[RangeFetcher]) -> None:
         files = {f"{number % 7}/{number}.txt": b"x" * number for number in range(40)}
-        found = served.fetcher.find(served.publish(files))
-        assert {remote.path: read(served.fetcher.open(remote, 0, None)) for remote in found} == files
+        remotes = served.fetcher.find(served.publish(files))
+        assert {remote.path: read(served.fetcher.open(remote, 0, None)) for remote in remotes} == files
 
     @asked_only_with("folders")
     def test_awkward_names_in_a_folder_are_found_and_read(self, served: Served[RangeFetcher]) -> None:
         files = {f"in {name[:40]}/{name}": name.encode() for name in self.names}
-        found = served.fetcher.find(served.publish(files))
-        assert {remote.path: read(served.fetcher.open(remote, 0, None)) for remote in found} == files
+        remotes = served.fetcher.find(served.publish(files))
+        assert {remote.path: read(served.fetcher.open(remote, 0, None)) for remote in remotes} == files
 
     def test_each_awkward_name_is_found_and_read_by_its_own_address(self, served: Served[RangeFetcher]) -> None:
         for name in self.names:
@@ -348,9 +348,9 @@ class FolderFetcherTests:
 
     def test_what_is_told_beforehand_is_true(self, served: Served[FolderFetcher]) -> None:
         files = {"a.txt": b"a", "b/c.bin": CONTENT}
-        found = served.fetcher.find(served.publish(files))
-        assert found, "an address that leads somewhere means at least one thing"
-        for remote in found:
+        remotes = served.fetcher.find(served.publish(files))
+        assert remotes, "an address that leads somewhere means at least one thing"
+        for remote in remotes:
             if remote.path in files:
                 assert remote.size_bytes in (None, len(files[remote.path]))
             else:
@@ -362,9 +362,9 @@ class FolderFetcherTests:
 
     def test_what_is_found_can_be_brought_by_its_own_address(self, served: Served[FolderFetcher], folder: Path) -> None:
         files = {"a.txt": b"a", "b/c.bin": CONTENT}
-        found = served.fetcher.find(served.publish(files))
-        if len(found) == 1:
-            served.fetcher.bring(found[0].address, folder, _ignore)
+        remotes = served.fetcher.find(served.publish(files))
+        if len(remotes) == 1:
+            served.fetcher.bring(remotes[0].address, folder, _ignore)
             assert _files(folder) == files
 
     # Bringing
@@ -505,9 +505,9 @@ def _ignore(count: int) -> None:
 
 
 def _one(served: Served[RangeFetcher], path: str, data: bytes) -> Remote:
-    found = served.fetcher.find(served.publish({path: data}))
-    assert len(found) == 1, f"one file was published and {len(found)} are found"
-    return found[0]
+    remotes = served.fetcher.find(served.publish({path: data}))
+    assert len(remotes) == 1, f"one file was published and {len(remotes)} are found"
+    return remotes[0]
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -516,10 +516,10 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _says_where_without_secrets(error: FairmileError, served: Served[RangeFetcher] | Served[FolderFetcher]) -> None:
-    said = f"{error} {error.hint or ''}"
+    message = f"{error} {error.hint or ''}"
     last = served.missing.split("?")[0].split("#")[0].rstrip("/").rpartition("/")[2]
-    assert last in said, f"the error does not say that it is about {last!r}: {said}"
-    assert not served.secret or served.secret not in said, "the error tells a secret"
+    assert last in message, f"the error does not say that it is about {last!r}: {message}"
+    assert not served.secret or served.secret not in message, "the error tells a secret"
 
 
 def _running() -> tuple[int, int, int]:

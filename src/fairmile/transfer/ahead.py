@@ -32,10 +32,10 @@ class _Dial(threading.Thread):
         host, port = self._server
         try:
             # As bytes: the codec of international names, which texts are read with, is slow to load.
-            found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)
         except OSError:
             return
-        for family, kind, protocol, _, address in found:
+        for family, kind, protocol, _, address in addresses:
             sock = socket.socket(family, kind, protocol)
             sock.setblocking(False)
             if sock.connect_ex(address) in (0, errno.EINPROGRESS):

@@ -37,10 +37,10 @@ class Digester:
     def check(self, what: str) -> str:
         """Return the sha256, or raise Integrity when any digest differs from what is expected."""
         for wanted in self.expected:
-            found = self.sha256 if wanted.algorithm == "sha256" else self._others[wanted.algorithm].hexdigest()
-            if found != wanted.hex:
+            digest = self.sha256 if wanted.algorithm == "sha256" else self._others[wanted.algorithm].hexdigest()
+            if digest != wanted.hex:
                 raise Integrity(
-                    f"{shown_address(what)}: received {wanted.algorithm} {found}, expected {wanted.hex}",
+                    f"{shown_address(what)}: received {wanted.algorithm} {digest}, expected {wanted.hex}",
                     hint="the source has a different file than the card describes, or the data is damaged in transit",
                 )
         return self.sha256

@@ -62,7 +62,7 @@ class Credentials:
         """Return what netrc has for a host; a keyring takes longer to ask."""
         path = Path(self._environ.get("NETRC") or self.home_file(".netrc"))
         try:
-            found = netrc.netrc(str(path)).authenticators(host)
+            entry = netrc.netrc(str(path)).authenticators(host)
         except FileNotFoundError:
             return None
         except (netrc.NetrcParseError, UnicodeDecodeError) as error:
@@ -73,7 +73,7 @@ class Credentials:
             ) from None
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        return Login(found[0], found[2] or "") if found else None
+        return Login(entry[0], entry[2] or "") if entry else None
 
     def _from_keyring(self, host: str) -> Login | None:
         try:
@@ -82,10 +82,10 @@ class Credentials:
         except ImportError:
             return None
         try:
-            found = keyring.get_credential(f"fairmile:{host}", None)
+            credential = keyring.get_credential(f"fairmile:{host}", None)
         except keyring.errors.KeyringError:  # none is unlocked, or there is none on this machine
             return None
-        return Login(found.username, found.password) if found is not None else None
+        return Login(credential.username, credential.password) if credential is not None else None
 
 
 def shown_address(text: str) -> str:

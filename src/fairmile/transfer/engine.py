@@ -269,10 +269,10 @@ class Engine:
         for place, remote in enumerate(remotes):
             if remote.size_bytes is None:
                 with suppress(FairmileError):  # another source may serve
-                    found = self._fetchers.of(remote.address).find(remote.address)
-                    if len(found) == 1:
-                        headers = {**found[0].headers, **remote.headers}
-                        remotes[place] = remote = replace(found[0], path=remote.path, headers=headers)
+                    listed = self._fetchers.of(remote.address).find(remote.address)
+                    if len(listed) == 1:
+                        headers = {**listed[0].headers, **remote.headers}
+                        remotes[place] = remote = replace(listed[0], path=remote.path, headers=headers)
             if remote.size_bytes is not None:
                 return replace(item, size_bytes=remote.size_bytes)
         return item
@@ -327,14 +327,14 @@ class Engine:
     def _bring_unsized(self, item: Item, remotes: list[Remote]) -> Brought:
         """Bring a file whose size nobody tells, by one connection."""
         with self._objects.batch(anew=self._fresh) as batch:
-            found = self._small_files([]).bring_one(replace(item, sources=tuple(remotes)), batch)
-        if isinstance(found, Item):
+            brought = self._small_files([]).bring_one(replace(item, sources=tuple(remotes)), batch)
+        if isinstance(brought, Item):
             raise SystemFailure(f"{item.path}: its sources do not agree about its size")
         if not item.unpack:
-            return found
-        with self._objects.batch(anew=self._fresh) as batch, self._objects.open(found.sha256) as stream:
+            return brought
+        with self._objects.batch(anew=self._fresh) as batch, self._objects.open(brought.sha256) as stream:
             members = self._unpack(stream, item, batch)
-        return replace(found, entries=members)
+        return replace(brought, entries=members)
 
     def _bring_folder(
         self, item: Item, remote: Remote, fetcher: FolderFetcher, assembly: Path, notes: list[str]

@@ -546,8 +546,8 @@ def encoding_of(headers: Mapping[str, str], url: str) -> str:
     header = headers.get("content-encoding", "")
     if header in ("", "identity"):
         return ""
-    found: str = _ENCODINGS["all"].encoding_of(header, url)
-    return found
+    encoding: str = _ENCODINGS["all"].encoding_of(header, url)
+    return encoding
 
 
 def _decoded(body: HttpBody, encoding: str, url: str) -> Body:

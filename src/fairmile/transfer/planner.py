@@ -43,15 +43,17 @@ class Planner:
 
     def find(self, address: str, path: str = "") -> list[Item]:
         """Return the files an address leads to; one item for a fetcher that knows only whole folders."""
-        found = self._fetchers.find(address)
-        if all(self._fetchers.ranged(remote.address) is not None for remote in found):
+        remotes = self._fetchers.find(address)
+        if all(self._fetchers.ranged(remote.address) is not None for remote in remotes):
             return [
-                Item(path if path and len(found) == 1 else remote.path, (remote,), remote.size_bytes, remote.checksums)
-                for remote in found
+                Item(
+                    path if path and len(remotes) == 1 else remote.path, (remote,), remote.size_bytes, remote.checksums
+                )
+                for remote in remotes
             ]
         # What is known beforehand, such as the commit of a branch, goes along in its address.
-        whole = found[0] if len(found) == 1 else Remote(address, path)
-        sizes = [remote.size_bytes for remote in found]
+        whole = remotes[0] if len(remotes) == 1 else Remote(address, path)
+        sizes = [remote.size_bytes for remote in remotes]
         return [Item(path, (whole,), about_bytes=sum(size or 0 for size in sizes) or None)]
 
     def plan(self, what: str, items: Sequence[Item], *, pool: str | None = None, fresh: bool = False) -> Plan:
@@ -140,13 +142,13 @@ class Planner:
             if not isinstance(fetcher, RangeFetcher):
                 continue
             try:
-                found = fetcher.find(remote.address)
+                listed = fetcher.find(remote.address)
             except FairmileError as error:
                 faults.append(error)
                 notes.append(f"{shown_address(remote.address)}: {error}")
                 continue
-            if len(found) == 1:
-                remotes[place] = replace(found[0], path=remote.path, headers=remote.headers or found[0].headers)
+            if len(listed) == 1:
+                remotes[place] = replace(listed[0], path=remote.path, headers=remote.headers or listed[0].headers)
         if faults and len(faults) == len(remotes) and item.about_bytes is None:
             raise faults[0]
         sizes = [remote.size_bytes for remote in remotes if remote.size_bytes is not None]
@@ -180,10 +182,10 @@ class Planner:
         try:
             for _ in range(2):
                 tail = _read(fetcher, remote, size - want, size)
-                found: ListedSize | int = archives.zip_listed_size(tail, size, item.path)
-                if not isinstance(found, int):
-                    return found
-                want = min(found, size, _MOST_INDEX_BYTES)
+                listed: ListedSize | int = archives.zip_listed_size(tail, size, item.path)
+                if not isinstance(listed, int):
+                    return listed
+                want = min(listed, size, _MOST_INDEX_BYTES)
         except FairmileError:
             return None  # the transfer itself will tell what is wrong
         return None

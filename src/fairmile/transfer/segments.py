@@ -113,11 +113,11 @@ class Segments:
         with self.changed:
             while not self.over and not self.complete:
                 now = self.clock()
-                found = self._from_free(source, now, whole) or (None if whole else self._take_over(source, now))
-                if found is not None:
-                    self._active.add(found)
-                    self._by_start[found.start] = found
-                    return found
+                segment = self._from_free(source, now, whole) or (None if whole else self._take_over(source, now))
+                if segment is not None:
+                    self._active.add(segment)
+                    self._by_start[segment.start] = segment
+                    return segment
                 self.changed.wait(wait_s)
             return None
 

@@ -357,17 +357,17 @@ class Session:
     def _names(self, content: bytes) -> list[tuple[bytes, Status]]:
         try:
             (count,) = struct.unpack_from(">I", content)
-            at, found = 4, []
+            at, names = 4, []
             for _ in range(count):
                 name, at = _string_at(content, at)
                 _, at = _string_at(content, at)  # the line that `ls -l` would print
                 status, at = self.attributes(content, at)
-                found.append((name, status))
+                names.append((name, status))
         except struct.error:
             raise self.broken_rules("sends a list of names that is cut off") from None
-        if not found:
+        if not names:
             raise self.broken_rules("sends an empty list of names")
-        return found
+        return names
 
     def attributes(self, content: bytes, at: int) -> tuple[Status, int]:
         try:
@@ -530,12 +530,12 @@ def _string_at(content: bytes, at: int) -> tuple[bytes, int]:
 
 def _strings(content: bytes) -> list[bytes]:
     """Return the strings that follow one another, as far as they are complete."""
-    found, at = [], 0
+    texts, at = [], 0
     with suppress(struct.error):
         while at < len(content):
             text, at = _string_at(content, at)
-            found.append(text)
-    return found
+            texts.append(text)
+    return texts
 
 
 def _printable(reason: bytes) -> str:

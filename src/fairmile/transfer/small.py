@@ -138,7 +138,7 @@ class SmallFiles:
             if item is None:
                 return
             try:
-                found = self.bring_one(item, batch, buffer)
+                outcome = self.bring_one(item, batch, buffer)
             except DiskFailure:
                 raise
             except FairmileError as error:
@@ -148,10 +148,10 @@ class SmallFiles:
                     self._stop.set()
                 self._count()
                 continue
-            if isinstance(found, Item):
-                self.grown.append(found)
+            if isinstance(outcome, Item):
+                self.grown.append(outcome)
             else:
-                self.brought.append(found)
+                self.brought.append(outcome)
                 self._count()
 
     def bring_one(self, item: Item, batch: Batch, buffer: memoryview | None = None) -> Brought | Item:

@@ -175,18 +175,18 @@ class _Record:
 
     def read(self) -> dict[str, tuple[Collection[ManifestEntry], str]]:
         """Return files and validator of each item that came; a line that was cut off does not count."""
-        found: dict[str, tuple[Collection[ManifestEntry], str]] = {}
+        items: dict[str, tuple[Collection[ManifestEntry], str]] = {}
         try:
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
-            return found
+            return items
         for line in text.splitlines():
             try:
                 name, entries, validator = json.loads(line)
-                found[name] = self._files(entries), validator
+                items[name] = self._files(entries), validator
             except (ValueError, TypeError, KeyError):
                 continue
-        return found
+        return items
 
     def _files(self, row: Any) -> Collection[ManifestEntry]:
         if isinstance(row, dict):

@@ -276,8 +276,8 @@ def _members(x: Array, y: Array, at: float) -> tuple[Array, Array, Array]:
         (3, np.exp(-rates * x), np.exp(-rates * at)),
         (3, 1 / (1 + x / halves), 1 / (1 + at / halves)),
     ]
-    found = [_constant(y)] + [_line(y, shape, asked, count) for count, shape, asked in families]
-    means, spreads, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    fits = [_constant(y)] + [_line(y, shape, asked, count) for count, shape, asked in families]
+    means, spreads, scores = (np.concatenate(parts) for parts in zip(*fits, strict=True))
     weights = np.exp(-0.5 * (scores - scores.min()))
     return means, spreads, weights / weights.sum()
 

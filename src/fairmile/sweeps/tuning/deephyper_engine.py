@@ -105,8 +105,8 @@ class _Search:
         return proposal
 
     def _ask(self, count: int) -> list[dict[str, Value]]:
-        found = self._search.ask(count)
-        return [{name: _plain(value) for name, value in each.items()} for each in found]
+        proposals = self._search.ask(count)
+        return [{name: _plain(value) for name, value in each.items()} for each in proposals]
 
     def tell(self, proposal: Mapping[str, Value], outcome: Outcome) -> None:
         if proposal in self._pending:

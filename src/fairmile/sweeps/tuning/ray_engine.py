@@ -428,9 +428,9 @@ def _seat_class() -> Any:
         def step(self) -> dict[str, Any]:
             asked = {"id": self.trial_id, "population": self.population, "config": self.config, **self.position}
             self.desk.send_bytes(json.dumps(asked).encode())
-            told: dict[str, Any] = json.loads(self.desk.recv_bytes())
-            self.position = {key: told.pop(key, self.position[key]) for key in self.position}
-            return told
+            reply: dict[str, Any] = json.loads(self.desk.recv_bytes())
+            self.position = {key: reply.pop(key, self.position[key]) for key in self.position}
+            return reply
 
         def save_checkpoint(self, checkpoint_dir: str) -> None:
             with open(os.path.join(checkpoint_dir, "position.json"), "w") as stream:
@@ -454,7 +454,7 @@ def _callback(desk: _Desk) -> Any:
     """Return what tells the desk that Ray has ended a trial."""
     from ray import tune
 
-    class Told(tune.Callback):  # type: ignore[misc,unused-ignore]
+    class Ended(tune.Callback):  # type: ignore[misc,unused-ignore]
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             last = trial.last_result or {}
             value, step = last.get("value", float("nan")), last.get("step", 0)
@@ -463,7 +463,7 @@ def _callback(desk: _Desk) -> Any:
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             desk.ended(trial.trial_id, "its Ray process failed")
 
-    return Told()
+    return Ended()
 
 
 def _searcher(desk: _Desk) -> Any:

@@ -194,8 +194,8 @@ def _covered_s(spans: Iterable[tuple[float, float | None]], now: float) -> float
 
 def worker_words(worker: str) -> str:
     """Return who a worker was, for people; what names it in a study tells its life apart from every other."""
-    said = dict(line.split("=", 1) for line in worker.splitlines() if "=" in line)
-    if not said.get("pid"):
+    facts = dict(line.split("=", 1) for line in worker.splitlines() if "=" in line)
+    if not facts.get("pid"):
         return worker
-    job = f", job {said['job']}" if said.get("job") else ""
-    return f"(process {said['pid']} on {said.get('host', 'an unknown host')}{job})"
+    job = f", job {facts['job']}" if facts.get("job") else ""
+    return f"(process {facts['pid']} on {facts.get('host', 'an unknown host')}{job})"

@@ -95,7 +95,7 @@ class Space:
                 f"{self._where()}: nothing to tune",
                 hint="add a distribution to an axis, such as lr: {log: [1e-5, 0.1]}",
             )
-        read = {name: _Reading(name, said, self._where(name)).dimension() for name, said in distributions.items()}
+        read = {name: _Reading(name, given, self._where(name)).dimension() for name, given in distributions.items()}
         self.dimensions = self._ordered(read)
 
     def __len__(self) -> int:
@@ -174,22 +174,22 @@ class Space:
 class _Reading:
     """Turns what is said of one distribution into a dimension."""
 
-    def __init__(self, name: str, said: Mapping[str, object], where: str) -> None:
+    def __init__(self, name: str, given: Mapping[str, object], where: str) -> None:
         self.name = name
-        self.said = said
+        self.given = given
         self.where = where
 
     def dimension(self) -> Dimension:
-        kind = self.said.get("kind")
+        kind = self.given.get("kind")
         known = next((each for each in _KINDS if each == kind), None)
         if known is None:
             self._refuse(
                 f"{kind!r} is not a kind of distribution", did_you_mean(str(kind), _KINDS) or ", ".join(_KINDS)
             )
-        for key, value in self.said.items():
+        for key, value in self.given.items():
             if key not in _FIELDS[known] and value not in (None, (), [], False, ""):
                 self._refuse(f"a distribution of kind {known} has no {key!r}", did_you_mean(key, _FIELDS[known]))
-        condition = self.said.get("when") or ""
+        condition = self.given.get("when") or ""
         if not isinstance(condition, str):
             self._refuse("`when` must be a condition as a string", "such as when: optimizer == 'sgd'")
         when = Filter(condition, self.where) if condition else None
@@ -199,7 +199,7 @@ class _Reading:
 
     def _range(self, kind: Kind, condition: str, when: Filter | None) -> Dimension:
         whole = kind == "integer"
-        low, high, log = self._number("low", whole), self._number("high", whole), self.said.get("log") or False
+        low, high, log = self._number("low", whole), self._number("high", whole), self.given.get("log") or False
         if not isinstance(log, bool):
             self._refuse("`log` must be true or false")
         if low >= high:
@@ -208,7 +208,7 @@ class _Reading:
             )
         if log and low <= 0:
             self._refuse(f"a logarithmic range cannot start at {low:g}", "start above 0")
-        step = self._number("step", whole) if self.said.get("step") is not None else None
+        step = self._number("step", whole) if self.given.get("step") is not None else None
         if step is not None and log:
             if not (whole and step == 1):
                 self._refuse(
@@ -223,7 +223,7 @@ class _Reading:
         return Dimension(self.name, kind, low, high, log, step, condition=condition, when=when)
 
     def _number(self, key: str, whole: bool) -> float:
-        value = self.said.get(key)
+        value = self.given.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             self._refuse(f"{key!r} must be a number, not {value!r}")
         if not whole:
@@ -233,15 +233,15 @@ class _Reading:
         return int(value)
 
     def _choices(self) -> tuple[Value, ...]:
-        said = self.said.get("choices")
-        if not isinstance(said, (list, tuple)) or not said:
+        given = self.given.get("choices")
+        if not isinstance(given, (list, tuple)) or not given:
             self._refuse("`choice` must be a list of values", "such as choice: [adam, sgd]")
-        for place, value in enumerate(said):
+        for place, value in enumerate(given):
             if value is not None and not isinstance(value, (str, int, float)):
                 self._refuse(f"the choice {value!r} is not a single value", "use a name, and define it in `settings`")
-            if value in said[:place]:
+            if value in given[:place]:
                 self._refuse(f"the choice {value!r} appears twice", "true equals 1 and false equals 0 here")
-        return tuple(said)
+        return tuple(given)
 
     def _refuse(self, why: str, hint: str = "") -> NoReturn:
         raise UsageError(f"{self.where}: {why}", hint=hint or None)

@@ -44,26 +44,26 @@ def parse_settings(
     An unknown key or word, a value of the wrong type, and what cannot work together raise UsageError with the place
     and what to write instead. With `space` also what does not fit the distributions is refused.
     """
-    said = _Said(tuning, origin)
+    given = _Given(tuning, origin)
     if not objectives:
         raise UsageError(
             f"{origin('tuning')}: a study needs an objective",
             hint="add one, such as objective: {loss: lower}, or use --objective",
         )
-    sampler = said.word("sampler", SAMPLERS)
-    engine = said.word("engine", ENGINES.names()) or ("ray" if sampler == "pbt" else "optuna")
-    pruner = said.word("pruner", PRUNERS)
+    sampler = given.word("sampler", SAMPLERS)
+    engine = given.word("engine", ENGINES.names()) or ("ray" if sampler == "pbt" else "optuna")
+    pruner = given.word("pruner", PRUNERS)
     if sampler == "bohb":
         if pruner not in ("", "hyperband"):
-            said.refuse("pruner", f"bohb uses hyperband, not {pruner}", "remove the pruner")
+            given.refuse("pruner", f"bohb uses hyperband, not {pruner}", "remove the pruner")
         sampler, pruner = "tpe", "hyperband"
     sampler = sampler or ("nsga-ii" if len(objectives) > 1 and engine == "optuna" else "tpe")
-    extrapolate = said.word("extrapolate", (*METHODS.names(), "none"))
+    extrapolate = given.word("extrapolate", (*METHODS.names(), "none"))
     budgets = {
-        "trials": said.whole("trials", 1),
-        "time_s": said.duration("time"),
-        "node_hours": said.number("node_hours"),
-        "energy_j": said.energy("energy"),
+        "trials": given.whole("trials", 1),
+        "time_s": given.duration("time"),
+        "node_hours": given.number("node_hours"),
+        "energy_j": given.energy("energy"),
     }
     if all(budget is None for budget in budgets.values()) and sampler not in ("grid", "pbt"):
         budgets["trials"] = DEFAULT_TRIALS
@@ -73,15 +73,15 @@ def parse_settings(
         sampler=sampler,
         pruner="" if pruner == "none" else pruner,
         **budgets,  # type: ignore[arg-type]
-        seed=said.whole("seed", 0),
-        steps=said.whole("steps", 1),
-        min_steps=said.whole("min_steps", 1),
-        reduction=said.whole("reduction", 2) or own.reduction,
-        startup=_or(said.whole("startup", 0), own.startup),
+        seed=given.whole("seed", 0),
+        steps=given.whole("steps", 1),
+        min_steps=given.whole("min_steps", 1),
+        reduction=given.whole("reduction", 2) or own.reduction,
+        startup=_or(given.whole("startup", 0), own.startup),
         extrapolate="" if extrapolate == "none" else extrapolate,
-        population=said.whole("population", 2) or own.population,
-        interval=said.whole("interval", 1) or own.interval,
-        options=said.options(sampler if engine == "optuna" else ""),
+        population=given.whole("population", 2) or own.population,
+        interval=given.whole("interval", 1) or own.interval,
+        options=given.options(sampler if engine == "optuna" else ""),
     )
     check_fits(settings, objectives, space, origin=origin)
     return settings
@@ -123,10 +123,10 @@ def _check_space(settings: Settings, space: Space, refuse: Any) -> None:
     if settings.sampler == "cma-es":
         numbers = [each.name for each in space.dimensions if each.is_number and each.when is None]
         if len(numbers) < 2:
-            found = f"only {numbers[0]} is" if numbers else "none is"
+            count = f"only {numbers[0]} is" if numbers else "none is"
             refuse(
                 "sampler",
-                f"cma-es needs at least two numbers without a condition, but {found} one",
+                f"cma-es needs at least two numbers without a condition, but {count} one",
                 "use tpe, which handles choices, conditions and single numbers",
             )
     if settings.sampler == "grid":
@@ -139,7 +139,7 @@ def _check_space(settings: Settings, space: Space, refuse: Any) -> None:
             )
 
 
-class _Said:
+class _Given:
     """Reads one key at a time, and refuses with the place."""
 
     def __init__(self, tuning: Mapping[str, Any], origin: Origin) -> None:

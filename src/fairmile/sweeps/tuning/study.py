@@ -171,13 +171,13 @@ class Studies(Noun, internal=_INTERNAL):
             space[name] = {"kind": "choice", "choices": list(values)}
         space |= definition.distributions
         checked = Space(space, definition.origin)
-        said = {**definition.tuning, **own}
+        tuning = {**definition.tuning, **own}
 
         def origin(*path: str | int) -> str:
             key = str(path[1]) if path[:1] == ("tuning",) and len(path) > 1 else ""
             return f"--{_OPTIONS.get(key, key)}" if key in own else definition.origin(*path)
 
-        return space, parse_settings(said, definition.objectives, origin, space=checked)
+        return space, parse_settings(tuning, definition.objectives, origin, space=checked)
 
     def extend(self, study: Sweep, *, trials: int) -> Sweep:
         """Set the total number of trials of a study."""
@@ -336,7 +336,7 @@ class Studies(Noun, internal=_INTERNAL):
 
     def is_live(self, study: Sweep) -> bool:
         """Return whether a job is running a study."""
-        arrays = (self._runs().arrays.get(said["key"]) for said in read_tasks(study.folder))
+        arrays = (self._runs().arrays.get(task["key"]) for task in read_tasks(study.folder))
         return any(array is not None and not array.is_over for array in arrays)
 
     def wait(self, study: Sweep, *, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None) -> StudyStatus:

@@ -89,25 +89,25 @@ class _Question:
 
     def __init__(self, fetcher: Fetcher, address: str) -> None:
         self.is_dropped = False
-        self._found: list[Remote] | BaseException = []
+        self._answer: list[Remote] | BaseException = []
         self._thread = threading.Thread(target=self._ask, args=(fetcher, address), name="fairmile-ask", daemon=True)
         self._thread.start()
         self._thread.join(_HEAD_START_S)
 
     def _ask(self, fetcher: Fetcher, address: str) -> None:
         try:
-            self._found = fetcher.find(address)
+            self._answer = fetcher.find(address)
         except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
-            self._found = error
+            self._answer = error
         if self.is_dropped:  # what was closed meanwhile has got a connection again
             _close(fetcher)
 
     def answer(self) -> list[Remote]:
         """Wait for the answer; what went wrong is raised here."""
         self._thread.join()
-        if isinstance(self._found, BaseException):
-            raise self._found
-        return self._found
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
 
 
 class Fetchers:
@@ -172,10 +172,10 @@ class Fetchers:
         scheme = address.partition(":")[0]
         if scheme not in self._ranged or ".git" in address:
             fetcher = self.of(address)
-            found = fetcher if isinstance(fetcher, RangeFetcher) else None
+            ranged = fetcher if isinstance(fetcher, RangeFetcher) else None
             if ".git" in address:
-                return found
-            self._ranged[scheme] = found
+                return ranged
+            self._ranged[scheme] = ranged
         return self._ranged[scheme]
 
     def named(self, name: str) -> Fetcher:

@@ -216,25 +216,25 @@ def _template_problems(words: Any, field: str, allowed: Sequence[str], also: str
 
 def _placeholder_problems(text: str, field: str, allowed: Sequence[str]) -> list[Problem]:
     try:
-        found = _fields([text])
+        names = _fields([text])
     except ValueError:
         message, hint = f"{text!r} has a brace without its other half", "write {{ or }} for a brace itself"
         return [Problem(message, field=field, hint=hint)]
     known = "known: " + ", ".join(f"{{{each}}}" for each in allowed)
     return [
         Problem(f"{text!r} has the unknown placeholder {{{unknown}}}", field=field, hint=known)
-        for unknown in sorted(found - set(allowed))
+        for unknown in sorted(names - set(allowed))
     ]
 
 
 def _fields(words: Sequence[str]) -> set[str]:
     """Return the placeholders in a list of words; ValueError where a brace stands alone."""
-    found = set()
+    names = set()
     for word in words:
         for _, field, form, conversion in string.Formatter().parse(word):
             if field is not None:
-                found.add(field + (f"!{conversion}" if conversion else "") + (f":{form}" if form else ""))
-    return found
+                names.add(field + (f"!{conversion}" if conversion else "") + (f":{form}" if form else ""))
+    return names
 
 
 class CommandFetcher:
@@ -252,10 +252,10 @@ class CommandFetcher:
         result = self._context.runner.run(argv, env=passed_on(self._context.environ), check=False)
         if result.exit_code != 0:
             raise self._failure(address, result.exit_code, result.stderr or result.stdout)
-        found = [_listed(each, address) for each in self._listing(address, result.stdout)]
-        if not found:
+        remotes = [_listed(each, address) for each in self._listing(address, result.stdout)]
+        if not remotes:
             raise NotFound(f"{self._command.name} finds no file at {shown_address(address)}")
-        return found
+        return remotes
 
     def bring(self, address: str, folder: Path, on_bytes: Callable[[int], None]) -> None:
         values = self._values(address)
@@ -338,8 +338,8 @@ class CommandFetcher:
         return [each for each in entries if not each.get("isdir")]
 
     def _failure(self, address: str, code: int, printed: str) -> FairmileError:
-        name, where, said = self._command.name, shown_address(address), last_words(printed)
-        message = f"{name} could not fetch {where} (exit code {code})" + (f": {said}" if said else "")
+        name, where, reason = self._command.name, shown_address(address), last_words(printed)
+        message = f"{name} could not fetch {where} (exit code {code})" + (f": {reason}" if reason else "")
         if code in self._command.missing:
             return NotFound(message)
         if code in self._command.transient:

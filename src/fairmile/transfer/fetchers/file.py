@@ -27,10 +27,10 @@ class File:
         path = _local_path(address)
         status = _status(path)
         if stat.S_ISDIR(status.st_mode):
-            found = sorted(_below(path), key=lambda remote: os.fsencode(remote.path))
-            if not found:
+            remotes = sorted(_below(path), key=lambda remote: os.fsencode(remote.path))
+            if not remotes:
                 raise NotFound(f"the folder {path} has no files")
-            return found
+            return remotes
         return [_remote(path, path.name, _regular(path, status))]
 
     def open(self, remote: Remote, start: int, stop: int | None) -> FileBody | TextBody:

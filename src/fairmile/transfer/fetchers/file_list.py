@@ -64,13 +64,13 @@ class FileList:
 
     def _ranged(self, address: str) -> RangeFetcher:
         # A list in a list would have no end if it named itself.
-        found = None if scheme_of(address).startswith("list+") else self._fetchers.ranged(address)
-        if found is None:
+        fetcher = None if scheme_of(address).startswith("list+") else self._fetchers.ranged(address)
+        if fetcher is None:
             raise Unsupported(
                 f"{shown_address(address)} is not allowed in a list: it may stand for many files",
                 hint="a list names single files; fetch that address separately",
             )
-        return found
+        return fetcher
 
 
 def read_list(text: str, base: str, limit: int | None = None) -> list[Remote]:

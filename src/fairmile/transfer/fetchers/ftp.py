@@ -56,14 +56,14 @@ class Ftp:
         server, path = self._parse(address)
 
         def look(connection: _Connection) -> list[Remote]:
-            found = connection.find(path)
+            remotes = connection.find(path)
             self._give_back(connection)
-            return found
+            return remotes
 
-        found = self._use(server, address, look)
-        if not found:
+        remotes = self._use(server, address, look)
+        if not remotes:
             raise NotFound(f"the folder {shown_address(address)} has no files")
-        return found
+        return remotes
 
     def open(self, remote: Remote, start: int, stop: int | None) -> FtpBody:
         server, path = self._parse(remote.address)
@@ -206,8 +206,8 @@ class _Connection:
                 return [Remote(self.server.address(path), _name(path.rpartition(b"/")[2]), size, validator=validator)]
             if not self._is_folder(path):
                 return [self._of_unknown_size(path)]
-        found = list(self._below(path.rstrip(b"/") + b"/" if path else b"", b"", _DEEPEST))
-        return sorted(found, key=lambda remote: remote.path.encode("utf-8", "surrogateescape"))
+        remotes = list(self._below(path.rstrip(b"/") + b"/" if path else b"", b"", _DEEPEST))
+        return sorted(remotes, key=lambda remote: remote.path.encode("utf-8", "surrogateescape"))
 
     def _of_unknown_size(self, path: bytes) -> Remote:
         try:
@@ -364,15 +364,15 @@ def _explained(address: str) -> Iterator[None]:
 
 
 def _failure(where: str, error: Exception) -> FairmileError:
-    said = "".join(letter if letter.isprintable() else " " for letter in str(error))[:300]
+    reason = "".join(letter if letter.isprintable() else " " for letter in str(error))[:300]
     if isinstance(error, ftplib.error_perm):
         if _code(error) in _LOGIN_REFUSED:
             return SystemFailure(
-                f"{where}: the server refuses the login: {said}", hint="store user and password for it in ~/.netrc"
+                f"{where}: the server refuses the login: {reason}", hint="store user and password for it in ~/.netrc"
             )
         if _code(error) == "550":
-            return NotFound(f"{where} is not available: {said}")
-        return SystemFailure(f"{where}: the server refuses: {said}")
+            return NotFound(f"{where} is not available: {reason}")
+        return SystemFailure(f"{where}: the server refuses: {reason}")
     if isinstance(error, ssl.SSLCertVerificationError):
         return SystemFailure(
             f"{where}: the server's certificate cannot be trusted: {error.verify_message}",
@@ -380,7 +380,7 @@ def _failure(where: str, error: Exception) -> FairmileError:
         )
     if isinstance(error, TimeoutError):
         return Transient(f"{where}: the server stopped responding")
-    return Transient(f"{where}: the connection failed: {said or 'the server closed the connection'}")
+    return Transient(f"{where}: the connection failed: {reason or 'the server closed the connection'}")
 
 
 def _code(error: Exception) -> str:

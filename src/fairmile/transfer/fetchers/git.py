@@ -190,11 +190,11 @@ class _Checkout:
         refs = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
         if _COMMIT.fullmatch(wanted):
             return wanted
-        found = next((refs[name] for name in names if name in refs), None)
-        if found is None:
+        resolved = next((refs[name] for name in names if name in refs), None)
+        if resolved is None:
             what = f"branch or tag {wanted!r}" if wanted else "commit yet"
             raise NotFound(f"no {what}", hint="name a branch, a tag or a full commit")
-        return found
+        return resolved
 
     def check_out(self) -> None:
         """Fetch the revision and write its files; large ones are still the pointers to their content."""
@@ -218,7 +218,7 @@ class _Checkout:
 
     def pointers(self) -> tuple[dict[Pointer, list[str]], int]:
         """Return the paths of the files whose content LFS holds, and how many bytes all the other files have."""
-        found: dict[Pointer, list[str]] = {}
+        paths: dict[Pointer, list[str]] = {}
         plain_bytes = 0
         suspects: list[tuple[str, Pointer, int]] = []
         for path in self._files():
@@ -232,9 +232,9 @@ class _Checkout:
             suspects, self._are_lfs([path for path, _, _ in suspects]), strict=True
         ):
             if is_lfs:
-                found.setdefault(pointer, []).append(path)
+                paths.setdefault(pointer, []).append(path)
                 plain_bytes -= size
-        return found, plain_bytes
+        return paths, plain_bytes
 
     def lfs_source(self, client: Client) -> LfsServer | _LocalLfs:
         """Return what holds the large files: what .lfsconfig names, else what belongs to the repository's address."""
@@ -303,8 +303,8 @@ class _Checkout:
         except ValueError:
             answer = None
         if not isinstance(answer, dict) or not isinstance(answer.get("href"), str):
-            said = (done.stderr or done.stdout).strip().splitlines()
-            reason = f": {shown_address(said[-1])}" if said else ""
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            reason = f": {shown_address(lines[-1])}" if lines else ""
             raise SystemFailure(f"{place.shown} has no known LFS server{reason}", hint=_LFS_STEPS)
         return answer
 

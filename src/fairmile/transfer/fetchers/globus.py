@@ -237,8 +237,8 @@ class _Service:
         self._login = login
 
     def https_server(self, collection: str) -> str:
-        found = self._client.get_endpoint(collection).get("https_server")
-        return str(found).rstrip("/") if found else ""
+        server = self._client.get_endpoint(collection).get("https_server")
+        return str(server).rstrip("/") if server else ""
 
     def https_headers(self, collection: str) -> dict[str, str]:
         """Return what a collection's HTTPS server wants to see; nothing where the user has no token for it."""
@@ -256,7 +256,7 @@ class _Service:
             name = place.path.rstrip("/").rpartition("/")[2]
             return [_File(place.path.rstrip("/"), name, int(top["size"]), str(top["last_modified"]))]
         base = place.path.rstrip("/") + "/"
-        found: list[_File] = []
+        files: list[_File] = []
         folders = [""]
         while folders:
             folder = folders.pop()
@@ -267,10 +267,10 @@ class _Service:
                 if entry["type"] == "dir":
                     folders.append(f"{name}/")
                 elif entry["type"] == "file":
-                    found.append(_File(base + name, name, int(entry["size"]), str(entry["last_modified"])))
-        if not found:
+                    files.append(_File(base + name, name, int(entry["size"]), str(entry["last_modified"])))
+        if not files:
             raise NotFound(f"no file below {place}")
-        return sorted(found, key=lambda each: os.fsencode(each.name))
+        return sorted(files, key=lambda each: os.fsencode(each.name))
 
     def _entries(self, collection: str, path: str) -> Iterator[Mapping[str, Any]]:
         offset = 0
@@ -388,17 +388,17 @@ def _read_note(note: Path) -> dict[str, str]:
 
 def _reason(task: Mapping[str, Any]) -> str:
     fatal = task.get("fatal_error")
-    said = fatal.get("description") if isinstance(fatal, Mapping) else None
-    said = said or task.get("nice_status_details") or task.get("nice_status")
-    return f": {said}" if said else ""
+    reason = fatal.get("description") if isinstance(fatal, Mapping) else None
+    reason = reason or task.get("nice_status_details") or task.get("nice_status")
+    return f": {reason}" if reason else ""
 
 
 def _as_own_error(place: GlobusAddress, error: GlobusAPIError) -> FairmileError:
     """Return an answer of the service as an error of ours."""
     from globus_sdk import AuthAPIError
 
-    said = " ".join((error.message or error.text or "no reason given").split())
-    text = f"{place}: the Globus service says {error.http_status}: {said[:500]}"
+    reason = " ".join((error.message or error.text or "no reason given").split())
+    text = f"{place}: the Globus service says {error.http_status}: {reason[:500]}"
     scopes = error.info.consent_required.required_scopes if error.info.consent_required else None
     if scopes:
         return SystemFailure(text, hint=f"run `globus session consent {' '.join(map(repr, scopes))}`, then fetch again")

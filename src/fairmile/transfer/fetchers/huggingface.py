@@ -65,14 +65,14 @@ class HuggingFace:
         if is_gated and not self._headers:
             raise self._locked(place, is_gated=True)
         pinned = place._replace(revision=commit)
-        found = [self._remote(pinned, entry) for entry in self._entries(pinned) if entry.get("type") == "file"]
-        if not found:
+        remotes = [self._remote(pinned, entry) for entry in self._entries(pinned) if entry.get("type") == "file"]
+        if not remotes:
             raise NotFound(f"no file in {place}", hint=f"look at {self.hub}/{place.page}/tree/{commit}")
         if is_gated:  # the hub lists a gated repository to everyone and refuses its files
-            head, _ = self.client.ask("HEAD", found[0].address, found[0].headers)
+            head, _ = self.client.ask("HEAD", remotes[0].address, remotes[0].headers)
             if head.status in (401, 403):
                 raise self._locked(place, is_gated=True)
-        return found
+        return remotes
 
     def open(self, remote: Remote, start: int, stop: int | None) -> Body:
         """Open the bytes from `start` up to, without, `stop`."""
@@ -197,8 +197,8 @@ def parse_address(address: str) -> HubLocation:
 
 def next_page(link: str, url: str) -> str | None:
     """Return the address of the next page that a Link header names."""
-    found = _NEXT.search(link)
-    return urljoin(url, found[1]) if found else None
+    match = _NEXT.search(link)
+    return urljoin(url, match[1]) if match else None
 
 
 def _token_files(environ: Mapping[str, str]) -> list[str]:

@@ -104,13 +104,13 @@ def choose(wanted: Wanted, document: Any, registry: str) -> tuple[str, tuple[Che
     if not isinstance(dist, dict) or not isinstance(tarball, str) or urlsplit(tarball).scheme not in ("http", "https"):
         raise Integrity(f"{shown_address(registry)} names no archive for {wanted.name} {version}")
     stated = [part.partition("?")[0] for part in str(dist.get("integrity") or "").split()]
-    found = {sum.algorithm: sum for part in stated if (sum := parse_checksum(part)) is not None}
+    checksums = {sum.algorithm: sum for part in stated if (sum := parse_checksum(part)) is not None}
     legacy = parse_checksum(str(dist.get("shasum") or ""), "sha1")
     if legacy is not None:
-        found.setdefault("sha1", legacy)
-    if not found:
+        checksums.setdefault("sha1", legacy)
+    if not checksums:
         raise Integrity(f"{shown_address(registry)} states no checksum that is known for {wanted.name} {version}")
-    return _at_registry(tarball, registry), tuple(found.values())
+    return _at_registry(tarball, registry), tuple(checksums.values())
 
 
 def _at_registry(tarball: str, registry: str) -> str:

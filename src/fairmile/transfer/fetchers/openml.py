@@ -37,8 +37,8 @@ class OpenML:
         stated = about.get("md5_checksum")
         checksum: Checksum | None = parse_checksum(stated, "md5") if isinstance(stated, str) else None
         name = unquote(urlsplit(url).path.rpartition("/")[2]) or f"openml-{number}"
-        found = self.client.head(url)
-        return [Remote(url, name, found.size_bytes, (checksum,) if checksum else (), found.validator)]
+        head = self.client.head(url)
+        return [Remote(url, name, head.size_bytes, (checksum,) if checksum else (), head.validator)]
 
     def open(self, remote: Remote, start: int, stop: int | None) -> Body:
         """Open the bytes from `start` up to, without, `stop`."""

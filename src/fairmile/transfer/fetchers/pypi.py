@@ -135,12 +135,12 @@ def index_addresses(environ: Mapping[str, str], credentials: Credentials, prefix
     if options.get("no-index", "").strip().lower() in _TRUE:
         raise UsageError("pip's settings forbid any index (no-index)", hint="see `pip config list`")
     all_of_them = [*options.get("extra-index-url", "").split(), options.get("index-url", "").strip() or _INDEX]
-    found = [index for index in all_of_them if urlsplit(index).scheme in ("http", "https")]
-    if not found:
+    indexes = [index for index in all_of_them if urlsplit(index).scheme in ("http", "https")]
+    if not indexes:
         raise UsageError(
             f"pip's settings name no index on the web: {shown_address(all_of_them[-1])}", hint="see `pip config list`"
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(indexes))
 
 
 def _config_files(environ: Mapping[str, str], credentials: Credentials, prefix: Path) -> Iterator[tuple[str, str]]:
@@ -188,13 +188,13 @@ def read_index(body: bytes, kind: str, url: str) -> list[File]:
         entries = document.get("files") if isinstance(document, dict) else None
         if not isinstance(entries, list):
             raise Integrity(f"{shown_address(url)} does not list the files of a package")
-        found = [_file_of_json(entry, url) for entry in entries if isinstance(entry, dict)]
+        files = [_file_of_json(entry, url) for entry in entries if isinstance(entry, dict)]
     else:
         page = _Page(url)
         page.feed(body.decode("utf-8", "replace"))
         page.close()
-        found = page.files
-    return [file for file in found if file.name and urlsplit(file.url).scheme in ("http", "https")]
+        files = page.files
+    return [file for file in files if file.name and urlsplit(file.url).scheme in ("http", "https")]
 
 
 def _file_of_json(entry: Mapping[str, Any], url: str) -> File:
@@ -209,8 +209,8 @@ def _file_of_json(entry: Mapping[str, Any], url: str) -> File:
 
 
 def _checksums(stated: Mapping[str, Any]) -> tuple[Checksum, ...]:
-    found = (parse_checksum(str(stated[name]), name) for name in ("sha256", "sha512", "sha1", "md5") if name in stated)
-    return tuple(checksum for checksum in found if checksum is not None)
+    parsed = (parse_checksum(str(stated[name]), name) for name in ("sha256", "sha512", "sha1", "md5") if name in stated)
+    return tuple(checksum for checksum in parsed if checksum is not None)
 
 
 def _plain_name(name: str) -> str:

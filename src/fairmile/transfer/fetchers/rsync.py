@@ -47,7 +47,7 @@ class Rsync:
     def find(self, address: str) -> list[Remote]:
         place = _parse(address)
         top, entries = self._list(place, address, is_deep=True)
-        found = []
+        remotes = []
         for entry in entries:
             name = entry.path.removeprefix(top or b"")
             if entry.kind == "d":
@@ -62,12 +62,12 @@ class Rsync:
                         hint="replace it with its target, or fetch the target separately",
                     )
             mode = _LINK_MODE if entry.kind == "l" else 0o755 if entry.executable else 0o644
-            found.append(
+            remotes.append(
                 Remote(address, _text(name), entry.size, validator=f"{entry.size}-{entry.modified}", mode=mode)
             )
-        if not found:
+        if not remotes:
             raise NotFound(f"the folder {shown_address(address)} has no files")
-        return sorted(found, key=lambda remote: os.fsencode(remote.path))
+        return sorted(remotes, key=lambda remote: os.fsencode(remote.path))
 
     def bring(self, address: str, folder: Path, on_bytes: Callable[[int], None]) -> None:
         place = _parse(address)
@@ -164,7 +164,7 @@ def _entry(line: str, address: str) -> _Entry:
     if match is None:
         raise SystemFailure(f"rsync lists {shown_address(address)} in an unknown format: {line[:200]!r}")
     mode, size, day, hour, shown = match.groups()
-    path = _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), shown.encode())
+    path = _ESCAPED.sub(lambda octal: bytes([int(octal[1], 8)]), shown.encode())
     link = b""
     if mode[0] == "l":  # the size is that of the link's text, so an arrow within a name does no harm
         path, arrow, link = path[: -int(size) - 4], path[-int(size) - 4 : -int(size)], path[-int(size) :]

@@ -56,9 +56,9 @@ class S3:
             if status == 200:
                 return [_remote_of_head(address, key, head.headers, is_amazon=self._place(bucket).is_amazon)]
         folder = key if not key or key.endswith("/") else f"{key}/"
-        found = list(self._below(bucket, folder, address))
-        if found:
-            return found
+        remotes = list(self._below(bucket, folder, address))
+        if remotes:
+            return remotes
         if status == 404:
             raise NotFound(f"no object and no folder {address}", hint="check it with `aws s3 ls`")
         raise self._failure(address, status, b"")
@@ -218,12 +218,12 @@ class Page(NamedTuple):
 
 def read_listing(body: bytes, bucket: str, folder: str) -> Page:
     """Return the files of one ListObjectsV2 answer, named relative to the folder."""
-    found = _read_xml(body)
-    if found.root != "ListBucketResult":
-        raise Integrity(f"s3://{bucket}/{folder} does not answer with a listing but with {found.root!r}")
-    is_quoted = found.fields.get("EncodingType") == "url"
+    document = _read_xml(body)
+    if document.root != "ListBucketResult":
+        raise Integrity(f"s3://{bucket}/{folder} does not answer with a listing but with {document.root!r}")
+    is_quoted = document.fields.get("EncodingType") == "url"
     remotes: list[Remote] = []
-    for entry in found.entries:
+    for entry in document.entries:
         key = unquote_plus(entry.get("Key", "")) if is_quoted else entry.get("Key", "")
         size = entry.get("Size", "")
         if not key.startswith(folder):
@@ -233,9 +233,9 @@ def read_listing(body: bytes, bucket: str, folder: str) -> Page:
         known = int(size) if size.isascii() and size.isdigit() else None
         tag = entry.get("ETag", "")
         remotes.append(Remote(f"s3://{bucket}/{key}", key[len(folder) :], known, validator=_strong(tag)))
-    if found.fields.get("IsTruncated") != "true":
+    if document.fields.get("IsTruncated") != "true":
         return Page(remotes, "")
-    token = found.fields.get("NextContinuationToken", "")
+    token = document.fields.get("NextContinuationToken", "")
     if not token:
         raise Integrity(f"the listing of s3://{bucket}/{folder} is cut off and does not say how to continue")
     return Page(remotes, token)
@@ -264,7 +264,7 @@ def checksums_of(headers: Mapping[str, str], *, is_amazon: bool) -> tuple[Checks
     only at Amazon, for an object written in one part, and not with a key of the customer or of the key service;
     elsewhere it may look the same and be something else.
     """
-    found: list[Checksum] = []
+    checksums: list[Checksum] = []
     in_parts = _IN_PARTS.search(headers.get("etag", "")) is not None
     if headers.get("x-amz-checksum-type", "" if in_parts else "FULL_OBJECT").upper() == "FULL_OBJECT":
         for algorithm, length in _CHECKSUM_BYTES.items():
@@ -273,19 +273,19 @@ def checksums_of(headers: Mapping[str, str], *, is_amazon: bool) -> tuple[Checks
             except binascii.Error:
                 continue
             if len(raw) == length:
-                found.append(Checksum(algorithm, raw.hex()))
+                checksums.append(Checksum(algorithm, raw.hex()))
     tag = _MD5.fullmatch(headers.get("etag", ""))
     encryption = headers.get("x-amz-server-side-encryption", "")
     is_express = headers.get("x-amz-storage-class", "") == "EXPRESS_ONEZONE"
     own_key = "x-amz-server-side-encryption-customer-algorithm" in headers
     if tag and is_amazon and encryption in ("", "AES256") and not own_key and not is_express:
-        found.append(Checksum("md5", tag[1]))
-    return tuple(found)
+        checksums.append(Checksum("md5", tag[1]))
+    return tuple(checksums)
 
 
 def failure_of(address: str, status: int, fields: Mapping[str, str], *, is_signed: bool) -> FairmileError:
     """Return the error that a refusal means, with what to do about it."""
-    code, said = fields.get("Code", ""), fields.get("Message", "")
+    code, message = fields.get("Code", ""), fields.get("Message", "")
     why = f"{status} {code}".strip()
     if code == "NoSuchBucket" or (status == 404 and not code):
         return NotFound(f"no bucket for {address}" if code else f"{address} does not exist")
@@ -315,7 +315,7 @@ def failure_of(address: str, status: int, fields: Mapping[str, str], *, is_signe
             f"the credentials in use do not open {address}: the store answers {why}",
             hint="ask its owner for s3:GetObject and s3:ListBucket, or choose another AWS_PROFILE",
         )
-    return SystemFailure(f"{address}: the store answers {why}" + (f": {said[:200]}" if said else ""))
+    return SystemFailure(f"{address}: the store answers {why}" + (f": {message[:200]}" if message else ""))
 
 
 @dataclass
@@ -331,7 +331,7 @@ def _read_xml(body: bytes) -> _Xml:
     """Read one of S3's flat documents; whatever could expand or point elsewhere is refused."""
     from xml.parsers import expat
 
-    found, names, texts = _Xml(), list[str](), list[str]()
+    document, names, texts = _Xml(), list[str](), list[str]()
 
     def refuse(*_: Any) -> NoReturn:
         raise Integrity("the S3 service answers with a document type, which S3 never sends")
@@ -340,15 +340,15 @@ def _read_xml(body: bytes) -> _Xml:
         names.append(name.rpartition(" ")[2])
         texts.clear()
         if len(names) == 1:
-            found.root = names[0]
+            document.root = names[0]
         elif names[1:] == ["Contents"]:
-            found.entries.append({})
+            document.entries.append({})
 
     def end(_: str) -> None:
         if len(names) == 2 and names[1] != "Contents":
-            found.fields[names[1]] = "".join(texts)
+            document.fields[names[1]] = "".join(texts)
         elif len(names) == 3 and names[1] == "Contents":
-            found.entries[-1][names[2]] = "".join(texts)
+            document.entries[-1][names[2]] = "".join(texts)
         names.pop()
         texts.clear()
 
@@ -360,7 +360,7 @@ def _read_xml(body: bytes) -> _Xml:
         parser.Parse(body, True)
     except expat.ExpatError as error:
         raise Integrity(f"the S3 service does not answer in XML: {error}") from error
-    return found
+    return document
 
 
 # Who asks

@@ -38,12 +38,12 @@ class Ssh:
         place = SftpLocation.parse(address, _SCHEMES)
         session = self._take(place.server)
         try:
-            found = _list_remotes(session, place)
+            remotes = _list_remotes(session, place)
         except BaseException as error:
             self._return(session, is_usable=isinstance(error, (NotFound, UsageError)))
             raise
         self._return(session, is_usable=True)
-        return found
+        return remotes
 
     def open(self, remote: Remote, start: int, stop: int | None) -> SftpBody | TextBody:
         place = SftpLocation.parse(remote.address, _SCHEMES)
@@ -95,12 +95,12 @@ def _list_remotes(session: Session, place: SftpLocation) -> list[Remote]:
         return [_remote(place, place.path, name, status)]
     if not stat.S_ISDIR(status.mode):
         raise UsageError(f"{where} is neither a file nor a folder")
-    found, links = [], []
+    remotes, links = [], []
     for path, each in session.below(place.path):
         if stat.S_ISLNK(each.mode):
             links.append(path)
         elif stat.S_ISREG(each.mode):
-            found.append(_remote(place, posixpath.join(place.path, path), path, each))
+            remotes.append(_remote(place, posixpath.join(place.path, path), path, each))
         else:
             raise UsageError(f"{where}: {_text(path)!r} is neither a file, a folder nor a symbolic link")
     for path, text in session.link_texts(place.path, links):
@@ -111,10 +111,10 @@ def _list_remotes(session: Session, place: SftpLocation) -> list[Remote]:
                 hint="replace it with its target, or fetch the target separately",
             )
         address = place.address(posixpath.join(place.path, path))
-        found.append(Remote(address, _text(path), len(text), mode=_LINK_MODE))
-    if not found:
+        remotes.append(Remote(address, _text(path), len(text), mode=_LINK_MODE))
+    if not remotes:
         raise NotFound(f"the folder {where} has no files")
-    return sorted(found, key=lambda remote: os.fsencode(remote.path))
+    return sorted(remotes, key=lambda remote: os.fsencode(remote.path))
 
 
 def _remote(place: SftpLocation, full: bytes, name: bytes, status: Status) -> Remote:

@@ -77,14 +77,14 @@ class Zenodo:
             raise self._locked(wanted, access, str(about.get("embargo_date", "")))
         if not isinstance(files, list) or not all(isinstance(each, dict) for each in files):
             raise Integrity(f"Zenodo does not list the files of {wanted}")
-        found = [self._remote(wanted, str(record.get("id", wanted.number)), each) for each in files]
+        remotes = [self._remote(wanted, str(record.get("id", wanted.number)), each) for each in files]
         if not wanted.file:
-            if not found:
+            if not remotes:
                 raise NotFound(f"the record {wanted} has no files, only a description")
-            return found
-        chosen = [remote for remote in found if remote.path == wanted.file]
+            return remotes
+        chosen = [remote for remote in remotes if remote.path == wanted.file]
         if not chosen:
-            names = [remote.path for remote in found]
+            names = [remote.path for remote in remotes]
             near = did_you_mean(wanted.file, names)
             raise NotFound(
                 f"zenodo:{wanted.number} has no file {wanted.file!r}" + (f"; {near}" if near else ""),
