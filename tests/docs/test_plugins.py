@@ -30,7 +30,7 @@ from fairmile.testing import energy
 from fairmile.testing.energy import EnergySourceTests
 from fairmile.testing.executors import ExecutorSetup, ExecutorSuite
 from fairmile.testing.fetchers import FolderFetcherTests, Served
-from fairmile.testing.schedulers import Listing, Said, SchedulerTests, Subject
+from fairmile.testing.schedulers import Answer, Listing, SchedulerTests, Subject
 from fairmile.traces.reading import FORMATS
 from fairmile.transfer.fetchers import FETCHERS
 from fairmile.transfer.remote import FolderFetcher
@@ -65,14 +65,14 @@ class TestPier(SchedulerTests):
         return Subject(
             Pier(),
             prefix="#PIER ",
-            submits=[(Said("ticket 7\n"), "7")],
-            listing=lambda word: Said(f"7 {word}\n"),
+            submits=[(Answer("ticket 7\n"), "7")],
+            listing=lambda word: Answer(f"7 {word}\n"),
             listed="7",
             states={"WAITING": State.QUEUED, "ABOARD": State.RUNNING, "LANDED": State.DONE, "SUNK": State.FAILED},
-            listings=[Listing(Said("7 ABOARD\n8 SUNK\n"), ["7", "8"], _states(State.RUNNING, State.FAILED))],
-            absent=Listing(Said(""), ["9"], {}),
-            refusals=[Said("", "no such berth: deep", 1)],
-            outages=[Said("", "harbour closed until six", 1)],
+            listings=[Listing(Answer("7 ABOARD\n8 SUNK\n"), ["7", "8"], _states(State.RUNNING, State.FAILED))],
+            absent=Listing(Answer(""), ["9"], {}),
+            refusals=[Answer("", "no such berth: deep", 1)],
+            outages=[Answer("", "harbour closed until six", 1)],
         )
 
 

@@ -62,7 +62,7 @@ def test_contradictions_know_where_each_stands() -> None:
         system(software={"ddp": [{}, {"partition": "fpga"}]}, default_partition="tape")
     cause = caught.value.errors()[0]["ctx"]["error"]
     assert isinstance(cause, Contradictions)
-    assert [steps for steps, _ in cause.found] == [("default_partition",), ("software", "ddp", 1, "partition")]
+    assert [steps for steps, _ in cause.pairs] == [("default_partition",), ("software", "ddp", 1, "partition")]
 
 
 def test_limits_must_agree_with_one_another() -> None:

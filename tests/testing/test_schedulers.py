@@ -25,10 +25,10 @@ from fairmile.testing import schedulers
 from fairmile.testing.fake_scheduler import FakeScheduler
 from fairmile.testing.schedulers import (
     WAIT_AT_GATE,
+    Answer,
     Cluster,
     Listing,
     LiveSchedulerTests,
-    Said,
     SchedulerTests,
     Subject,
 )
@@ -51,17 +51,17 @@ def cluster_of(fake: Scheduler, folder: Path) -> Cluster:
     return Cluster(fake, Here(), folder, unknown_id="4711")
 
 
-def rows(*tasks: dict[str, object]) -> Said:
-    return Said("".join(f"{json.dumps(task)}\n" for task in tasks) + f"end {len(tasks)}\n")
+def rows(*tasks: dict[str, object]) -> Answer:
+    return Answer("".join(f"{json.dumps(task)}\n" for task in tasks) + f"end {len(tasks)}\n")
 
 
 def subject_of(fake: Scheduler) -> Subject:
     return Subject(
         fake,
         prefix="#FAKE --",
-        submits=[(Said("taken 7\n"), "7")],
-        refusals=[Said("", "fake: the job asks for 9 nodes, there are 2\n", 1)],
-        outages=[Said("", "fake: the scheduler does not answer\n", 7)],
+        submits=[(Answer("taken 7\n"), "7")],
+        refusals=[Answer("", "fake: the job asks for 9 nodes, there are 2\n", 1)],
+        outages=[Answer("", "fake: the scheduler does not answer\n", 7)],
         listing=lambda word: rows({"id": "7", "state": word, "restarts": 0}),
         listed="7",
         states={
@@ -92,7 +92,7 @@ def subject_of(fake: Scheduler) -> Subject:
             )
         ],
         absent=Listing(rows(), ["9"], {}),
-        found=("key-7", Said("found 7\n"), "7"),
+        search=("key-7", Answer("found 7\n"), "7"),
     )
 
 

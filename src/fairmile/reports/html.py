@@ -63,7 +63,7 @@ def standalone(picture: Picture) -> str:
     """Return a figure with title and caption as part of a page that is not ours, such as a notebook."""
     svg = picture.svg()
     prefix = hashlib.sha256(svg).hexdigest()[:8]
-    drawing = _ID.sub(lambda found: f"{found[1]}{prefix}-", follow_theme(svg))
+    drawing = _ID.sub(lambda match: f"{match[1]}{prefix}-", follow_theme(svg))
     return (
         f"<figure><figcaption><b>{_text(picture.title)}</b></figcaption>{drawing}"
         f"<figcaption>{_text(picture.note)}</figcaption></figure>"

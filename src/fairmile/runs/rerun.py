@@ -199,13 +199,13 @@ def _reads(original: Run, again: Run) -> Iterator[Verdict]:
     known, start = original.captured.coverage, again.captured.start
     if start and (known is None or known.reads is None):
         yield Verdict("files beside it", None, f"not watched; {start} as it is now")
-    laid = again.read_beside
+    placed = again.read_beside
     for name, path in sorted(original.read_beside.items()):
         before = original.reads[path]
-        if name in laid:
+        if name in placed:
             coverage = again.captured.coverage
-            is_restored = coverage is not None and laid[name] in coverage.restored
-            yield _read(name, before, again.reads[laid[name]], is_restored=is_restored)
+            is_restored = coverage is not None and placed[name] in coverage.restored
+            yield _read(name, before, again.reads[placed[name]], is_restored=is_restored)
         elif again.record.foreign:
             yield Verdict(f"input {name}", None, f"did not come with the record; its sha256 is {before.sha256[:12]}")
 

@@ -260,9 +260,9 @@ def _name_of(argv: Sequence[str]) -> str:
     return (slug(Path(script).stem if script else names[0] if names else "run") or "run")[:64]
 
 
-def _merged(said: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(one: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields with those of a person on top; mappings are joined."""
-    both = dict(said)
+    both = dict(one)
     for name, value in changes.items():
         both[name] = {**both[name], **value} if isinstance(value, Mapping) and name in both else value
     return both

@@ -3,7 +3,7 @@
     class TestMyDialect(SchedulerTests):
         @pytest.fixture
         def subject(self) -> Subject:
-            return Subject(MyScheduler(), prefix="#MINE ", submits=[(Said("job 7 taken"), "7")], …)
+            return Subject(MyScheduler(), prefix="#MINE ", submits=[(Answer("job 7 taken"), "7")], …)
 
     class TestMyScheduler(LiveSchedulerTests):
         @pytest.fixture
@@ -12,7 +12,7 @@
                 yield Cluster(MyScheduler(), running.runner, tmp_path, unknown_id="999999")
 
 The first reads what a scheduler's commands print and needs no scheduler; the second needs one that runs. What a kind
-of scheduler cannot do at all is said by the class attributes, never by leaving out a test.
+of scheduler cannot do at all is stated by the class attributes, never by leaving out a test.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PAUSE_S = 0.1
 
 
 @dataclass(frozen=True)
-class Said:
+class Answer:
     """What a command printed and how it ended."""
 
     stdout: str = ""
@@ -74,7 +74,7 @@ class Listing:
     Of an expected observation only the values count that differ from those of `Observed(state)`.
     """
 
-    said: Said
+    answer: Answer
     asked: Sequence[str]
     expected: Mapping[str, Observed]
 
@@ -86,23 +86,23 @@ class Subject:
     `listing` gives the answer in which one job, `listed`, is in a state, given by the scheduler's own word for it;
     `states` has what each of these words means. `outages` are answers of a scheduler that is not there just now,
     `refusals` those to a submission that its user has to change, and `cancels` those to the cancelling of jobs,
-    some of which ended before or were never known. `found` is a key, an answer to the search for it, and the id.
+    some of which ended before or were never known. `search` is a key, an answer to the search for it, and the id.
     """
 
     scheduler: Scheduler
     prefix: str
-    submits: Sequence[tuple[Said, str]]
-    listing: Callable[[str], Said]
+    submits: Sequence[tuple[Answer, str]]
+    listing: Callable[[str], Answer]
     listed: str
     states: Mapping[str, State]
     listings: Sequence[Listing]
     absent: Listing
     arrays: Sequence[Listing] = ()
     histories: Sequence[Listing] = ()
-    refusals: Sequence[Said] = ()
-    outages: Sequence[Said] = ()
-    cancels: Sequence[Said] = (Said(),)
-    found: tuple[str, Said, str] | None = None
+    refusals: Sequence[Answer] = ()
+    outages: Sequence[Answer] = ()
+    cancels: Sequence[Answer] = (Answer(),)
+    search: tuple[str, Answer, str] | None = None
 
 
 def made_request(spec: JobSpec) -> Request:
@@ -126,9 +126,9 @@ def made_request(spec: JobSpec) -> Request:
     )
 
 
-def heard(question: Question[V], said: Said) -> V:
+def read_answer(question: Question[V], answer: Answer) -> V:
     """Return what a question reads from an answer."""
-    return question.read(Result(question.argv, said.exit_code, said.stdout, said.stderr, 0.1))
+    return question.read(Result(question.argv, answer.exit_code, answer.stdout, answer.stderr, 0.1))
 
 
 class SchedulerTests(Suite):
@@ -234,82 +234,82 @@ class SchedulerTests(Suite):
 
     def test_the_id_is_read_from_the_answer_to_a_submission(self, subject: Subject) -> None:
         assert subject.submits
-        for said, id in subject.submits:
-            assert heard(subject.scheduler.submit("/x/job.sh", self._files(subject)), said) == id
+        for answer, id in subject.submits:
+            assert read_answer(subject.scheduler.submit("/x/job.sh", self._files(subject)), answer) == id
 
     def test_what_the_user_must_change_is_said_in_the_schedulers_words(self, subject: Subject) -> None:
-        for said in subject.refusals:
+        for answer in subject.refusals:
             with pytest.raises(FairmileError) as caught:
-                heard(subject.scheduler.submit("/x/job.sh", self._files(subject)), said)
+                read_answer(subject.scheduler.submit("/x/job.sh", self._files(subject)), answer)
             assert not isinstance(caught.value, Transient), "a retry would not help"
-            words = re.findall(r"[A-Za-z]{5,}", said.stderr or said.stdout)
+            words = re.findall(r"[A-Za-z]{5,}", answer.stderr or answer.stdout)
             assert any(word in str(caught.value) for word in words)
 
     def test_a_submission_during_an_outage_may_be_tried_again(self, subject: Subject) -> None:
-        for said in subject.outages:
+        for answer in subject.outages:
             with pytest.raises(Transient):
-                heard(subject.scheduler.submit("/x/job.sh", self._files(subject)), said)
+                read_answer(subject.scheduler.submit("/x/job.sh", self._files(subject)), answer)
 
     def test_an_answer_without_an_id_is_never_an_id(self, subject: Subject) -> None:
-        for said in (Said(""), Said("Thank you.\n"), Said("", "something went wrong", 1)):
+        for answer in (Answer(""), Answer("Thank you.\n"), Answer("", "something went wrong", 1)):
             with pytest.raises(FairmileError):
-                heard(subject.scheduler.submit("/x/job.sh", self._files(subject)), said)
+                read_answer(subject.scheduler.submit("/x/job.sh", self._files(subject)), answer)
 
     # Looking
 
     def test_listings_are_read(self, subject: Subject) -> None:
         assert subject.listings
         for listing in subject.listings:
-            _compare(heard(subject.scheduler.status(listing.asked), listing.said), listing)
+            _compare(read_answer(subject.scheduler.status(listing.asked), listing.answer), listing)
 
     def test_histories_are_read(self, subject: Subject) -> None:
         for listing in subject.histories:
             question = subject.scheduler.history(listing.asked)
             assert question is not None, "there is a recorded history, so there is a question for it"
-            _compare(heard(question, listing.said), listing)
+            _compare(read_answer(question, listing.answer), listing)
 
     def test_tasks_of_an_array_are_numbered_from_zero(self, subject: Subject) -> None:
         for listing in subject.arrays:
             assert any(re.fullmatch(r".+_\d+", id) for id in listing.expected)
-            _compare(heard(subject.scheduler.status(listing.asked), listing.said), listing)
+            _compare(read_answer(subject.scheduler.status(listing.asked), listing.answer), listing)
 
     def test_one_task_of_an_array_can_be_asked_for_and_ended(self, subject: Subject) -> None:
         for listing in subject.arrays:
             task = next(id for id in listing.expected if id not in listing.asked)
-            assert task in heard(subject.scheduler.status([task]), listing.said)
+            assert task in read_answer(subject.scheduler.status([task]), listing.answer)
             assert subject.scheduler.cancel([task]).argv
 
     def test_every_word_for_a_state_is_known(self, subject: Subject) -> None:
         for word, state in subject.states.items():
-            seen = heard(subject.scheduler.status([subject.listed]), subject.listing(word))
+            seen = read_answer(subject.scheduler.status([subject.listed]), subject.listing(word))
             assert seen[subject.listed].state is state, word
             assert seen[subject.listed].native == word
 
     def test_a_word_that_nobody_knows_is_no_error_and_no_end(self, subject: Subject) -> None:
-        seen = heard(subject.scheduler.status([subject.listed]), subject.listing(NO_STATE))[subject.listed]
+        seen = read_answer(subject.scheduler.status([subject.listed]), subject.listing(NO_STATE))[subject.listed]
         assert seen.state is State.UNKNOWN and not seen.state.is_end
         assert seen.native == NO_STATE
 
     def test_a_bad_end_is_told_in_a_sentence(self, subject: Subject) -> None:
         for listing in (*subject.listings, *subject.arrays):
-            for id, seen in heard(subject.scheduler.status(listing.asked), listing.said).items():
+            for id, seen in read_answer(subject.scheduler.status(listing.asked), listing.answer).items():
                 if seen.state.is_end and seen.state is not State.DONE:
-                    assert seen.sentence, f"nothing is said about the end of {id}"
+                    assert seen.sentence, f"no reason is given for the end of {id}"
 
     def test_a_job_that_is_not_listed_is_absent(self, subject: Subject) -> None:
         assert subject.absent.asked
-        _compare(heard(subject.scheduler.status(subject.absent.asked), subject.absent.said), subject.absent)
+        _compare(read_answer(subject.scheduler.status(subject.absent.asked), subject.absent.answer), subject.absent)
 
     def test_no_output_means_no_jobs(self, subject: Subject) -> None:
-        assert heard(subject.scheduler.status([subject.listed]), Said()) == {}
+        assert read_answer(subject.scheduler.status([subject.listed]), Answer()) == {}
 
     def test_asking_about_no_jobs_is_no_error(self, subject: Subject) -> None:
-        assert heard(subject.scheduler.status([]), Said()) == {}
+        assert read_answer(subject.scheduler.status([]), Answer()) == {}
 
     def test_an_outage_is_no_answer(self, subject: Subject) -> None:
-        for said in subject.outages:
+        for answer in subject.outages:
             with pytest.raises(Transient):
-                heard(subject.scheduler.status([subject.listed]), said)
+                read_answer(subject.scheduler.status([subject.listed]), answer)
 
     @pytest.mark.parametrize("text", GARBAGE)
     def test_garbage_is_skipped_or_a_reason_to_ask_again(self, subject: Subject, text: str) -> None:
@@ -317,7 +317,7 @@ class SchedulerTests(Suite):
 
     def test_an_answer_that_breaks_off_is_no_error_of_another_kind(self, subject: Subject) -> None:
         for listing in subject.listings:
-            text = listing.said.stdout
+            text = listing.answer.stdout
             for length in range(0, len(text), max(1, len(text) // 200)):
                 for id in _survives(subject.scheduler, listing.asked, text[:length]):
                     assert id in listing.expected
@@ -326,22 +326,22 @@ class SchedulerTests(Suite):
 
     @asked_only_with("has_keys")
     def test_a_job_is_found_by_exactly_its_key(self, subject: Subject) -> None:
-        assert subject.found is not None, "give an answer to the search for a key"
-        key, said, id = subject.found
-        assert heard(subject.scheduler.find(key), said) == id
+        assert subject.search is not None, "give an answer to the search for a key"
+        key, answer, id = subject.search
+        assert read_answer(subject.scheduler.find(key), answer) == id
         for other in (key[:-1], key + "0", key.upper() + "x", "", ".*"):
             if other != key:
-                assert heard(subject.scheduler.find(other), said) != id
-        assert heard(subject.scheduler.find("no-such-key"), said) is None
+                assert read_answer(subject.scheduler.find(other), answer) != id
+        assert read_answer(subject.scheduler.find("no-such-key"), answer) is None
 
     def test_jobs_that_ended_already_are_no_error_to_cancel(self, subject: Subject) -> None:
-        for said in subject.cancels:
-            heard(subject.scheduler.cancel([subject.listed]), said)
+        for answer in subject.cancels:
+            read_answer(subject.scheduler.cancel([subject.listed]), answer)
 
     def test_a_cancelling_that_nobody_heard_is_an_error(self, subject: Subject) -> None:
-        for said in subject.outages:
+        for answer in subject.outages:
             with pytest.raises(Transient):
-                heard(subject.scheduler.cancel([subject.listed]), said)
+                read_answer(subject.scheduler.cancel([subject.listed]), answer)
 
     def _specs(self) -> list[JobSpec]:
         documents: list[dict[str, object]] = [
@@ -396,7 +396,7 @@ def _compare(seen: dict[str, Observed], listing: Listing) -> None:
 def _survives(scheduler: Scheduler, ids: Sequence[str], text: str) -> dict[str, Observed]:
     """Return what is read from a spoilt answer; that a second question is needed counts as nothing read."""
     try:
-        return heard(scheduler.status(ids), Said(text))
+        return read_answer(scheduler.status(ids), Answer(text))
     except Transient:
         return {}
 

@@ -15,28 +15,28 @@ from fairmile.jobs.schedulers import Scheduler
 from fairmile.jobs.schedulers.flux import Flux
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import Observed, State, Usage
-from fairmile.testing.schedulers import Listing, Said, SchedulerTests, Subject, heard, made_request
+from fairmile.testing.schedulers import Answer, Listing, SchedulerTests, Subject, made_request, read_answer
 
 RECORDED = Path(__file__).parent / "recorded" / "flux"
 
 
-def recorded(name: str) -> Said:
-    return Said((RECORDED / f"{name}.json").read_text())
+def recorded(name: str) -> Answer:
+    return Answer((RECORDED / f"{name}.json").read_text())
 
 
-def together(*names: str) -> Said:
+def together(*names: str) -> Answer:
     """Several recorded jobs in the frame that Flux puts round more than one."""
-    return Said(json.dumps({"jobs": [json.loads(recorded(name).stdout) for name in names]}))
+    return Answer(json.dumps({"jobs": [json.loads(recorded(name).stdout) for name in names]}))
 
 
-def changed(which: str, /, **fields: Any) -> Said:
-    return Said(json.dumps({**json.loads(recorded(which).stdout), **fields}))
+def changed(which: str, /, **fields: Any) -> Answer:
+    return Answer(json.dumps({**json.loads(recorded(which).stdout), **fields}))
 
 
 def failed(kind: str, note: str, code: int, result: str = "FAILED") -> Observed:
     exception = {"occurred": bool(kind), "severity": 0, "type": kind, "note": note}
-    said = changed("canceled", result=result, status=result, returncode=code, exception=exception)
-    return heard(Flux().status(["fiFkbMhFM"]), said)["fiFkbMhFM"]
+    answer = changed("canceled", result=result, status=result, returncode=code, exception=exception)
+    return read_answer(Flux().status(["fiFkbMhFM"]), answer)["fiFkbMhFM"]
 
 
 class TestFlux(SchedulerTests):
@@ -49,15 +49,15 @@ class TestFlux(SchedulerTests):
             Flux(),
             prefix="# flux: ",
             submits=[
-                (Said((RECORDED / "batch.txt").read_text()), "fM7Zq9AKHno"),
-                (Said("fiFkbMhFM\n"), "fiFkbMhFM"),
-                (Said("91088924704768\n"), "fiFkbMhFM"),
+                (Answer((RECORDED / "batch.txt").read_text()), "fM7Zq9AKHno"),
+                (Answer("fiFkbMhFM\n"), "fiFkbMhFM"),
+                (Answer("91088924704768\n"), "fiFkbMhFM"),
             ],
             refusals=[
-                Said("", "flux-batch: ERROR: Number of slots to allocate must be specified\n", 1),
-                Said("", "flux-batch: ERROR: [Errno 22] Invalid queue 'nowhere' specified\n", 1),
+                Answer("", "flux-batch: ERROR: Number of slots to allocate must be specified\n", 1),
+                Answer("", "flux-batch: ERROR: [Errno 22] Invalid queue 'nowhere' specified\n", 1),
             ],
-            outages=[Said("", "flux-jobs: ERROR: Unable to connect to Flux\n", 1)],
+            outages=[Answer("", "flux-jobs: ERROR: Unable to connect to Flux\n", 1)],
             listing=lambda word: changed("pending", state=word, status=word),
             listed="fiFxrykWs",
             states={
@@ -105,16 +105,16 @@ class TestFlux(SchedulerTests):
                 ),
             ],
             absent=Listing(
-                Said(recorded("held").stdout, unknown, 1),
+                Answer(recorded("held").stdout, unknown, 1),
                 ["f68GN", "fiFsPiQD5"],
                 {"fiFsPiQD5": Observed(State.HELD, "SCHED")},
             ),
             cancels=[
-                Said(),
-                Said("", (RECORDED / "cancel_unknown.stderr").read_text(), 1),
-                Said("", "flux-cancel: ERROR: ƒiFkbMhFM: job is inactive\n", 1),
+                Answer(),
+                Answer("", (RECORDED / "cancel_unknown.stderr").read_text(), 1),
+                Answer("", "flux-cancel: ERROR: ƒiFkbMhFM: job is inactive\n", 1),
             ],
-            found=("train-7f3a.1", changed("pending", name="job=train-7f3a.1"), "fiFxrykWs"),
+            search=("train-7f3a.1", changed("pending", name="job=train-7f3a.1"), "fiFxrykWs"),
         )
 
 
@@ -124,8 +124,8 @@ def test_it_is_a_scheduler() -> None:
 
 
 def test_an_unknown_id_alone_gives_no_output_and_is_absent() -> None:
-    said = Said("", (RECORDED / "jobs_unknown.stderr").read_text(), 1)
-    assert heard(Flux().status(["f68GN"]), said) == {}
+    answer = Answer("", (RECORDED / "jobs_unknown.stderr").read_text(), 1)
+    assert read_answer(Flux().status(["f68GN"]), answer) == {}
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_a_job_cancelled_before_its_start_is_told_so() -> None:
 
 
 def test_why_a_job_waits_is_passed_on() -> None:
-    said = changed("pending", annotations={"sched": {"reason_pending": "insufficient resources"}})
-    seen = heard(Flux().status(["fiFxrykWs"]), said)["fiFxrykWs"]
+    answer = changed("pending", annotations={"sched": {"reason_pending": "insufficient resources"}})
+    seen = read_answer(Flux().status(["fiFxrykWs"]), answer)["fiFxrykWs"]
     assert seen.sentence == "The job is queued. Flux says: insufficient resources."
 
 
@@ -172,17 +172,17 @@ def test_the_key_stands_behind_the_name_where_lists_show_it() -> None:
 
 
 def test_the_name_of_another_job_is_not_taken_for_a_key() -> None:
-    assert heard(Flux().find("1"), changed("pending", name="train.1")) is None
-    assert heard(Flux().find("1"), changed("pending", name="train=7f3a.1")) is None
+    assert read_answer(Flux().find("1"), changed("pending", name="train.1")) is None
+    assert read_answer(Flux().find("1"), changed("pending", name="train=7f3a.1")) is None
 
 
 def test_jobs_that_were_not_asked_for_are_left_out() -> None:
-    assert heard(Flux().status(["f1"]), together("held", "pending")) == {}
+    assert read_answer(Flux().status(["f1"]), together("held", "pending")) == {}
 
 
 def test_a_cancelling_that_is_not_allowed_is_told() -> None:
     with pytest.raises(SystemFailure, match="Permission denied") as caught:
-        heard(Flux().cancel(["f1"]), Said("", "flux-cancel: ERROR: Permission denied\n", 1))
+        read_answer(Flux().cancel(["f1"]), Answer("", "flux-cancel: ERROR: Permission denied\n", 1))
     assert not isinstance(caught.value, Transient)
 
 

@@ -14,22 +14,22 @@ from fairmile.jobs.schedulers import Scheduler
 from fairmile.jobs.schedulers.lsf import Lsf
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import Observed, State, Usage
-from fairmile.testing.schedulers import Listing, Said, SchedulerTests, Subject, heard, made_request
+from fairmile.testing.schedulers import Answer, Listing, SchedulerTests, Subject, made_request, read_answer
 
 RECORDED = Path(__file__).parent / "recorded" / "lsf"
-ABSENT = Said("", "Job <864220165> is not found", 255)
+ABSENT = Answer("", "Job <864220165> is not found", 255)
 
 
-def recorded(name: str) -> Said:
-    return Said((RECORDED / name).read_text())
+def recorded(name: str) -> Answer:
+    return Answer((RECORDED / name).read_text())
 
 
-def record(**fields: str) -> Said:
-    return Said(json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": [{"JOBID": "7", "JOBINDEX": "0", **fields}]}))
+def record(**fields: str) -> Answer:
+    return Answer(json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": [{"JOBID": "7", "JOBINDEX": "0", **fields}]}))
 
 
 def ended(reason: str, code: str = "") -> Observed:
-    return heard(Lsf().status(["7"]), record(STAT="EXIT", EXIT_CODE=code, EXIT_REASON=reason))["7"]
+    return read_answer(Lsf().status(["7"]), record(STAT="EXIT", EXIT_CODE=code, EXIT_REASON=reason))["7"]
 
 
 class TestLsf(SchedulerTests):
@@ -41,17 +41,17 @@ class TestLsf(SchedulerTests):
             submits=[
                 (recorded("bsub.txt"), "764254593"),
                 (recorded("bsub_after_an_outage.txt"), "12345678"),
-                (Said("Job <7> is submitted to default queue <normal>.\n"), "7"),
+                (Answer("Job <7> is submitted to default queue <normal>.\n"), "7"),
             ],
             refusals=[
-                Said("", "debug: No such queue. Job not submitted.\n", 255),
-                Said("", "Bad resource requirement syntax. Job not submitted.\n", 255),
-                Said("", "Request aborted by esub. Job not submitted.\n", 255),
+                Answer("", "debug: No such queue. Job not submitted.\n", 255),
+                Answer("", "Bad resource requirement syntax. Job not submitted.\n", 255),
+                Answer("", "Request aborted by esub. Job not submitted.\n", 255),
             ],
             outages=[
-                Said("", "Cannot connect to LSF. Please wait ...\n", 255),
-                Said("", "batch daemon not responding ... still trying\n", 255),
-                Said("", "LSF is down. Please wait ...\n", 255),
+                Answer("", "Cannot connect to LSF. Please wait ...\n", 255),
+                Answer("", "batch daemon not responding ... still trying\n", 255),
+                Answer("", "LSF is down. Please wait ...\n", 255),
             ],
             listing=lambda word: record(STAT=word),
             listed="7",
@@ -122,12 +122,12 @@ class TestLsf(SchedulerTests):
             ],
             absent=Listing(ABSENT, ["864220165"], {}),
             cancels=[
-                Said("Job <764254593> is being terminated\n"),
-                Said("", "Job <7>: Job has already finished\n", 255),
-                Said("Job <8> is being terminated\n", "Job <7>: No matching job found\n", 255),
-                Said("", "Job <864220165> is not found\n", 255),
+                Answer("Job <764254593> is being terminated\n"),
+                Answer("", "Job <7>: Job has already finished\n", 255),
+                Answer("Job <8> is being terminated\n", "Job <7>: No matching job found\n", 255),
+                Answer("", "Job <864220165> is not found\n", 255),
             ],
-            found=("train-7f3a.1", recorded("bjobs_found.json"), "907"),
+            search=("train-7f3a.1", recorded("bjobs_found.json"), "907"),
         )
 
 
@@ -193,17 +193,17 @@ def test_the_key_is_the_jobs_description() -> None:
 
 
 def test_a_wildcard_does_not_find_the_jobs_of_others() -> None:
-    assert heard(Lsf().find("train*"), recorded("bjobs_found.json")) is None
+    assert read_answer(Lsf().find("train*"), recorded("bjobs_found.json")) is None
 
 
 def test_jobs_that_were_not_asked_for_are_left_out() -> None:
-    assert heard(Lsf().status(["1"]), recorded("bjobs_array.json")) == {}
+    assert read_answer(Lsf().status(["1"]), recorded("bjobs_array.json")) == {}
 
 
 def test_a_cancelling_that_is_not_allowed_is_told() -> None:
-    said = Said("", "Job <7>: User permission denied\n", 255)
+    answer = Answer("", "Job <7>: User permission denied\n", 255)
     with pytest.raises(SystemFailure, match="permission denied") as caught:
-        heard(Lsf().cancel(["7"]), said)
+        read_answer(Lsf().cancel(["7"]), answer)
     assert not isinstance(caught.value, Transient)
 
 

@@ -15,26 +15,26 @@ from fairmile.jobs.schedulers import Scheduler
 from fairmile.jobs.schedulers.pbs import Pbs
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import Observed, State, Usage
-from fairmile.testing.schedulers import Listing, Said, SchedulerTests, Subject, heard, made_request
+from fairmile.testing.schedulers import Answer, Listing, SchedulerTests, Subject, made_request, read_answer
 
 RECORDED = Path(__file__).parent / "recorded" / "pbs"
-NO_HISTORY = Said("", "qstat: PBS is not configured to maintain job history\n", 1)
+NO_HISTORY = Answer("", "qstat: PBS is not configured to maintain job history\n", 1)
 
 
-def recorded(name: str) -> Said:
-    return Said((RECORDED / name).read_text())
+def recorded(name: str) -> Answer:
+    return Answer((RECORDED / name).read_text())
 
 
-def job(id: str = "7.pbs", **attributes: Any) -> Said:
+def job(id: str = "7.pbs", **attributes: Any) -> Answer:
     document = {"timestamp": 1, "pbs_version": "22.05.11", "pbs_server": "pbs", "Jobs": {id: attributes}}
-    return Said(json.dumps(document, indent=4))
+    return Answer(json.dumps(document, indent=4))
 
 
 def ended(status: int | None, **attributes: Any) -> Observed:
     given = {"job_state": "F", "stime": "Tue Mar 12 13:04:41 2024", **attributes}
     if status is not None:
         given["Exit_status"] = status
-    return heard(Pbs().history(["7.pbs"]), job(**given))["7.pbs"]
+    return read_answer(Pbs().history(["7.pbs"]), job(**given))["7.pbs"]
 
 
 class TestPbs(SchedulerTests):
@@ -45,18 +45,18 @@ class TestPbs(SchedulerTests):
             Pbs(),
             prefix="#PBS ",
             submits=[
-                (Said("53.testpbs.nas.nasa.gov\n"), "53.testpbs.nas.nasa.gov"),
-                (Said("77[].pbs-primary\n"), "77[].pbs-primary"),
-                (Said("qsub: a remark of the site\n2154.edtb-01\n"), "2154.edtb-01"),
+                (Answer("53.testpbs.nas.nasa.gov\n"), "53.testpbs.nas.nasa.gov"),
+                (Answer("77[].pbs-primary\n"), "77[].pbs-primary"),
+                (Answer("qsub: a remark of the site\n2154.edtb-01\n"), "2154.edtb-01"),
             ],
             refusals=[
-                Said("", "qsub: Unknown queue\n", 170),
-                Said("", "qsub: Job exceeds queue and/or server resource limits\n", 188),
-                Said("", "qsub: Invalid account\n", 32),
+                Answer("", "qsub: Unknown queue\n", 170),
+                Answer("", "qsub: Job exceeds queue and/or server resource limits\n", 188),
+                Answer("", "qsub: Invalid account\n", 32),
             ],
             outages=[
-                Said((RECORDED / "outage.stdout").read_text(), (RECORDED / "outage.stderr").read_text(), 255),
-                Said("", "No route to host\nqstat: cannot connect to server aqua (errno=15010)\n", 255),
+                Answer((RECORDED / "outage.stdout").read_text(), (RECORDED / "outage.stderr").read_text(), 255),
+                Answer("", "No route to host\nqstat: cannot connect to server aqua (errno=15010)\n", 255),
             ],
             listing=lambda word: job(job_state=word),
             listed="7.pbs",
@@ -123,7 +123,7 @@ class TestPbs(SchedulerTests):
                 )
             ],
             absent=Listing(
-                Said(
+                Answer(
                     recorded("held.json").stdout,
                     "qstat: Unknown Job Id 10000.pbs\nqstat: 120.pbs Job has finished, use -x or -H to obtain "
                     "historical job information\n",
@@ -133,11 +133,11 @@ class TestPbs(SchedulerTests):
                 {"157.pbs": Observed(State.HELD, "H")},
             ),
             cancels=[
-                Said(),
-                Said("", "qdel: Unknown Job Id 12345.pbssrv1\n", 153),
-                Said("", "qdel: Job has finished 7.pbs\nqdel: Unknown Job Id 8.pbs\n", 35),
+                Answer(),
+                Answer("", "qdel: Unknown Job Id 12345.pbssrv1\n", 153),
+                Answer("", "qdel: Job has finished 7.pbs\nqdel: Unknown Job Id 8.pbs\n", 35),
             ],
-            found=("train-7f3a.1", recorded("several.json"), "1007.qot-calc0"),
+            search=("train-7f3a.1", recorded("several.json"), "1007.qot-calc0"),
         )
 
 
@@ -188,7 +188,7 @@ def test_a_killed_program_names_its_signal() -> None:
 
 
 def test_a_job_deleted_before_it_ran_is_cancelled() -> None:
-    seen = heard(Pbs().history(["7.pbs"]), job(job_state="F", substate=91))["7.pbs"]
+    seen = read_answer(Pbs().history(["7.pbs"]), job(job_state="F", substate=91))["7.pbs"]
     assert (seen.state, seen.sentence) == (State.CANCELLED, "The job was deleted before it ran.")
 
 
@@ -197,14 +197,14 @@ def test_a_finished_job_without_an_exit_status_is_lost() -> None:
 
 
 def test_the_exit_status_of_an_earlier_run_is_no_end_of_a_requeued_job() -> None:
-    seen = heard(Pbs().status(["7.pbs"]), job(job_state="Q", Exit_status=-20, run_count=2))["7.pbs"]
+    seen = read_answer(Pbs().status(["7.pbs"]), job(job_state="Q", Exit_status=-20, run_count=2))["7.pbs"]
     assert (seen.state, seen.exit_code, seen.restarts) == (State.QUEUED, None, 1)
 
 
 def test_a_server_without_history_says_so_once() -> None:
     question = Pbs().history(["7.pbs"])
     with pytest.raises(Unsupported, match="no job history"):
-        heard(question, NO_HISTORY)
+        read_answer(question, NO_HISTORY)
 
 
 def test_the_status_does_not_ask_for_history_which_some_servers_refuse() -> None:
@@ -213,28 +213,28 @@ def test_the_status_does_not_ask_for_history_which_some_servers_refuse() -> None
 
 
 def test_a_document_that_is_no_json_still_tells_the_states() -> None:
-    said = recorded("no_json.txt")
+    answer = recorded("no_json.txt")
     with pytest.raises(ValueError, match="delimiter"):
-        json.loads(said.stdout)
-    seen = heard(Pbs().status(["53.testpbs", "54.testpbs"]), said)
+        json.loads(answer.stdout)
+    seen = read_answer(Pbs().status(["53.testpbs", "54.testpbs"]), answer)
     assert {id: each.state for id, each in seen.items()} == {"53.testpbs": State.HELD, "54.testpbs": State.RUNNING}
     assert seen["54.testpbs"].nodes == "execute-2"
 
 
 def test_a_job_that_qstat_passes_over_in_silence_is_not_taken_for_gone() -> None:
-    seen = heard(Pbs().status(["10.ip-10-0-6-176", "11.ip-10-0-6-176"]), recorded("only_the_first.json"))
+    seen = read_answer(Pbs().status(["10.ip-10-0-6-176", "11.ip-10-0-6-176"]), recorded("only_the_first.json"))
     assert seen["10.ip-10-0-6-176"].state is State.RUNNING
     assert seen["11.ip-10-0-6-176"].state is State.UNKNOWN
 
 
 def test_a_task_that_is_over_without_a_word_about_how_is_absent() -> None:
     asked = ["77[].pbs-primary_0", "77[].pbs-primary_2"]
-    seen = heard(Pbs().status(asked), recorded("array.json"))
+    seen = read_answer(Pbs().status(asked), recorded("array.json"))
     assert set(seen) == {"77[].pbs-primary_2"}
 
 
 def test_an_array_whose_tasks_are_not_listed_is_seen_as_a_whole() -> None:
-    seen = heard(Pbs().status(["77[].pbs"]), job("77[].pbs", job_state="B", array="True"))
+    seen = read_answer(Pbs().status(["77[].pbs"]), job("77[].pbs", job_state="B", array="True"))
     assert seen["77[].pbs"].state is State.RUNNING
 
 
@@ -244,7 +244,7 @@ def test_tasks_are_named_as_pbs_names_them_in_commands() -> None:
 
 
 def test_the_name_of_the_server_may_be_longer_in_the_list() -> None:
-    seen = heard(Pbs().status(["7.pbs"]), job("7.pbs.example.org", job_state="R"))
+    seen = read_answer(Pbs().status(["7.pbs"]), job("7.pbs.example.org", job_state="R"))
     assert set(seen) == {"7.pbs"}
 
 
@@ -255,7 +255,7 @@ def test_the_key_is_a_variable_of_the_job() -> None:
 
 def test_a_cancelling_that_is_not_allowed_is_told() -> None:
     with pytest.raises(SystemFailure, match="Unauthorized") as caught:
-        heard(Pbs().cancel(["7.pbs"]), Said("", "qdel: Unauthorized Request  7.pbs\n", 159))
+        read_answer(Pbs().cancel(["7.pbs"]), Answer("", "qdel: Unauthorized Request  7.pbs\n", 159))
     assert not isinstance(caught.value, Transient)
 
 

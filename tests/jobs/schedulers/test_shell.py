@@ -10,7 +10,7 @@ import pytest
 from fairmile.base.commands import Here
 from fairmile.jobs.schedulers.shell import Shell
 from fairmile.jobs.states import Observed, State
-from fairmile.testing.schedulers import Cluster, Listing, LiveSchedulerTests, Said, SchedulerTests, Subject
+from fairmile.testing.schedulers import Answer, Cluster, Listing, LiveSchedulerTests, SchedulerTests, Subject
 
 ID = "4711-99@here"
 ELSEWHERE = Observed(State.UNKNOWN, "elsewhere", sentence="it was started on here: look for it there")
@@ -25,15 +25,15 @@ class TestDialect(SchedulerTests):
         return Subject(
             Shell(),
             prefix="",
-            submits=[(Said(f"{ID}\n"), ID)],
-            listing=lambda word: Said(f"{ID}|{word}\n"),
+            submits=[(Answer(f"{ID}\n"), ID)],
+            listing=lambda word: Answer(f"{ID}|{word}\n"),
             listed=ID,
             states={"running": State.RUNNING, "orphaned": State.RUNNING, "elsewhere": State.UNKNOWN},
             listings=[
-                Listing(Said(f"{ID}|running\n"), [ID], {ID: Observed(State.RUNNING, "running")}),
-                Listing(Said(f"{ID}|elsewhere\n"), [ID], {ID: ELSEWHERE}),
+                Listing(Answer(f"{ID}|running\n"), [ID], {ID: Observed(State.RUNNING, "running")}),
+                Listing(Answer(f"{ID}|elsewhere\n"), [ID], {ID: ELSEWHERE}),
             ],
-            absent=Listing(Said(""), [ID], {}),
+            absent=Listing(Answer(""), [ID], {}),
             refusals=[],
             outages=[],
         )

@@ -18,10 +18,10 @@ from fairmile.jobs.schedulers.slurm import Slurm
 from fairmile.jobs.states import Observed, State, Usage
 from fairmile.testing.schedulers import (
     WAIT_AT_GATE,
+    Answer,
     Cluster,
     Listing,
     LiveSchedulerTests,
-    Said,
     SchedulerTests,
     Subject,
 )
@@ -31,18 +31,18 @@ slurm = Slurm()
 FILES = JobFiles(folder="/w", work="/w", key="fairmile-1a2b")
 
 
-def said(stdout: str = "", stderr: str = "", exit_code: int = 0) -> Result:
+def result(stdout: str = "", stderr: str = "", exit_code: int = 0) -> Result:
     return Result(("program",), exit_code, stdout, stderr, 0.0)
 
 
 def status(text: str, *ids: str) -> dict[str, Observed]:
-    return slurm.status(ids or ("7",)).read(said(text))
+    return slurm.status(ids or ("7",)).read(result(text))
 
 
 def history(text: str, *ids: str) -> dict[str, Observed]:
     question = slurm.history(ids or ("7",))
     assert question is not None
-    return question.read(said(text))
+    return question.read(result(text))
 
 
 def test_it_is_the_scheduler_that_the_registry_gives() -> None:
@@ -57,22 +57,22 @@ class TestDialect(SchedulerTests):
             slurm,
             prefix="#SBATCH ",
             submits=[
-                (Said("4711\n"), "4711"),
-                (Said("4711;juwels\n"), "4711"),
-                (Said("A remark of the site\n4711\n"), "4711"),
+                (Answer("4711\n"), "4711"),
+                (Answer("4711;juwels\n"), "4711"),
+                (Answer("A remark of the site\n4711\n"), "4711"),
             ],
             refusals=[
-                Said("", "sbatch: error: Batch job submission failed: Invalid partition name specified\n", 1),
-                Said("", "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n", 255),
-                Said("", "sbatch: error: Invalid --time specification\n", 255),
+                Answer("", "sbatch: error: Batch job submission failed: Invalid partition name specified\n", 1),
+                Answer("", "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n", 255),
+                Answer("", "sbatch: error: Invalid --time specification\n", 255),
             ],
             outages=[
-                Said("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", 1),
-                Said("", "slurm_load_jobs error: Socket timed out on send/recv operation\n", 1),
-                Said("", "scancel: error: Kill job error on job id 1: Resource temporarily unavailable\n", 8),
-                Said("", 'squeue: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"\n', 1),
+                Answer("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", 1),
+                Answer("", "slurm_load_jobs error: Socket timed out on send/recv operation\n", 1),
+                Answer("", "scancel: error: Kill job error on job id 1: Resource temporarily unavailable\n", 8),
+                Answer("", 'squeue: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"\n', 1),
             ],
-            listing=lambda word: Said(f"7|{word}|0|0|n1|None|\n"),
+            listing=lambda word: Answer(f"7|{word}|0|0|n1|None|\n"),
             listed="7",
             states={
                 "BOOT_FAIL": State.NODE_FAILED,
@@ -102,7 +102,7 @@ class TestDialect(SchedulerTests):
             },
             listings=[
                 Listing(
-                    Said(
+                    Answer(
                         "3|RUNNING|0|1|n[1-2]|None|\n"
                         "4|FAILED|9|0|n2|JobLaunchFailure|\n"
                         "5|COMPLETED|0|0|n1|None|\n"
@@ -125,7 +125,7 @@ class TestDialect(SchedulerTests):
             ],
             arrays=[
                 Listing(
-                    Said(
+                    Answer(
                         "2_0|COMPLETED|0|0|n1|None|\n2_2|PENDING|0|0||Resources|\n2_1|FAILED|256|0|n1|NonZeroExitCode|\n"
                     ),
                     ["2"],
@@ -136,10 +136,10 @@ class TestDialect(SchedulerTests):
                     },
                 )
             ],
-            absent=Listing(Said("", "slurm_load_jobs error: Invalid job id specified\n", 1), ["99999"], {}),
+            absent=Listing(Answer("", "slurm_load_jobs error: Invalid job id specified\n", 1), ["99999"], {}),
             histories=[
                 Listing(
-                    Said(
+                    Answer(
                         "7|NODE_FAIL|0:0|1|00:00:00||0|n3|None\n7.batch|CANCELLED||1|00:00:00||0|n3|\n"
                         "8|NODE_FAIL|0:0|1|00:00:00||0|n3|None\n"
                         "7|COMPLETED|0:0|3|00:00.002|||n3|BeginTime\n"
@@ -157,11 +157,11 @@ class TestDialect(SchedulerTests):
                     },
                 )
             ],
-            found=("fairmile:a-1:0", Said("11|(null)\n12|fairmile:a-1:0\n12|fairmile:a-1:0\n"), "12"),
+            search=("fairmile:a-1:0", Answer("11|(null)\n12|fairmile:a-1:0\n12|fairmile:a-1:0\n"), "12"),
             cancels=[
-                Said(),
-                Said("", "scancel: error: Kill job error on job id 7: Invalid job id specified\n", 1),
-                Said("", "scancel: error: Kill job error on job id 7: Job/step already completing or completed\n", 1),
+                Answer(),
+                Answer("", "scancel: error: Kill job error on job id 7: Invalid job id specified\n", 1),
+                Answer("", "scancel: error: Kill job error on job id 7: Job/step already completing or completed\n", 1),
             ],
         )
 
@@ -176,7 +176,7 @@ class TestSubmission:
 
     def test_without_an_id_in_the_answer_is_a_failure_that_shows_it(self) -> None:
         with pytest.raises(SystemFailure, match="returned no job id: 'welcome'"):
-            slurm.submit("/w/job.sh", FILES).read(said("welcome\n"))
+            slurm.submit("/w/job.sh", FILES).read(result("welcome\n"))
 
     @pytest.mark.parametrize(
         "complaint, hint",
@@ -195,9 +195,9 @@ class TestSubmission:
         ],
     )
     def test_that_is_refused_says_what_to_change(self, complaint: str, hint: str) -> None:
-        answer = said("", f"sbatch: error: Batch job submission failed: {complaint}\n", 1)
+        reply = result("", f"sbatch: error: Batch job submission failed: {complaint}\n", 1)
         with pytest.raises(UsageError) as caught:
-            slurm.submit("/w/job.sh", FILES).read(answer)
+            slurm.submit("/w/job.sh", FILES).read(reply)
         assert complaint in caught.value.message and "sbatch: error" not in caught.value.message
         assert hint in (caught.value.hint or "")
 
@@ -206,27 +206,27 @@ class TestSubmission:
             "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates "
         )
         with pytest.raises(Transient):
-            slurm.submit("/w/job.sh", FILES).read(said("", complaint + "accounting/QOS policy", 1))
+            slurm.submit("/w/job.sh", FILES).read(result("", complaint + "accounting/QOS policy", 1))
 
     def test_where_no_slurm_is_set_up_asked_nobody(self) -> None:
         complaint = "sbatch: fatal: Could not establish a configuration source\n"
         with pytest.raises(MissingProgram, match="sbatch has no Slurm configuration"):
-            slurm.submit("/w/job.sh", FILES).read(said("", complaint, 1))
+            slurm.submit("/w/job.sh", FILES).read(result("", complaint, 1))
 
     def test_failing_in_words_that_are_not_known_is_a_failure_of_the_system_with_those_words(self) -> None:
         with pytest.raises(SystemFailure, match="sbatch failed: the moon is full"):
-            slurm.submit("/w/job.sh", FILES).read(said("", "sbatch: error: the moon is full\n", 1))
+            slurm.submit("/w/job.sh", FILES).read(result("", "sbatch: error: the moon is full\n", 1))
 
     def test_failing_without_a_word_says_so(self) -> None:
         with pytest.raises(SystemFailure, match="exit code 9 without a message"):
-            slurm.submit("/w/job.sh", FILES).read(said("", "", 9))
+            slurm.submit("/w/job.sh", FILES).read(result("", "", 9))
 
 
 class TestFinding:
     def test_reads_comments_with_bars_in_them(self) -> None:
         listing = "13|fairmile-1a2b|not\n14|a|b\nnoise\n"
-        assert slurm.find("a|b").read(said(listing)) == "14"
-        assert slurm.find("fairmile-1a2b").read(said(listing)) is None
+        assert slurm.find("a|b").read(result(listing)) == "14"
+        assert slurm.find("fairmile-1a2b").read(result(listing)) is None
 
 
 class TestStatus:
@@ -343,13 +343,13 @@ class TestHistory:
         question = slurm.history(["7"])
         assert question is not None
         with pytest.raises(Unsupported, match="no accounting"):
-            question.read(said("", "Slurm accounting storage is disabled\n", 1))
+            question.read(result("", "Slurm accounting storage is disabled\n", 1))
 
     def test_may_be_asked_again_while_the_database_is_away(self) -> None:
         question = slurm.history(["7"])
         assert question is not None
         with pytest.raises(Transient):
-            question.read(said("", "sacct: error: Problem talking to the database: Connection refused\n", 1))
+            question.read(result("", "sacct: error: Problem talking to the database: Connection refused\n", 1))
 
 
 class TestCancelling:
@@ -362,7 +362,7 @@ class TestCancelling:
     def test_a_job_of_somebody_else_is_refused(self) -> None:
         with pytest.raises(UsageError, match="permission denied"):
             slurm.cancel(["1"]).read(
-                said("", "scancel: error: Kill job error on job id 1: Access/permission denied\n", 1)
+                result("", "scancel: error: Kill job error on job id 1: Access/permission denied\n", 1)
             )
 
     def test_what_is_no_id_never_reaches_a_command(self) -> None:
