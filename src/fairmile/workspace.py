@@ -202,7 +202,7 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "notify.after": safe(600.0, _seconds, "work that ends sooner than this is not announced"),
         "footprint.region": safe("", _text, "where your machines draw power, as DE: runs then tell cost and CO₂"),
         "footprint.pue": safe(1.0, _pue, "what the building uses for each joule of the machines"),
-        "footprint.table": Option(None, _table, "your own table of regions; empty: the one that comes along"),
+        "footprint.table": Option(None, _table, "your own table of regions; empty: the built-in table"),
         "transfer.connections": safe(_TRANSFER.connections, _count, "connections to one source of a large file"),
         "transfer.segment": safe(_TRANSFER.segment_bytes, _positive_size, "largest range asked for at once"),
         "transfer.stall": safe(_TRANSFER.stall_s, _seconds, "a connection without a byte for so long is given up"),

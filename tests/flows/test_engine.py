@@ -165,7 +165,7 @@ def test_who_comes_second_is_told_who_is_at_it_and_can_end_it(flows: Flows, writ
     file = write("steps:\n  a: {shell: touch began; exec sleep 600}\n  b: {command: touch b, after: a}\n")
     process = started(tmp_path, "run", str(file))
     wait_for(Path("began").exists)
-    with pytest.raises(Conflict, match=f"is carried out by process {process.pid}"):
+    with pytest.raises(Conflict, match=f"is being run by process {process.pid}"):
         flows.run(file)
     assert flows.status(file).holder.startswith(f"process {process.pid} on ")
     ended = flows.cancel(file)

@@ -172,7 +172,7 @@ def test_a_spread_model_shows_its_fullest_rank_before_the_whole() -> None:
     assert "4 ranks: data 4, ZeRO 3, 3 micro-batches of 2, optimizer on host · 2 of the 24 samples" in text
     assert "allocated at the peak 108.0 MiB" in text and "device 119.0 MiB" in text
     assert "12.0 MiB in the memory of the host; moving it takes 250 ms" in text
-    assert text.index("What the fullest rank holds") < text.index("What one GPU would hold without spreading")
+    assert text.index("What the fullest rank holds") < text.index("What one GPU would hold without parallelism")
 
 
 def test_a_description_has_no_time_line_and_says_that_what_is_reserved_is_an_estimate() -> None:
@@ -199,7 +199,7 @@ def test_the_time_page_says_how_long_what_bounds_it_and_what_it_costs() -> None:
         "step 12 ms 11 ms to 13 ms",
         "samples per second 5,000 4,615 to 5,455",
         "bound by compute arithmetic of the device",
-        "device at work 83 % 200 Tflop/s",
+        "device busy 83 % 200 Tflop/s",
         "energy of a step 6 J 5 J to 7 J, 500 W",
         "12.0 GiB, 4 times the 3.0 GiB",
         "60 % measured, 40 % from measured calls of other sizes",
@@ -239,7 +239,7 @@ def test_of_operators_side_by_side_under_the_roof_only_the_longest_is_named() ->
 def test_input_that_cannot_keep_up_is_said_first() -> None:
     fed = Loading(5000.0, 2500.0, "decoding", True, 24e-3, 0.5, "input-bound: use more workers")
     text = words(time_page(timed(fed)))
-    assert "input-bound NVIDIA H200" in text and "step 24 ms 12 ms were input there in time" in text
+    assert "input-bound NVIDIA H200" in text and "step 24 ms 12 ms if input arrived in time" in text
     assert "samples per second 2,500 what decoding delivers" in text
     assert text.index("Input-bound: use more workers.") < text.index("Operators that take longest")
     unknown = Loading(5000.0, float("inf"), "", False, 12e-3, 1.0, "nothing is known of how fast samples arrive")

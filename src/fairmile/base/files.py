@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from fairmile.base.errors import DiskFailure, Locked, SystemFailure, UsageError
+from fairmile.base.errors import DiskFailure, FairmileError, Locked, SystemFailure, UsageError
 from fairmile.base.units import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from threading import Event, Thread
     from types import TracebackType
@@ -80,6 +82,25 @@ def write_atomic(
     except BaseException:
         _remove(temporary)
         raise
+
+
+@contextlib.contextmanager
+def written_aside(target: Path) -> Iterator[Path]:
+    """Yield a path beside `target` to write a large file to, which takes the target's place at the end of the block.
+
+    The folders above are made. Where the block fails, nothing stays.
+    """
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield aside
+        os.replace(aside, target)
+    except OSError as error:
+        if isinstance(error, FairmileError):  # of whoever gives the content: it says what it is
+            raise
+        raise write_failure(str(target), error) from error
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def safe_join(root: Path, relative: str) -> Path:

@@ -153,7 +153,7 @@ def _print_details(out: Out, name: str, details: BenchmarkDetails) -> None:
 @DRY_RUN
 @json_output(NewBenchmark)
 def new(out: Out, name: str, folder: Path, kind: str, dry_run: bool) -> None:
-    """Create a folder with a benchmark that runs as it is, to adapt.
+    """Create a benchmark folder to adapt; it runs as is.
 
     The kind `learning` is a PyTorch model that the harness trains; `program` is any
     program that prints its metrics.

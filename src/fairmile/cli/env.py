@@ -255,7 +255,7 @@ def shell(environment: str, argv: tuple[str, ...], dry_run: bool, out: Out) -> i
 def export(environment: str, form: str, folder: str | None, base: str, dry_run: bool, out: Out) -> int:
     """Print an environment in the format of another tool, with every version as built.
 
-    With the name of a shell as FORM, prints the lines that activate it in a script.
+    With the name of a shell as --format, prints the lines that activate it in a script.
 
     \b
     Example:

@@ -280,7 +280,7 @@ def _print_status(out: Out, status: FlowStatus) -> None:
     out.table(["state", "step", "on", "time", "progress", "run", "reason"], rows, shrink=["reason"])
     if len(status.steps) > _SHOWN:
         out.hint(f"{len(status.steps) - _SHOWN:,} more: --json lists all of them")
-    by = f", carried out by {status.holder}" if status.holder else ""
+    by = f", run by {status.holder}" if status.holder else ""
     out.line(f"flow {status.summary()}{by}")
 
 

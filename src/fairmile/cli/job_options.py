@@ -85,7 +85,7 @@ _SUBMIT_OPTIONS = (
         "--folder",
         default="",
         metavar="FOLDER",
-        help="Folder to run in.  [default: the job's folder, with the files of the current one in view]",
+        help="Folder to run in.  [default: the job's folder, which shows the files of the current folder]",
     ),
 )
 

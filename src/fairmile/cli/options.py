@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 WAIT = click.option(
@@ -15,6 +17,19 @@ WAIT = click.option(
 )
 _WIDEST = 30  # names longer than this take a line of their own
 _GENERAL = ("--notify", "--dry-run", "--json", "--help")
+
+
+def limit_option(things: str, default: int) -> Callable[[F], F]:
+    """Return the option for how many things a list shows."""
+    return click.option(
+        "-n",
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=default,
+        show_default=True,
+        help=f"Maximum number of {things}.",
+    )
 
 
 def write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Sequence[tuple[str, str]]]) -> None:

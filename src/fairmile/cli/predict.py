@@ -517,7 +517,7 @@ def _calibrated_text(calibrated: Calibrated, dry_run: bool) -> str:
 @DRY_RUN
 @json_output(Corrections)
 def learn(out: Out, dry_run: bool) -> None:
-    """Correct predicted operator times by the runs of this workspace.
+    """Correct predicted operator times using the runs of this workspace.
 
     Uses benchmark runs that trained on a single GPU. Later time predictions apply the corrections.
 

@@ -12,7 +12,7 @@ import click
 
 from fairmile.base.units import format_duration, format_number, format_size, format_value
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.options import DRY_RUN
+from fairmile.cli.options import DRY_RUN, limit_option
 from fairmile.cli.out import Out, count, json_output
 from fairmile.runs.prediction import amount_text, quantity_name
 from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
@@ -50,15 +50,7 @@ def runs() -> None:
     help="List only runs in this state; repeatable.",
 )
 @click.option("--tag", default="", help="List only runs with this tag.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=_SHOWN,
-    show_default=True,
-    help="Maximum number of runs.",
-)
+@limit_option("runs", _SHOWN)
 @click.option("--all", "every", is_flag=True, help="List all runs.")
 @json_output(RunRows)
 def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: int, every: bool) -> None:
@@ -186,7 +178,7 @@ def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 def export(out: Out, reference: str, format: str, out_path: Path | None, with_inputs: bool, dry_run: bool) -> None:
     """Export a run as an RO-Crate, or to MLflow, ClearML, OpenML or TensorBoard.
 
-    `fairmile rerun` runs an RO-Crate again.
+    `fairmile rerun` accepts an RO-Crate.
 
     \b
     Examples:

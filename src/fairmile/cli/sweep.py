@@ -17,7 +17,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
-from fairmile.cli.options import DRY_RUN, WAIT
+from fairmile.cli.options import DRY_RUN, WAIT, limit_option
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, program_of, run_options
 from fairmile.runs.execute.crew import Ended
@@ -47,7 +47,7 @@ _BEST = click.option(
     "--best",
     default="",
     metavar="METRIC",
-    help="Rank points by this metric.  [default: that of the validation, or the first]",
+    help="Rank points by this metric.  [default: a validation metric, or the first one]",
 )
 
 
@@ -255,15 +255,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
 
 
 @sweep.command()
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=_SHOWN,
-    show_default=True,
-    help="Maximum number of sweeps.",
-)
+@limit_option("sweeps", _SHOWN)
 @json_output(SweepList)
 def ls(out: Out, limit: int) -> None:
     """List sweeps and studies, newest first.

@@ -294,7 +294,7 @@ def _print_coupling(out: Out, coupling: CouplingAnalysis) -> None:
     )
     if coupling.unmatched or coupling.untaken:
         gets, puts = count(coupling.unmatched, "get"), count(coupling.untaken, "version")
-        out.say(f"note: {gets} without a matching put, {puts} that nobody got")
+        out.say(f"note: {gets} without a matching put, {puts} never read")
 
 
 def _print_critical_path(out: Out, path: CriticalPath) -> None:

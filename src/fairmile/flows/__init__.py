@@ -2,7 +2,7 @@
 
     file or program → Flow (model, files) → nodes (graph) → plan with a reason for each (plan) → engine → records
 
-A flow is carried out by the executors of `runs`; each step is a run. What is known of a flow lies in a folder of its
+A flow is executed by the executors of `runs`; each step is a run. What is known of a flow lies in a folder of its
 own (state), so that it goes on where it stopped. `Flows` in `flows` is the noun; imports point to the left.
 """
 

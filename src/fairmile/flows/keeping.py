@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairmile.base.digest import ManifestEntry, sha256_file
 from fairmile.base.errors import FairmileError, Integrity, NotFound
-from fairmile.base.files import safe_join, write_failure
+from fairmile.base.files import safe_join, written_aside
 from fairmile.flows.model import Flow
 from fairmile.flows.state import Entry, FlowState
 from fairmile.runs.record.run import Run
@@ -84,19 +84,12 @@ def restore_outputs(entry: Entry, folder: Path, store: Store) -> list[str]:
 
 
 def _write(store: Store, digest: str, target: Path) -> None:
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with written_aside(target) as aside:
         with store.open(digest) as source, open(aside, "wb") as stream:
             while piece := source.read(1 << 20):
                 stream.write(piece)
         if sha256_file(aside) != digest:
             raise Integrity(f"the store holds other bytes than {digest}", hint="`fairmile store verify` finds them")
-        os.replace(aside, target)
-    except OSError as error:
-        raise write_failure(str(target), error) from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def copy_outputs(run: Run, folder: Path, runs: Runs) -> None:

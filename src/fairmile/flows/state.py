@@ -156,7 +156,7 @@ class FlowState:
         except Locked as error:
             who = str(error).partition(" is locked by ")[2].partition(";")[0] or "another process"
             raise Conflict(
-                f"flow {self.id} is carried out by {who}",
+                f"flow {self.id} is being run by {who}",
                 hint=f"`fairmile flow watch {self.id}` follows it, `fairmile flow cancel {self.id}` ends it",
             ) from error
         finally:

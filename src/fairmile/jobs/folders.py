@@ -17,7 +17,7 @@ from typing import Protocol
 from fairmile.base.commands import Result, Runner
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
-from fairmile.base.files import safe_join, write_failure
+from fairmile.base.files import safe_join, write_failure, written_aside
 from fairmile.jobs.spec import Nearby
 
 Notes = dict[str, str]
@@ -147,14 +147,12 @@ class LocalJobFolders:
         source = safe_join(Path(self.root, job), name)
         if not source.exists():
             raise NotFound(f"job {job} left no file {name!r} behind", hint=f"its folder is {self.root}/{job}")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
-            else:
-                aside = target.with_name(f".{target.name}.{os.getpid()}")
+        if source.is_file():
+            with written_aside(target) as aside:
                 shutil.copyfile(source, aside)
-                os.replace(aside, target)
+            return
+        try:
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
         except OSError as error:
             raise write_failure(str(target), error) from error
 
@@ -306,9 +304,7 @@ class RemoteJobFolders:
         digest = answer.stdout.strip().lstrip("\\")
         if not digest:
             raise NotFound(f"job {job} left no file {name!r} behind", hint=f"its folder is {self.root}/{job}")
-        aside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+        with written_aside(target) as aside:
             with open(aside, "wb") as stream:
                 offset = 0
                 while piece := self.read(job, name, offset, 8 << 20):
@@ -316,11 +312,6 @@ class RemoteJobFolders:
                     offset += len(piece)
             if sha256_file(aside) != digest:
                 raise Integrity(f"{path} changed while it was copied", hint="copy it again when the job has ended")
-            os.replace(aside, target)
-        except OSError as error:
-            raise write_failure(str(target), error) from error
-        finally:
-            aside.unlink(missing_ok=True)
 
     def forget(self, job: str, *, keep_parts: bool = False) -> None:
         """See `JobFolders.forget`."""

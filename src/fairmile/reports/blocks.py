@@ -47,6 +47,9 @@ class Note:
     tone: Tone = "warn"
 
 
+NO_FIGURES = Note("Figures are left out: install matplotlib with pip install 'fairmile[plots]'.", "dim")
+
+
 @dataclass(frozen=True)
 class Tile:
     """One number that matters, its name, and what to know about it."""

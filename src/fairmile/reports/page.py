@@ -16,7 +16,21 @@ from fairmile.base.results import Result, Results
 from fairmile.base.units import format_number, format_value
 from fairmile.meter.footprint import Supply
 from fairmile.reports import figures, html, markdown
-from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, Note, Row, Text, Title, Tone, table
+from fairmile.reports.blocks import (
+    NO_FIGURES,
+    Block,
+    Cell,
+    Facts,
+    Fold,
+    Heading,
+    Image,
+    Note,
+    Row,
+    Text,
+    Title,
+    Tone,
+    table,
+)
 from fairmile.reports.comparison import Comparison, compare, group_runs, json_value
 from fairmile.reports.differences import hardware_lines
 from fairmile.reports.figures import PAPER_WIDTH_MM, Picture
@@ -177,9 +191,7 @@ def report(
         about = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
         blocks, data = _several(runs, metrics, about)
     if not figures.can_draw():
-        blocks.append(
-            Note("Figures are left out: they need matplotlib, which pip install 'fairmile[plots]' brings.", "dim")
-        )
+        blocks.append(NO_FIGURES)
     return Report(about, tuple(blocks), data)
 
 

@@ -13,7 +13,22 @@ from fairmile.predict.memory.sharding import Layout, RankMemory
 from fairmile.predict.results import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
 from fairmile.reports import figures, html, predict_figures, trace_figures
-from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
+from fairmile.reports.blocks import (
+    NO_FIGURES,
+    Block,
+    Cell,
+    Facts,
+    Fold,
+    Heading,
+    Note,
+    Row,
+    Text,
+    Tile,
+    Tiles,
+    Title,
+    Tone,
+    table,
+)
 from fairmile.reports.one_run import drawn
 from fairmile.reports.predict_figures import (
     MEMORY_NAMES,
@@ -53,9 +68,7 @@ def scaling_page(prediction: ScalingPrediction, *, title: str) -> str:
 
 def _page(title: str, blocks: list[Block]) -> str:
     if not figures.can_draw():
-        blocks.append(
-            Note("Figures are left out: they need matplotlib, which pip install 'fairmile[plots]' brings.", "dim")
-        )
+        blocks.append(NO_FIGURES)
     return html.render(title, blocks)
 
 
@@ -83,9 +96,9 @@ def memory_blocks(prediction: MemoryPrediction) -> Iterator[Block]:
         yield Note(_sentence(f"It fits {prediction.squeeze}"))
     elif prediction.fits is False:
         short = prediction.device_used_bytes - prediction.gpu.memory_bytes
-        yield Note(f"The device has {format_size(short)} too little.", "bad")
+        yield Note(f"The device lacks {format_size(short)}.", "bad")
     if prediction.stopped:
-        yield Note(_sentence(f"All of this is the least that it takes, since {prediction.stopped}"))
+        yield Note(_sentence(f"All figures are lower bounds, since {prediction.stopped}"))
     yield from (Note(_sentence(each)) for each in prediction.notes)
     if prediction.rank is not None:
         yield from _rank(prediction.rank, prediction.gpu)
@@ -145,7 +158,7 @@ def _rank(rank: RankMemory, gpu: Device) -> Iterator[Block]:
 
 def _whole(prediction: MemoryPrediction) -> Iterator[Block]:
     is_alone = prediction.rank is None
-    yield Heading("What fills the device at the peak" if is_alone else "What one GPU would hold without spreading")
+    yield Heading("What fills the device at the peak" if is_alone else "What one GPU would hold without parallelism")
     parts = prediction.estimate.breakdown
     if is_alone:
         title = "What fills the device"
@@ -164,8 +177,8 @@ def _whole(prediction: MemoryPrediction) -> Iterator[Block]:
         yield Text(f"The peak is {when}{ran}{of}.")
         if is_alone:
             yield Text(
-                "Intervals are as wide as predictions were off on cases that were measured. The context is what a "
-                "process takes on the device before it allocates anything."
+                "Intervals are calibrated on measured cases. The context is the memory that a process takes on the "
+                "device before it allocates anything."
             )
     else:
         yield Text(
@@ -252,7 +265,7 @@ def time_blocks(prediction: TimePrediction) -> Iterator[Block]:
     slow = "longer than the device works" if step.host_s > step.device_s else "mostly while the device works"
     yield Text(
         f"The device works {format_duration(step.device_s)}; the host needs {format_duration(step.host_s)} to launch "
-        f"it all, {slow}. At the roof of the device, all operators together would take {format_duration(step.roof_s)}."
+        f"it all, {slow}. At the roofline limit, all operators together would take {format_duration(step.roof_s)}."
     )
     yield from _operators(prediction)
     yield from _movement(prediction)
@@ -265,11 +278,11 @@ def _time_tiles(prediction: TimePrediction) -> Tiles:
     rates = f"{_rate(prediction.batch / step.high_s)} to {_rate(prediction.batch / step.low_s)}"
     tiles = [
         Tile("step", format_duration(prediction.step_time_s),
-             f"{format_duration(step.step_time_s)} were input there in time" if is_waiting else between),
+             f"{format_duration(step.step_time_s)} if input arrived in time" if is_waiting else between),
         Tile("samples per second", _rate(prediction.batch / prediction.step_time_s),
              f"what {prediction.input.limit} delivers" if prediction.input is not None and is_waiting else rates),
         Tile("bound by", prediction.bound, _BOUNDS.get(prediction.bound, "")),
-        Tile("device at work", percent(step.device_s / prediction.step_time_s if is_waiting else step.utilisation),
+        Tile("device busy", percent(step.device_s / prediction.step_time_s if is_waiting else step.utilisation),
              f"{step.flops / prediction.step_time_s / 1e12:,.3g} Tflop/s"),
     ]  # fmt: skip
     if prediction.energy is not None:
@@ -336,7 +349,7 @@ def _operators(prediction: TimePrediction) -> Iterator[Block]:
         f"{percent(value / step.device_s)} {_HOW.get(name, name)}"
         for name, value in sorted(step.by_how.items(), key=lambda each: -each[1])
     )
-    yield Text(f"How the times are known, by time: {known}. Calls with the same tensors count together.")
+    yield Text(f"Sources of the times, by share of time: {known}. Calls with the same tensors are counted together.")
 
 
 def _movement(prediction: TimePrediction) -> Iterator[Block]:
@@ -349,8 +362,8 @@ def _movement(prediction: TimePrediction) -> Iterator[Block]:
     yield from drawn(lambda: predict_figures.moved_bytes(step.moved_bytes, step.least_bytes, rate))
     yield Text(
         f"Its operators move {format_size(step.moved_bytes)}, {step.moved_bytes / step.least_bytes:.3g} times the "
-        f"{format_size(step.least_bytes)} that no order of them avoids: what outlives the step, and what backward "
-        "needs. Fusing operators and recomputing bring it nearer."
+        f"{format_size(step.least_bytes)} that cannot be avoided: data that outlives the step or that the backward "
+        "pass needs. Fusing operators and recomputing activations reduce it."
     )
 
 
@@ -392,7 +405,7 @@ def scaling_blocks(prediction: ScalingPrediction, *, title: str) -> Iterator[Blo
     yield _scaling_tiles(prediction)
     rows = [each for each in prediction.rows if each.plan is not None]
     if not rows:
-        yield Note("No plan fits into memory at any of these numbers of GPUs.", "bad")
+        yield Note("No layout fits in memory at any of these GPU counts.", "bad")
     yield Heading("Time and throughput")
     yield from drawn(lambda: predict_figures.scaling_curves(prediction))
     yield _rows_table(prediction)
@@ -435,10 +448,10 @@ def _scaling_tiles(prediction: ScalingPrediction) -> Tiles:
 
 def _worth(prediction: ScalingPrediction) -> str:
     if prediction.worth_up_to is None:
-        return "At no number of GPUs the efficiency can be told."
+        return "The efficiency cannot be determined at any GPU count."
     text = (
-        f"Up to {prediction.worth_up_to:,} GPUs each of them does at least {prediction.threshold * 100:.0f} % of what "
-        "one does on the fewest."
+        f"Up to {prediction.worth_up_to:,} GPUs, the throughput per GPU is at least {prediction.threshold * 100:.0f} % "
+        "of that on the fewest GPUs."
     )
     beyond = [each for each in prediction.rows if each.gpus > prediction.worth_up_to and each.efficiency is not None]
     if beyond and beyond[0].efficiency is not None:
@@ -527,9 +540,7 @@ def _costs(rows: Sequence[ScalingRow]) -> Iterator[Block]:
         samples = rows[0].wall_s / (rows[0].step_time_s or 1.0) * rows[0].global_batch
         yield Text(f"For {samples:,.0f} samples. Energy is that of GPUs at their full power.")
     else:
-        yield Text(
-            "Energy is that of GPUs at their full power. Name the samples to train on to have all of it counted."
-        )
+        yield Text("Energy is that of GPUs at their full power. Give the number of samples (--samples) for the total.")
 
 
 def spread_words(layout: Layout) -> str:

@@ -7,7 +7,21 @@ from collections.abc import Iterator
 
 from fairmile.base.units import format_duration, format_size
 from fairmile.reports import figures, html, trace_figures
-from fairmile.reports.blocks import Block, Cell, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
+from fairmile.reports.blocks import (
+    NO_FIGURES,
+    Block,
+    Cell,
+    Fold,
+    Heading,
+    Note,
+    Row,
+    Text,
+    Tile,
+    Tiles,
+    Title,
+    Tone,
+    table,
+)
 from fairmile.reports.one_run import drawn
 from fairmile.reports.trace_figures import PART_NAMES, Roofline, RooflinePoint, ceilings, named_apart
 from fairmile.traces.achieved import device_of_names
@@ -45,9 +59,7 @@ def trace_blocks(analysis: TraceAnalysis, *, title: str) -> list[Block]:
         *(_coupling(analysis.coupling) if analysis.coupling else ()),
     ]
     if not figures.can_draw():
-        blocks.append(
-            Note("Figures are left out: they need matplotlib, which pip install 'fairmile[plots]' brings.", "dim")
-        )
+        blocks.append(NO_FIGURES)
     return blocks
 
 
@@ -84,7 +96,7 @@ def _tiles(analysis: TraceAnalysis) -> Tiles:
 def _findings(analysis: TraceAnalysis) -> Iterator[Block]:
     yield Heading("What costs time, and what to try")
     if not analysis.findings:
-        yield Note("Nothing that costs more than 1 % of the time was found.", "good")
+        yield Note("Nothing costs more than 1 % of the time.", "good")
     else:
         yield from drawn(lambda: trace_figures.finding_bars(analysis.findings, analysis.total_s))
         rows: list[Row] = []
@@ -101,8 +113,8 @@ def _findings(analysis: TraceAnalysis) -> Iterator[Block]:
             )
         yield table(["finding", "costs", "of the time", "why", "what to try"], rows, numbers=["costs", "of the time"])
         yield Text(
-            "Each line says what would be gained were this cause alone gone. Two causes may hide behind each other: "
-            "together they can gain less than their sum."
+            "Each line shows what removing this cause alone would gain. Causes overlap: removing two can gain less "
+            "than their sum."
         )
     yield from (Note(each) for each in analysis.notes)
 
@@ -189,8 +201,8 @@ def _waiting(analysis: TraceAnalysis) -> Iterator[Block]:
         columns = ["came last", "because of longer", "calls", "the job lost", "others waited", "of it indirectly"]
         yield table(columns, delays, numbers=columns[2:])
         yield Text(
-            "The job lost what it would gain did this rank work like the others, by a replay of the trace. Indirect "
-            "waiting reached a rank through others that waited in between."
+            "The job lost what it would gain if this rank worked like the others, by a replay of the trace. Indirect "
+            "waiting reached a rank through other waiting ranks."
         )
     states: list[Row] = [
         [f"{each.component} {each.rank}".strip(), each.state, _count(each.calls), _seconds(each.seconds),
@@ -241,9 +253,9 @@ def _collectives(analysis: TraceAnalysis) -> Iterator[Block]:
     numbers = [columns[at] for at in used if columns[at] not in ("operation", "group")]
     yield table([columns[at] for at in used], [[row[at] for at in used] for row in rows], numbers=numbers)
     yield Text(
-        "Waiting is what ranks spend until the last has come. Queue is what passes then until data moves, where the "
-        "trace tells. Transfer is what follows, which alone says how fast the network is. One call is the median; "
-        "bandwidth is that of the bus, as nccl-tests defines it; efficiency is the model's time over the measured one."
+        "Wait lasts until the last rank arrives, queue from then until data moves (if the trace records it), and "
+        "transfer is the rest: only transfer shows the speed of the network. One call is the median. Bandwidth is bus "
+        "bandwidth as nccl-tests defines it. Efficiency is the modelled time divided by the measured time."
     )
     if len(collectives) > _MOST_ROWS:
         yield Text(f"The first {_MOST_ROWS} of {len(collectives):,}.")
@@ -257,7 +269,7 @@ def _critical(analysis: TraceAnalysis) -> Iterator[Block]:
     count = len({(each.component, each.rank) for each in path.pieces})
     yield Text(
         f"The chain of work and transfers that decided when the program ended, {format_duration(path.total_s)} over "
-        f"{count} rank{'s' if count > 1 else ''}. Only what is on it makes the program faster when it gets faster."
+        f"{count} rank{'s' if count > 1 else ''}. Only speeding up what is on it makes the program faster."
     )
     yield from drawn(lambda: trace_figures.critical_bars(analysis))
     rows: list[Row] = [
@@ -373,7 +385,7 @@ def _coupling(coupling: CouplingAnalysis) -> Iterator[Block]:
     ]
     columns = ["part", "ranks", "steps", "time", "compute", "exchange", "of it waiting", "idle", "cost of coupling"]
     yield table(columns, parts, numbers=columns[1:])
-    yield Text("Means over ranks. The cost of coupling is the exchange that is not hidden, over the time of the steps.")
+    yield Text("Means over ranks. The cost of coupling is the exposed exchange time divided by the step time.")
     rows: list[Row] = [
         [
             f"{each.giver or 'program'} → {each.taker or 'program'}",
@@ -394,9 +406,9 @@ def _coupling(coupling: CouplingAnalysis) -> Iterator[Block]:
                "age when taken", "versions behind"]  # fmt: skip
     yield table(columns, rows, numbers=columns[2:])
     if coupling.unmatched:
-        yield Note(f"{coupling.unmatched:,} gets are of something that nobody put, as far as the trace tells.")
+        yield Note(f"{coupling.unmatched:,} gets have no matching put in the trace.")
     if coupling.untaken:
-        yield Text(f"{coupling.untaken:,} versions were put and never taken.")
+        yield Text(f"{coupling.untaken:,} versions were put but never read.")
 
 
 def _used(columns: list[str], rows: list[Row]) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 import zipfile
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
-from fairmile.base.files import write_failure
+from fairmile.base.files import written_aside
 from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
 from fairmile.jobs.spec import JobSpec, Nearby
@@ -347,15 +346,10 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         """Put a file that a run left in a folder of its own at a place here, from wherever it lies."""
         run = reference if isinstance(reference, Run) else self.get(reference)
         source = run.work / name
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_file():
-                aside = target.with_name(f".{target.name}.{os.getpid()}")
+        if source.is_file():
+            with written_aside(target) as aside:
                 shutil.copy2(source, aside)
-                os.replace(aside, target)
-                return
-        except OSError as error:
-            raise write_failure(str(target), error) from error
+            return
         there = self.output_there(run, name)
         if there is None:
             raise NotFound(f"the output {name} of run {run.id} is gone")

@@ -509,7 +509,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno == errno.EXDEV:
-            raise UsageError(f"cannot move a file to {path}: it lies on another file system") from error
+            raise UsageError(f"cannot move a file to {path}: it is on another file system") from error
         raise write_failure(os.fspath(path), error) from error
 
 

@@ -15,6 +15,18 @@ import torch
 
 from fairmile.costs.steps import StepEvent
 from fairmile.predict.fake_device import kernels
+from fairmile.predict.fake_device.signatures import (
+    LIST,
+    NEW,
+    SAME,
+    VALUE,
+    VIEW,
+    Signature,
+    describe_argument,
+    describe_outputs,
+    launches,
+    typed_values,
+)
 
 aten = torch.ops.aten
 
@@ -25,7 +37,6 @@ _STRIDED = aten.as_strided.default
 _NODE = torch._C._current_autograd_node
 _GENERATOR = torch._C.Generator
 _BEGIN, _END, _ALLOC, _FREE, _STEP = (int(kind) for kind in StepEvent)
-_NEW, _SAME, _VIEW, _VALUE, _LIST = range(5)
 
 
 class Unpredictable(RuntimeError):
@@ -46,19 +57,6 @@ class _Life(weakref.ref["torch.UntypedStorage"]):
     key: int
 
 
-class _Signature:
-    """One operator with arguments of one form: what comes out, and how a record of it begins."""
-
-    __slots__ = ("arguments", "inputs", "keywords", "name", "number", "outputs", "recipe", "recorded")
-
-    def __init__(self, number: int, name: str, recipe: Any, recorded: bool) -> None:
-        self.number, self.name, self.recipe, self.recorded = number, name, recipe, recorded
-        self.inputs: list[tuple[Any, ...]] = []
-        self.outputs: list[tuple[Any, ...]] = []
-        self.arguments: list[Any] = []
-        self.keywords: list[Any] = []
-
-
 class OperatorRecorder:
     """Operators on the device give tensors without data, and are noted; those of the host run as ever.
 
@@ -67,8 +65,8 @@ class OperatorRecorder:
     """
 
     def __init__(self) -> None:
-        self.signatures: dict[Any, _Signature] = {}
-        self.ops: list[tuple[_Signature, str, str, tuple[int, ...], tuple[int, ...]]] = []
+        self.signatures: dict[Any, Signature] = {}
+        self.ops: list[tuple[Signature, str, str, tuple[int, ...], tuple[int, ...]]] = []
         self.sizes: list[int] = []
         self.made: list[tuple[int, str, str]] = []  # operator, part of the step, module
         self.events: list[tuple[int, int, int]] = []
@@ -342,7 +340,7 @@ class OperatorRecorder:
             else:
                 self._parts((value,), parts, tensors)
         if not tensors:
-            parts.append(_values(args))
+            parts.append(typed_values(args))
         return tuple(parts)
 
     def _parts(self, args: Any, parts: list[Any], tensors: list[torch.Tensor]) -> None:
@@ -367,7 +365,7 @@ class OperatorRecorder:
             else:
                 parts.append(arg)
 
-    def _learn(self, key: Any, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> _Signature:
+    def _learn(self, key: Any, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Signature:
         """Find out what comes out of a call from its arguments' form alone."""
         held: list[torch.Tensor] = []
 
@@ -401,14 +399,14 @@ class OperatorRecorder:
         recipe = self._recipe(out, held, [tuple(tensor.shape) for tensor in tensors])
         if func in kernels.ORDER:
             recipe = (*recipe[:3], kernels.ORDER[func])
-        signature = _Signature(len(self.signatures), str(func), recipe, _launches(func, recipe))
+        signature = Signature(len(self.signatures), str(func), recipe, launches(func, recipe))
         self.signatures[key] = signature
         signature.inputs = [(tuple(t.shape), tuple(t.stride()), t.dtype) for t in tensors]
         signature.outputs = []
-        _described(recipe, held, signature.outputs)
+        describe_outputs(recipe, held, signature.outputs)
         count = [0]
-        signature.arguments = [_argument(arg, count) for arg in args]
-        signature.keywords = [[name, _argument(value, count)] for name, value in kwargs.items()]
+        signature.arguments = [describe_argument(arg, count) for arg in args]
+        signature.keywords = [[name, describe_argument(value, count)] for name, value in kwargs.items()]
         return signature
 
     def _recipe(self, out: Any, held: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> Any:
@@ -416,20 +414,20 @@ class OperatorRecorder:
             for at, meta in enumerate(held):
                 if out is meta:
                     grown = tuple(meta.shape) if tuple(meta.shape) != shapes[at] else None
-                    return (_SAME, at, grown)
+                    return (SAME, at, grown)
             storage = out.untyped_storage()._cdata
             for at, meta in enumerate(held):
                 if meta.device.type == "meta" and meta.untyped_storage()._cdata == storage:
-                    return (_VIEW, at, tuple(out.shape), tuple(out.stride()), out.storage_offset(), out.dtype)
+                    return (VIEW, at, tuple(out.shape), tuple(out.stride()), out.storage_offset(), out.dtype)
             if out.device.type == "cpu":
-                return (_VALUE, out)
+                return (VALUE, out)
             whole = out.untyped_storage().nbytes() // out.dtype.itemsize
-            return (_NEW, tuple(out.shape), tuple(out.stride()), out.dtype, (storage, out.storage_offset(), whole))
+            return (NEW, tuple(out.shape), tuple(out.stride()), out.dtype, (storage, out.storage_offset(), whole))
         if isinstance(out, (list, tuple)):
-            return (_LIST, type(out) is tuple, [self._recipe(each, held, shapes) for each in out], None)
-        return (_VALUE, out)
+            return (LIST, type(out) is tuple, [self._recipe(each, held, shapes) for each in out], None)
+        return (VALUE, out)
 
-    def _play(self, signature: _Signature, tensors: list[torch.Tensor]) -> Any:
+    def _play(self, signature: Signature, tensors: list[torch.Tensor]) -> Any:
         if not signature.recorded:
             self._making = -1
             return self._make(signature.recipe, tensors, None, {})
@@ -448,13 +446,13 @@ class OperatorRecorder:
 
     def _make(self, recipe: Any, tensors: list[torch.Tensor], made: list[int] | None, fresh: dict[int, Any]) -> Any:
         kind = recipe[0]
-        if kind == _LIST:
+        if kind == LIST:
             return self._make_all(recipe, tensors, made, fresh)
-        if kind == _VALUE:
+        if kind == VALUE:
             return recipe[1]
-        if kind == _NEW:
+        if kind == NEW:
             tensor = self._make_new(recipe, fresh)
-        elif kind == _SAME:
+        elif kind == SAME:
             tensor = tensors[recipe[1]]
             if recipe[2] is not None:
                 self.resize(tensor, recipe[2])
@@ -566,7 +564,7 @@ class OperatorRecorder:
             return False
         return bool(math.prod(counted.inputs[0][0]) == call.arguments[1])
 
-    def _made_by(self, index: int) -> tuple[_Signature | None, tuple[int, ...]]:
+    def _made_by(self, index: int) -> tuple[Signature | None, tuple[int, ...]]:
         """Return the call that made a storage, and what it used."""
         maker = self.made[index][0] if index >= 0 else -1
         return (None, ()) if maker < 0 else (self.ops[maker][0], self.ops[maker][3])
@@ -676,63 +674,6 @@ def recording() -> Iterator[OperatorRecorder]:
         yield recorder
     finally:
         _current.pop()
-
-
-def _values(args: Any) -> Any:
-    return tuple(_values(arg) if isinstance(arg, (list, tuple)) else (type(arg), arg) for arg in args)
-
-
-def _launches(func: Any, recipe: Any) -> bool:
-    """Say whether a GPU would have work to do for this call."""
-    kinds: set[int] = set()
-
-    def collect(each: Any) -> None:
-        if each[0] == _LIST:
-            for one in each[2]:
-                collect(one)
-        else:
-            kinds.add(each[0])
-
-    collect(recipe)
-    if kinds <= {_VIEW, _VALUE} and not func._schema.is_mutable:
-        return False
-    return "empty" not in func._schema.name
-
-
-def _described(recipe: Any, held: list[torch.Tensor], out: list[tuple[Any, ...]]) -> None:
-    kind = recipe[0]
-    if kind == _NEW:
-        out.append((recipe[1], recipe[2], recipe[3]))
-    elif kind == _SAME:
-        meta = held[recipe[1]]
-        out.append((tuple(meta.shape), tuple(meta.stride()), meta.dtype))
-    elif kind == _VIEW:
-        out.append((recipe[2], recipe[3], recipe[5]))
-    elif kind == _LIST:
-        for each in recipe[2]:
-            _described(each, held, out)
-
-
-def _argument(value: Any, count: list[int]) -> Any:
-    if isinstance(value, torch.Tensor):
-        count[0] += 1
-        return {"tensor": count[0] - 1}
-    if isinstance(value, (list, tuple)):
-        if value and all(isinstance(each, torch.Tensor) for each in value):
-            count[0] += len(value)
-            return {"tensors": list(range(count[0] - len(value), count[0]))}
-        return [_argument(each, count) for each in value]
-    for kind, name in (
-        (torch.dtype, "dtype"),
-        (torch.device, "device"),
-        (torch.layout, "layout"),
-        (torch.memory_format, "memory_format"),
-    ):
-        if isinstance(value, kind):
-            return {name: str(value).removeprefix("torch.")}
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    return value if isinstance(value, (int, float, str, bool)) or value is None else str(value)
 
 
 @contextmanager

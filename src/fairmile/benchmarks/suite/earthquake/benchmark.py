@@ -134,7 +134,7 @@ def _baselines(
         if settings.context:
             informed = add_known_part(training.data, settings.scale) if settings.residual else training.data
             same = replace(training, data=informed), replace(validation, data=informed)
-            alike = "ridge with context", None, "is told the same as the model; all places count alike"
+            alike = "ridge with context", None, "gets the same inputs as the model; all places count alike"
             weighted = "ridge with context, weighted", place_weights(same[0], balance=True), "places count by variance"
             for name, weights, note in (alike, weighted) if settings.balance else (alike,):
                 forecasts = {lead: ridge(*same, lead, weights) for lead in leads(validation)}

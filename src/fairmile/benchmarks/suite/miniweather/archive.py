@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairmile.base.errors import FairmileError, Integrity, MissingExtra, NotFound, UsageError
-from fairmile.base.files import write_failure
+from fairmile.base.files import written_aside
 
 if TYPE_CHECKING:
     import h5py
@@ -80,17 +79,8 @@ class Film:
 @contextmanager
 def written(file: Path) -> Iterator[h5py.File]:
     """Give an HDF5 file to fill, which is there as a whole afterwards or not at all."""
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with _h5py().File(aside, "w", track_order=True) as opened:
-            yield opened
-        os.replace(aside, file)
-    except OSError as error:
-        if isinstance(error, FairmileError):  # of what computes the values: it says what it is
-            raise
-        raise write_failure(str(file), error) from error
-    finally:
-        aside.unlink(missing_ok=True)
+    with written_aside(file) as aside, _h5py().File(aside, "w", track_order=True) as opened:
+        yield opened
 
 
 @contextmanager
