@@ -266,7 +266,7 @@ def test_the_scaling_page_has_every_number_of_gpus_and_the_reason_where_nothing_
 def test_scaling_without_any_plan_says_why_and_draws_nothing() -> None:
     rows = [ScalingRow(gpus, 1, 64, None, f"needs more than {gpus}") for gpus in (1, 2)]
     page = scaling_page(ScalingPrediction("strong", rows, None), title="x")
-    assert "No plan fits" in page and "needs more than 2" in page and "<svg" not in page
+    assert "No layout fits" in page and "needs more than 2" in page and "<svg" not in page
 
 
 def test_costs_that_were_not_asked_for_have_no_column() -> None:
