@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairmile.base.errors import SystemFailure, UsageError
-from fairmile.base.files import Lock, safe_join, write_atomic
+from fairmile.base.errors import DiskFailure, SystemFailure, Transient, UsageError
+from fairmile.base.files import Lock, safe_join, write_atomic, written_aside
 
 
 def python(script: str, *words: str) -> subprocess.Popen[str]:
@@ -176,6 +176,25 @@ def test_a_full_or_read_only_disk_is_a_failure_with_a_hint_that_leaves_nothing_b
     )  # fmt: skip
     assert done.stdout.startswith(hint)
     assert done.stdout.rstrip().endswith("| []")
+
+
+def test_a_file_written_aside_takes_its_place_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "file"
+    with written_aside(target) as aside:
+        aside.write_bytes(b"new")
+        assert not target.exists()
+    assert target.read_bytes() == b"new" and os.listdir(target.parent) == ["file"]
+
+
+def test_a_write_aside_that_fails_keeps_the_old_file_and_the_first_error(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+    with pytest.raises(Transient, match="broke"), written_aside(target) as aside:
+        aside.write_bytes(b"half")
+        raise Transient("the connection broke")  # is an OSError, too, but not one of the disk
+    with pytest.raises(DiskFailure, match="No space"), written_aside(target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert target.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("relative", ["a", "a/b.txt", "./a", ".", "a//b", "a/..b", "~root"])
