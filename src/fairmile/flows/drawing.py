@@ -211,8 +211,8 @@ def _uncross(boxes: list[_Box], layers: list[list[int]]) -> None:
 
 
 def _mean(box: _Box, at: Mapping[int, int], *, down: bool, own: int) -> float:
-    around: Iterable[int] = box.needs if down else box.followers
-    places = [at[each] for each in around]
+    neighbours: Iterable[int] = box.needs if down else box.followers
+    places = [at[each] for each in neighbours]
     return sum(places) / len(places) if places else float(own)
 
 
@@ -237,4 +237,4 @@ def _class(state: str) -> str:
 
 def _mermaid_text(text: str) -> str:
     """Return a text whose marks Mermaid takes for letters, by their numbers."""
-    return re.sub(r"[^\w .,×·…/-]", lambda found: f"#{ord(found[0])};", text)
+    return re.sub(r"[^\w .,×·…/-]", lambda match: f"#{ord(match[0])};", text)

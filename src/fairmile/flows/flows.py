@@ -207,12 +207,16 @@ class Flows(Noun):
 
     def ls(self) -> FlowList:
         """Return the flows that were run, the newest first."""
-        found = []
+        flows = []
         for file in self.root.glob(f"[!.]*/{FLOW}"):
             with contextlib.suppress(OSError, ValueError, KeyError):
-                said = json.loads(file.read_bytes())
-                found.append(FlowInfo(file.parent.name, said["name"], said["file"], said["folder"], said["created"]))
-        return FlowList(sorted(found, key=lambda each: each.created, reverse=True))
+                document = json.loads(file.read_bytes())
+                flows.append(
+                    FlowInfo(
+                        file.parent.name, document["name"], document["file"], document["folder"], document["created"]
+                    )
+                )
+        return FlowList(sorted(flows, key=lambda each: each.created, reverse=True))
 
     def cancel(self, what: Definable, *, dry_run: bool = False) -> CancelledFlow:
         """End what runs of a flow, here and on systems, and have nothing more begin.

@@ -415,17 +415,17 @@ class Expansion:
         for combination in product(*lists):
             yield dict(zip(step.over, combination, strict=True))
 
-    def _from_files(self, name: str, step: Step, said: FromFiles, made: Sequence[str]) -> list[Value]:
+    def _from_files(self, name: str, step: Step, source: FromFiles, made: Sequence[str]) -> list[Value]:
         """Return the values that files give, as paths that begin in the folder of the step."""
         root = os.path.join(self._folder, step.folder)
-        if said.glob:
+        if source.glob:
             own = [os.path.relpath(os.path.join(self._folder, each), root) for each in made]
-            found: Iterable[Value] = own or glob.glob(said.glob, root_dir=root, recursive=True)
-            return sorted((each for each in found if not own or matches(said.glob, str(each))), key=str)
-        path = os.path.join(root, said.path)
+            names: Iterable[Value] = own or glob.glob(source.glob, root_dir=root, recursive=True)
+            return sorted((each for each in names if not own or matches(source.glob, str(each))), key=str)
+        path = os.path.join(root, source.path)
         try:
             text = Path(path).read_text(encoding="utf-8")
-            listed: Any = json.loads(text) if said.json_ else [line for line in text.splitlines() if line.strip()]
+            listed: Any = json.loads(text) if source.json_ else [line for line in text.splitlines() if line.strip()]
         except (OSError, ValueError) as error:
             raise UsageError(f"steps.{name}.over: cannot read the values in {path}: {error}") from error
         if not isinstance(listed, list):

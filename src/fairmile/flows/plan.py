@@ -114,10 +114,10 @@ class FlowPlan(Result):
 
     def counts(self) -> dict[Action, int]:
         """Return how many steps have each action."""
-        found = dict.fromkeys(Action, 0)
+        counts = dict.fromkeys(Action, 0)
         for step in self.steps.values():
-            found[step.action] += 1
-        return {action: count for action, count in found.items() if count}
+            counts[step.action] += 1
+        return {action: count for action, count in counts.items() if count}
 
     @property
     def is_up_to_date(self) -> bool:
@@ -354,11 +354,11 @@ class Round:
         """Return the digests of what goes in, and whether one of them is still to be made."""
         digests: dict[str, str] = {}
         made_later = self._made_later(node) if is_open else ()
-        found_open = False
+        awaits = False
         for name, text in node.inputs.items():
             path = placed(step.folder, text)
             if any(self._may_come_from(path, other) for other in made_later):
-                found_open = True
+                awaits = True
                 continue
             if path in self._given:
                 digests[path] = self._given[path]
@@ -366,7 +366,7 @@ class Round:
                 digests |= self._matched(path)
             else:
                 digests |= self._one(node, name, text, path)
-        return digests, found_open
+        return digests, awaits
 
     def _made_later(self, node: Node) -> list[PlannedStep]:
         return [each for name in node.needs if (each := self.steps[name]).action in (Action.RUN, Action.WAIT)]

@@ -10,7 +10,7 @@ from fairmile.runs.record.run import Run, RunState
 
 _TAIL_BYTES = 16 << 10
 # As programs of cloudmesh-cc tell it, and as `fairmile status` reads it from others.
-_TOLD = re.compile(rb"^# cloudmesh .*?\bprogress=(\d{1,3})\b", re.MULTILINE)
+_REPORTED = re.compile(rb"^# cloudmesh .*?\bprogress=(\d{1,3})\b", re.MULTILINE)
 _COUNTED = re.compile(rb"\b(?:epochs?|steps?|iter\w*|batch)\W{0,3}(\d+)\s*(?:/|of)\s*(\d+)|\b(\d{1,3})%", re.IGNORECASE)
 
 
@@ -23,8 +23,8 @@ def read_progress(run: Run) -> float | None:
 
 def progress_in(text: bytes) -> float | None:
     """Return the last share that a text tells."""
-    if told := _TOLD.findall(text):
-        return min(int(told[-1]), 100) / 100
+    if reported := _REPORTED.findall(text):
+        return min(int(reported[-1]), 100) / 100
     for done, of, percent in reversed(_COUNTED.findall(text)):
         if percent:
             return min(int(percent), 100) / 100
