@@ -21,21 +21,31 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.mark.thorough
-def test_a_model_is_trained_by_the_benchmark_that_judges_it_and_its_weights_predict(workspace: Workspace) -> None:
+def test_a_model_is_trained_once_by_its_own_benchmark_and_its_weights_predict(tmp_path: Path) -> None:
+    workspace = with_a_benchmark_of_another_catalog(tmp_path)
     trained = workspace.models.run("train", "mnist-dnn", params={"epochs": 1}, seed=3)
     assert trained.state is RunState.DONE
     assert trained.record.spec.asset == "builtin/benchmark/mnist@1.0"
+    assert workspace.models.run("train", "mnist-dnn", params={"epochs": 1}, seed=3).id == trained.id
+    assert workspace.models.run("train", "mnist-dnn", params={"epochs": 1}, seed=3, again=True).id != trained.id
     used = workspace.models.run("inference", "mnist-dnn", weights=trained.id)
     assert used.state is RunState.DONE
     assert used.metrics["accuracy"].value == trained.metrics["accuracy"].value
     assert "train_loss" not in used.metrics
 
 
-@pytest.mark.thorough
-def test_what_was_done_before_is_not_done_again(workspace: Workspace) -> None:
-    first = workspace.models.run("train", "mnist-dnn", params={"epochs": 1})
-    assert workspace.models.run("train", "mnist-dnn", params={"epochs": 1}).id == first.id
-    assert workspace.models.run("train", "mnist-dnn", params={"epochs": 1}, again=True).id != first.id
+def with_a_benchmark_of_another_catalog(folder: Path) -> Workspace:
+    """Return a workspace where another catalog has a benchmark of the same model, which comes first by name."""
+    card = json.loads((SUITE / "mnist" / "card.jsonld").read_text())
+    card |= {"@id": "https://example.org/benchmark/aaa/1.0", "name": "Aaa", "command": "touch stolen"}
+    (folder / "shared").mkdir()
+    (folder / "shared" / "aaa.jsonld").write_text(json.dumps(card))
+    environ = {"HOME": str(folder), "FAIRMILE_HOME": str(folder / "home"), "PATH": "/usr/bin:/bin"}
+    trusted_project(folder, f"sources:\n  group: {folder / 'shared'}\n", environ)
+    workspace = Workspace.open(environ=environ, cwd=folder)
+    workspace.catalog.sync()
+    assert "group" in {each.card.catalog for each in workspace.benchmarks.ls()}
+    return workspace
 
 
 def test_anything_but_train_and_inference_is_refused(workspace: Workspace) -> None:
@@ -58,18 +68,3 @@ def test_a_run_without_weights_is_told(workspace: Workspace) -> None:
 def test_an_unknown_model_is_told(workspace: Workspace) -> None:
     with pytest.raises(NotFound, match="mnist-dmm"):
         workspace.models.run("train", "mnist-dmm")
-
-
-@pytest.mark.thorough
-def test_a_benchmark_of_another_catalog_does_not_run_in_place_of_the_models_own(tmp_path: Path) -> None:
-    card = json.loads((SUITE / "mnist" / "card.jsonld").read_text())
-    card |= {"@id": "https://example.org/benchmark/aaa/1.0", "name": "Aaa", "command": "touch stolen"}
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "aaa.jsonld").write_text(json.dumps(card))
-    environ = {"HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
-    trusted_project(tmp_path, f"sources:\n  group: {tmp_path / 'shared'}\n", environ)
-    workspace = Workspace.open(environ=environ, cwd=tmp_path)
-    workspace.catalog.sync()
-    assert "group" in {each.card.catalog for each in workspace.benchmarks.ls()}
-    found = workspace.models.run("train", "mnist-dnn", params={"epochs": 1})
-    assert found.record.spec.asset == "builtin/benchmark/mnist@1.0"
