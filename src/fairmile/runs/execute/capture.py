@@ -15,7 +15,6 @@ import stat
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -269,6 +268,8 @@ def _tree(root: Path, digests: DigestCache) -> tuple[str, int, int]:
         return _entry(top, each[0], each[1], digests)
 
     if total > _WORTH_THREADS_BYTES:
+        from concurrent.futures import ThreadPoolExecutor  # which every worker would load
+
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             entries = list(pool.map(entry, files))
     else:

@@ -39,6 +39,7 @@ class LocalPool:
         self._over: set[Handle] = set()
         self._cancelled: set[Handle] = set()
         self._news: list[TaskStatus] = []
+        self._concluded: dict[Handle, Run] = {}  # what was read at its end, and is asked for next
         self._follower = Follower(host.collect)
 
     def __enter__(self) -> LocalPool:
@@ -84,7 +85,8 @@ class LocalPool:
 
     def collect(self, handle: Handle) -> Run:
         """Return the run of a task."""
-        return self._host.collect(handle.run)
+        run = self._concluded.pop(handle, None)
+        return run if run is not None else self._host.collect(handle.run)
 
     def _order(self, work: Work) -> Order:
         if isinstance(work, Loop):
@@ -106,7 +108,8 @@ class LocalPool:
         if state is RunState.INTERRUPTED and handle in self._cancelled:
             state = RunState.CANCELLED
         if isinstance(work, PreparedRun) and state is RunState.DONE:
-            self._host.conclude(self._host.collect(handle.run))
+            run = self._concluded[handle] = self._host.collect(handle.run)
+            self._host.conclude(run)
         return TaskStatus(handle, state, ended.reason)
 
     def _follow(self, handles: Sequence[Handle]) -> list[TaskStatus]:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -278,6 +277,8 @@ def start(arguments: Sequence[str]) -> int:
 
 
 def _pack(folder: Path, record: RunRecord, *, with_outputs: bool) -> None:
+    import zipfile  # only what comes back from elsewhere is packed
+
     work = work_folder(folder, record.spec)
     outputs = record.result.outputs if record.result is not None and with_outputs else {}
     sizes = {work / name: each.size_bytes for name, each in outputs.items()}

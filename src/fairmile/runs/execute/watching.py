@@ -19,7 +19,6 @@ It needs nothing but the standard library and `base`, as the recorder does.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import pkgutil
@@ -29,7 +28,6 @@ import shutil
 import stat
 import struct
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -258,6 +256,8 @@ def _built_library(runs: Path, env: Mapping[str, str]) -> str:
         compiler = next(filter(None, (shutil.which(name, path=env.get("PATH")) for name in _COMPILERS)), "")
         if not compiler:
             return ""
+        import tempfile
+
         with tempfile.TemporaryDirectory(dir=runs, prefix=".opened-") as folder:
             made, code = Path(folder, "opened.so"), Path(folder, "opened.c")
             code.write_bytes(source)
@@ -278,6 +278,8 @@ class _Inotify:
     """Sees which files of some folders are opened, by anyone."""
 
     def __init__(self, folders: Iterable[str]) -> None:
+        import ctypes  # few runs need it, and every worker would load it
+
         self.trouble = ""
         self._opened: set[str] = set()
         self._events = 0
