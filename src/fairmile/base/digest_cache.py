@@ -59,11 +59,13 @@ class DigestCache:
 
     def of(self, path: str, status: os.stat_result) -> str:
         """Return the sha256 of a file whose status was just asked for."""
+        if status.st_size < _WORTH_CACHING_BYTES:
+            return sha256_file(path)
         stamp = Stamp.of(status)
         if digest := self.known(path, status):
             return digest
         digest = sha256_file(path)
-        if stamp.size_bytes >= _WORTH_CACHING_BYTES and stamp.is_settled:
+        if stamp.is_settled:
             assert self._known is not None
             real = os.path.realpath(path)
             self._known[real] = stamp, digest
@@ -73,8 +75,10 @@ class DigestCache:
 
     def known(self, path: str, status: os.stat_result) -> str:
         """Return the sha256 of a file that needs not be read; empty where it must be."""
+        if status.st_size < _WORTH_CACHING_BYTES:
+            return ""
         stamp = Stamp.of(status)
-        if stamp.size_bytes < _WORTH_CACHING_BYTES or not stamp.is_settled:
+        if not stamp.is_settled:
             return ""
         if self._known is None:
             self._known = _read(self._file)

@@ -98,8 +98,14 @@ class FlowState:
             return
         except OSError as error:
             raise SystemFailure(f"cannot read {self.folder / _STEPS}: {error.strerror}") from error
-        for line in data.split(b"\n"):
-            with contextlib.suppress(ValueError, TypeError):  # a line that a kill cut short
+        lines = data.split(b"\n")
+        try:  # at once takes a third of the time
+            yield from [Entry(**fields) for fields in json.loads(b"[%s]" % b",".join(filter(None, lines)))]
+            return
+        except (ValueError, TypeError):  # a line that a kill cut short
+            pass
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):
                 yield Entry(**json.loads(line))
 
     def _take(self, entry: Entry) -> None:
