@@ -547,7 +547,7 @@ class Jobs(Noun, internal=_INTERNAL):
     def log(self, reference: str, *, task: int | None = None, errors: bool = False, tail: bool = False) -> JobLog:
         """Return the output of a job or of one of its tasks; with `tail`, only the end."""
         record = self._records.get(reference)
-        name = self._log_name(record, task, errors)
+        name = record.log_name(task, errors=errors)
         place = self.machines[record.system].place
         if tail:
             return JobLog(place.read(record.id, name, -_TAIL_BYTES, _TAIL_BYTES))
@@ -556,7 +556,7 @@ class Jobs(Noun, internal=_INTERNAL):
     def follow(self, reference: str, *, task: int | None = None, errors: bool = False) -> Iterator[bytes]:
         """Yield the output of a job as it comes, until the job has ended."""
         record = self._records.get(reference)
-        name = self._log_name(record, task, errors)
+        name = record.log_name(task, errors=errors)
         pauses = self._pauses([record])
         offset = 0
         while True:
@@ -577,19 +577,6 @@ class Jobs(Noun, internal=_INTERNAL):
         while piece := place.read(record.id, name, offset, _PIECE_BYTES):
             offset += len(piece)
             yield piece
-
-    @staticmethod
-    def _log_name(record: Record, task: int | None, errors: bool) -> str:
-        stem = "err" if errors else "out"
-        has_tasks = record.spec.array is not None or record.spec.parts is not None
-        if record.spec.array is not None and task is None:
-            task = 0
-        if task is not None and not has_tasks:
-            raise UsageError(f"job {record.id} is not an array: it has no task {task}")
-        tasks = record.spec.array.count if record.spec.array else record.spec.parts
-        if task is not None and tasks is not None and task >= tasks:
-            raise UsageError(f"job {record.id} has no task {task}: its tasks are 0 to {tasks - 1}")
-        return f"{stem}.log" if task is None else f"{stem}.{task}.log"
 
     def explain(self, reference: str) -> Diagnosis | None:
         """Return why a job failed and what to do about it; None if it did not fail."""

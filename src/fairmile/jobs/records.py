@@ -68,6 +68,19 @@ class Record:
         """What the scheduler is told, so that a submission whose answer was lost is found again."""
         return f"fairmile:{self.id}:{len(self.submitted)}"
 
+    def log_name(self, task: int | None, *, errors: bool = False) -> str:
+        """Return the file with the output of a job or of one of its tasks; the default of an array is task 0."""
+        stem = "err" if errors else "out"
+        has_tasks = self.spec.array is not None or self.spec.parts is not None
+        if self.spec.array is not None and task is None:
+            task = 0
+        if task is not None and not has_tasks:
+            raise UsageError(f"job {self.id} is not an array: it has no task {task}")
+        tasks = self.spec.array.count if self.spec.array else self.spec.parts
+        if task is not None and tasks is not None and task >= tasks:
+            raise UsageError(f"job {self.id} has no task {task}: its tasks are 0 to {tasks - 1}")
+        return f"{stem}.log" if task is None else f"{stem}.{task}.log"
+
 
 class Records:
     """All jobs below one folder; thousands of processes may each add their own."""
