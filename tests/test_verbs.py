@@ -148,6 +148,8 @@ def test_loading_data_states_its_progress(tmp_path: Path) -> None:
     stated: list[Progress] = []
     loaded = fm.datasets.load("tides", progress=stated.append)
     assert loaded.file("train.py").read_text() == SCRIPT
+    assert repr(loaded) == f"<LoadedAsset: local/dataset/tides@1, 1 file, {len(SCRIPT)} B>"
+    assert loaded.to_pandas()["name"].tolist() == ["train.py"] and "train.py" in loaded._repr_html_()
     assert stated[-1].done == stated[-1].total == len(SCRIPT)
 
 

@@ -106,6 +106,14 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Making:
     return use
 
 
+def test_a_traced_step_shows_itself_in_a_line(predict: Predict, made: Making) -> None:
+    made()
+    trace = predict.trace(TARGET)
+    assert len(repr(trace)) <= 200 and " operators in " in repr(trace)
+    assert len(trace.to_pandas()) == len(trace.ops)
+    assert "<table" in trace._repr_html_()
+
+
 # Memory
 
 

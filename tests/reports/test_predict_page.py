@@ -162,7 +162,7 @@ def test_the_time_line_of_memory_shows_the_limit_only_where_it_is_near(with_figu
     for size, is_near in ((H200.memory_bytes, False), (2 * GIB, True)):
         found = memory(device_bytes=size).estimate
         assert isinstance(found, MemoryAccount)
-        assert (b"what the device has left" in memory_over_time(found).svg()) is is_near
+        assert (b"device memory left" in memory_over_time(found).svg()) is is_near
 
 
 def test_a_spread_model_shows_its_fullest_rank_before_the_whole() -> None:
@@ -278,7 +278,7 @@ def test_costs_that_were_not_asked_for_have_no_column() -> None:
 
 def test_the_limit_of_memory_is_drawn_where_it_is_known(with_figures: None) -> None:
     for size in (96 * GIB, None):
-        assert (b"what the device has" in rank_memory_bars(scaled(), size).svg()) is (size is not None)
+        assert (b"device memory" in rank_memory_bars(scaled(), size).svg()) is (size is not None)
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -303,7 +303,7 @@ DRAWN = {
 TOLD = {
     "memory": ["activations", "500.0 MiB", "backward"],
     "time": ["gemm", "forward", "70 %", "convolution"],
-    "scaling": ["communication of gradients", "bubble of the pipeline", "activations", "waiting for the slowest"],
+    "scaling": ["gradient communication", "pipeline bubble", "activations", "waiting for the slowest"],
 }
 
 

@@ -149,3 +149,10 @@ def test_what_breaks_the_rules_is_told(change: dict[str, list[int]], sentence: s
     for column, values in change.items():
         setattr(table, column, np.array(values))
     assert sentence in table.validate()
+
+
+def test_a_table_shows_itself_in_a_line_and_as_a_frame() -> None:
+    table = EventTable.of({"start_ns": [0, 5], "end_ns": [4, 9], "name": [0, 0], "rank": [0, 1]}, names=["step"])
+    assert repr(table) == "<EventTable: 2 events of 2 ranks>"
+    assert table.to_pandas()["name"].tolist() == ["step", "step"]
+    assert "<table" in table._repr_html_()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import NotFound, Unsupported, UsageError
+from fairmile.base.results import Result, Results
+from fairmile.base.units import format_size
 from fairmile.base.words import did_you_mean
 from fairmile.catalog import array_files as arrays
 from fairmile.catalog import tables
@@ -40,8 +42,10 @@ class AssetFile:
         return self._asset.path / self.name
 
 
-class LoadedAsset:
+class LoadedAsset(Result):
     """An asset with its bytes; `folder` names the folder that its files go to when a path is first asked for."""
+
+    rows_field = "files"
 
     def __init__(self, card: Card, root: str, store: Store, folder: Callable[[], Path]) -> None:
         self.card = card
@@ -49,8 +53,17 @@ class LoadedAsset:
         self._store = store
         self._folder = folder
 
-    def __repr__(self) -> str:
-        return f"<LoadedAsset {self.card.handle}>"
+    def to_dict(self) -> dict[str, Any]:
+        names = ("name", "size_bytes", "sha256", "media_type")
+        files = [{name: getattr(file, name) for name in names} for file in self.files]
+        return {"handle": str(self.card.handle), "root": self.root, "files": files}
+
+    def summary(self) -> str:
+        size = format_size(sum(file.size_bytes for file in self.files))
+        return f"{self.card.handle}, {len(self.files):,} file{'s' * (len(self.files) != 1)}, {size}"
+
+    def _repr_html_(self) -> str:
+        return Results(self._rows())._repr_html_()
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -14,6 +14,7 @@ from typing import Any
 
 from fairmile.base.errors import Integrity
 from fairmile.base.files import write_atomic
+from fairmile.base.results import Result
 
 FORMAT = 1
 
@@ -73,8 +74,8 @@ class Storage:
     op: int  # index of the operator that made it, -1 while building outside any
 
 
-@dataclass(frozen=True)
-class StepTrace:
+@dataclass(frozen=True, repr=False)
+class StepTrace(Result):
     """All that was seen; `events` are in order, as (StepEvent, number, number)."""
 
     ops: Sequence[Op]
@@ -87,6 +88,18 @@ class StepTrace:
     versions: dict[str, str] = field(default_factory=dict)  # torch, python
     notes: Sequence[str] = ()  # what could not be followed exactly, one sentence each
     stopped: str = ""  # why a step was followed only to a point, where it was
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what there is in numbers; `ops` has the operators."""
+        names = ("steps", "precision", "training", "parameters", "versions", "stopped")
+        counts = {"operators": len(self.ops), "notes": list(self.notes)}
+        return {name: getattr(self, name) for name in names} | counts
+
+    def summary(self) -> str:
+        return f"{len(self.ops):,} operators in {self.steps:,} steps, {self.parameters:,} parameters, {self.precision}"
+
+    def _rows(self) -> list[dict[str, str]]:
+        return [{"name": op.name, "phase": op.phase, "module": op.module} for op in self.ops]
 
 
 def write_trace(trace: StepTrace, path: Path) -> None:

@@ -54,6 +54,7 @@ _MOST_BESIDE = 4
 _LEGEND_LETTERS = 88  # that fit beside each other below a figure
 _LEGEND_LINE = 0.17  # inches
 _MOST_LABEL = 48
+_MOST_BESIDE_AXIS = 30  # letters beside an axis of the usual height
 MEASURED_AS = {"memory_bytes": "max_rss_bytes"}
 _STYLE: dict[str, Any] = {
     "svg.hashsalt": "fairmile",
@@ -439,12 +440,20 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
         handles = [*axis.get_legend_handles_labels()[0], *other.get_legend_handles_labels()[0]]
         legend_below(figure, handles=handles)
         name = " and ".join(short_label(curve.name) for curve in chosen[:2]) + (" …" if len(chosen) > 2 else "")
-        axis.set_ylabel(axis_name(name, units.pop() if len(units) == 1 else ""))
+        name = name if len(name) <= _MOST_BESIDE_AXIS else "value"  # the legend names them
+        axis.set_ylabel(axis_name(name, min(units) if len(units) == 1 else ""))
         axis.set_xlabel(xlabel)
         axis.xaxis.set_major_locator(whole_numbers())
 
     note = f"Lines are metrics (left axis); grey bars are the {time} (right axis)." if epoch is not None else ""
-    return Picture("learning-curve", f"Learning curve and {time}", draw, note=note)
+    return Picture("learning-curve", f"Learning curve and {time}", draw, 3.1 + _legend_height(chosen), note)
+
+
+def _legend_height(chosen: Sequence[Curve]) -> float:
+    """Return the inches that a legend of long names needs beyond two lines, so that the curves keep their height."""
+    longest = max(len(short_label(curve.name)) for curve in chosen)
+    lines = math.ceil((len(chosen) + 1) / max(1, _LEGEND_LETTERS // (longest + 6)))
+    return _LEGEND_LINE * max(0, lines - 2)
 
 
 def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None, colours: Mapping[str, str]) -> Picture:

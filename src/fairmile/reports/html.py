@@ -190,7 +190,7 @@ def _cell(cell: Cell, is_number: bool, name: str) -> str:
     named = f' class="{classes}"' if classes else ""
     order = f' data-sort="{cell.sort:.17g}"' if cell.sort is not None else ""
     labelled = f' data-name="{_text(name)}"' if name and cell.text else ""
-    text = f"<code>{_text(cell.text)}</code>" if cell.code else _text(cell.text)
+    text = f"<code>{_text(cell.text)}</code>" if cell.code else _breakable(cell.text)
     return f"<td{named}{order}{labelled}>{text}</td>"
 
 

@@ -36,7 +36,7 @@ from fairmile.reports.blocks import (
 )
 from fairmile.reports.differences import hardware_lines, storage_lines
 from fairmile.reports.figures import MEASURED_AS, Picture
-from fairmile.reports.measures import Measure, between, measures, percent, title, unit_of
+from fairmile.reports.measures import Measure, between, measures, percent, results_only, title, unit_of
 from fairmile.reports.results import output_blocks, result_blocks, results_of
 from fairmile.runs.record.layout import OUTPUT
 from fairmile.runs.record.record import GitState
@@ -127,7 +127,8 @@ def _about(run: Run) -> str:
 
 def _tiles(run: Run) -> Iterator[Tile]:
     known, usage = measures(run), run.usage
-    for name, metric in list(run.metrics.items())[:2]:
+    for name in results_only(run.metrics)[:2]:
+        metric = run.metrics[name]
         best = (
             f"best {format_number(metric.best, metric.unit)}" if metric.better and metric.best != metric.value else ""
         )

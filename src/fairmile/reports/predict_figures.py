@@ -69,8 +69,8 @@ STEP_NAMES = {
     "overhead": "once per step",
     "tensor": "communication in layers",
     "hops": "between stages",
-    "data": "communication of gradients",
-    "bubble": "bubble of the pipeline",
+    "data": "gradient communication",
+    "bubble": "pipeline bubble",
     "wait": "waiting for the slowest",
     "offload": "moving to the host",
     "input": "waiting for input",
@@ -135,7 +135,7 @@ def device_filling(parts: Mapping[str, int], limit_bytes: int, *, name: str, tit
         rows.set_xlabel(f"memory by part ({unit})")
         _bare(device, rows)
 
-    note = "Above, memory in use; the dashed line is what the device has. Below, the parts of it."
+    note = "Top: memory in use; the dashed line is the memory of the device. Bottom: the parts of the memory in use."
     return Picture(name, title, draw, 1.6 + 0.27 * len(shown), note)
 
 
@@ -161,7 +161,7 @@ def memory_over_time(account: MemoryAccount) -> Picture:
         axis.fill_between(places, allocated, step="post", color=COLOURS[0], alpha=0.25, linewidth=0)
         axis.step(places, allocated, where="post", color=COLOURS[0], label="allocated")
         if is_near:
-            axis.axhline(limit / size, color=COLOURS[1], linewidth=1.5, linestyle=":", label="what the device has left")
+            axis.axhline(limit / size, color=COLOURS[1], linewidth=1.5, linestyle=":", label="device memory left")
         _mark_peak(axis, account, places, size)
         axis.set_xlim(0, last)
         axis.set_ylim(0, top)
@@ -170,7 +170,7 @@ def memory_over_time(account: MemoryAccount) -> Picture:
         axis.grid(False, axis="x")
         legend_above(figure, most=4)
 
-    note = "In the order of operators, not to scale in time; each point is the highest of its stretch."
+    note = "Operators in order of execution, not to scale in time. Each point is the maximum of its interval."
     more = " The device's context takes its part before." if is_near else ""
     return Picture("memory-over-time", "Memory over the traced steps", draw, 3.2, note + more)
 
@@ -328,7 +328,7 @@ def scaling_curves(prediction: ScalingPrediction) -> Picture:
     batch = (
         "The batch of a step stays the same" if prediction.mode == "strong" else "The batch of one GPU stays the same"
     )
-    note = f"{batch}; the band is where nine of ten steps should lie."
+    note = f"{batch}; the band is the 90 % prediction interval."
     return Picture("scaling", "Time and throughput over GPUs", draw, 3.0, note + _left_out(prediction))
 
 
@@ -376,7 +376,7 @@ def step_shares(prediction: ScalingPrediction) -> Picture:
         handles = [_patch(_STEP_COLOURS[name], STEP_NAMES[name]) for name in used]
         legend_above(figure, handles=handles, most=3, handlelength=1.2)
 
-    note = "Communication that hides behind work is not in it; parts below 0.4 % are not drawn." + more_note(
+    note = "Communication that overlaps with computation is left out, and so are parts below 0.4 %." + more_note(
         len(planned(prediction)) - len(rows)
     )
     return Picture("step-parts", "What a step consists of", draw, 2.8 + 0.17 * (len(used) // 3), note)
@@ -397,13 +397,14 @@ def rank_memory_bars(prediction: ScalingPrediction, limit_bytes: float | None) -
         handles = [_patch(_MEMORY_COLOURS[name], MEMORY_NAMES[name]) for name in used]
         if limit_bytes:
             axis.axhline(limit_bytes / size, color=INK, linestyle="--", linewidth=1.3)
-            axis.annotate("what the device has", (1, limit_bytes / size), xycoords=("axes fraction", "data"),
+            axis.annotate("device memory", (1, limit_bytes / size), xycoords=("axes fraction", "data"),
                           xytext=(0, 3), textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
         axis.set_ylim(0, max(most, limit_bytes or 0) / size * 1.12)
         axis.set_ylabel(f"memory ({unit})")
         legend_above(figure, handles=handles, most=4, handlelength=1.2)
 
-    note = "Memory of the rank that needs most" + ("; the dashed line is what the device has." if limit_bytes else ".")
+    limit = "; the dashed line is the memory of the device" if limit_bytes else ""
+    note = f"Memory of the rank that needs most{limit}."
     note += more_note(len(planned(prediction)) - len(rows))
     return Picture("rank-memory", "Memory of the fullest rank", draw, 3.1, note)
 

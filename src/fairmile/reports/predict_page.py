@@ -264,8 +264,9 @@ def time_blocks(prediction: TimePrediction) -> Iterator[Block]:
     yield Fold("By module", (_shares_table("module", modules, code=True),))
     slow = "longer than the device works" if step.host_s > step.device_s else "mostly while the device works"
     yield Text(
-        f"The device works {format_duration(step.device_s)}; the host needs {format_duration(step.host_s)} to launch "
-        f"it all, {slow}. At the roofline limit, all operators together would take {format_duration(step.roof_s)}."
+        f"The device computes for {format_duration(step.device_s)}. The host needs {format_duration(step.host_s)} to "
+        f"launch all operators, {slow}. At the roofline limit, all operators together would take "
+        f"{format_duration(step.roof_s)}."
     )
     yield from _operators(prediction)
     yield from _movement(prediction)
@@ -343,7 +344,7 @@ def _operators(prediction: TimePrediction) -> Iterator[Block]:
                 _HOW[each.how] if each.how in ("here", "exact") else each.how,
             ]
         )
-    columns = ["operator", "tensors", "calls", "time", "of all", "flop per byte", "bound by", "known"]
+    columns = ["operator", "tensors", "calls", "time", "of all", "flop per byte", "bound by", "source"]
     yield table(columns, rows, numbers=columns[2:6])
     known = ", ".join(
         f"{percent(value / step.device_s)} {_HOW.get(name, name)}"
@@ -461,7 +462,7 @@ def _worth(prediction: ScalingPrediction) -> str:
 
 def _rows_table(prediction: ScalingPrediction) -> Block:
     columns = ["GPUs", "nodes", "batch", "step", "from", "to", "samples/s", "efficiency", "communication",
-               "how it is spread"]  # fmt: skip
+               "layout"]  # fmt: skip
     rows: list[Row] = []
     for each in prediction.rows:
         start: Row = [_count(each.gpus), _count(each.nodes), _count(each.global_batch)]

@@ -144,7 +144,7 @@ def breakdown_bars(breakdown: Breakdown) -> Picture:
         handles = [_patch(PART_COLOURS[part], PART_NAMES[part]) for part in used]
         legend_above(figure, handles=handles, most=6, handlelength=1.2)
 
-    note = "Parts exclude each other: what happens while a rank computes costs nothing." + more_note(
+    note = "The parts do not overlap: whatever happens while a rank computes counts as compute." + more_note(
         len(breakdown.ranks) - len(ranks)
     )
     return Picture("breakdown", "Where the time of a step goes, by rank", draw, 0.95 + 0.3 * len(ranks), note)
@@ -173,7 +173,8 @@ def steps_over_time(breakdown: Breakdown) -> Picture:
         axis.set_ylabel(f"time ({unit})")
         axis.xaxis.set_major_locator(whole_numbers())
 
-    note = "Mean over ranks; the band goes from the fastest rank to the slowest."
+    is_band = max(map(len, by_step.values())) > 1
+    note = "Mean over ranks; the band goes from the fastest rank to the slowest." if is_band else ""
     return Picture("steps", "Time of each step", draw, 2.3, note)
 
 
@@ -391,10 +392,10 @@ def roofline(model: Roofline) -> Picture:
 
     device = f" of {model.device}" if model.device else ""
     if not is_known:
-        note = "Dotted: the most operations and bytes a second that any of these achieved. A mark's size is its time."
+        note = "The dotted line is the best rate that any operator here achieved. Larger marks took more time."
         title = f"Operators by what they achieved{device}, whose ceilings are not known"
-        return Picture("roofline", title if device else "Operators beside the fastest of them", draw, 3.6, note)
-    note = "Sloping: what memory can feed. Level: what the device can compute. A mark's size is its time."
+        return Picture("roofline", title if device else "Operators and the best rate among them", draw, 3.6, note)
+    note = "Lines are the limits of memory bandwidth (sloping) and of computing (level). Larger marks take more time."
     return Picture("roofline", f"Operators under the roofline{device}", draw, 3.6, note)
 
 

@@ -69,7 +69,7 @@ def _title(analysis: TraceAnalysis, title: str) -> Title:
     events = f"{analysis.events:,} event{'s' if analysis.events != 1 else ''}"
     facts = [f"{events} over {format_duration(analysis.span_s)}", *analysis.devices]
     tone: Tone = "warn" if analysis.missing_ranks else ""
-    return Title(title, badge, tone, " · ".join(facts))
+    return Title(f"Trace {title}", badge, tone, " · ".join(facts))
 
 
 def _tiles(analysis: TraceAnalysis) -> Tiles:
@@ -146,7 +146,7 @@ def _breakdown(analysis: TraceAnalysis) -> Iterator[Block]:
     parts: tuple[Block, ...] = (
         table([columns[at] for at in used], [[row[at] for at in used] for row in rows],
               numbers=[columns[at] for at in used[1:]]),
-        Text("Means of a step. Hidden communication ran while the rank computed."),
+        Text("Means per step. Hidden communication ran while the rank computed."),
     )  # fmt: skip
     yield from parts
     if any(each.device for each in analysis.breakdown.ranks):
@@ -319,7 +319,7 @@ def _roofline(analysis: TraceAnalysis) -> Iterator[Block]:
     yield Fold("The operators", (table(shown, [[row[at] for at in used] for row in rows], numbers=numbers),))
     yield Text(
         "Products, convolutions, attention and recurrent networks, with the time of their kernels where a device ran "
-        "them. Bytes are those of their inputs and results, each moved once. Of many ranks, one of eight is counted."
+        "them. Bytes are those of their inputs and results, each moved once. With many ranks, one in eight is counted."
     )
 
 

@@ -32,6 +32,8 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from fairmile.base.results import Result
+
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 MOST_RANKS = 1 << 20  # more than any program has: a larger number in a trace is a broken one
@@ -135,8 +137,8 @@ class Attribute:
         return self.values[place] if place < len(self.rows) and self.rows[place] == row else default
 
 
-@dataclass(slots=True, eq=False)
-class EventTable:
+@dataclass(slots=True, eq=False, repr=False)
+class EventTable(Result):
     """The events of all ranks; columns are arrays of one length, `attributes` hold what only some rows have.
 
     Common attributes: "dtype", "root", "peer" (the other rank of a P2P row), "tag", "algorithm", "operator",
@@ -180,6 +182,27 @@ class EventTable:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what there is in numbers; `to_pandas()` has the events."""
+        return {
+            "events": len(self),
+            "ranks": self.ranks,
+            "missing_ranks": self.missing_ranks,
+            "components": self.components,
+            "span_s": float(self.end_ns.max() - self.start_ns.min()) / 1e9 if len(self) else 0.0,
+            "notes": list(self.notes),
+        }
+
+    def summary(self) -> str:
+        ranks = len(self.ranks)
+        return f"{len(self):,} events of {ranks:,} rank{'s' * (ranks != 1)}"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        columns = {name: self.column(name).tolist() for name in COLUMNS}
+        columns["name"] = [self.names[place] for place in columns["name"]]
+        columns["kind"] = [EventKind(each).name for each in columns["kind"]]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     @property
     def duration_ns(self) -> Array:
