@@ -195,7 +195,8 @@ class Recorded(Result):
         return f"{traces:,} trace{'s' * (traces != 1)} in {self.folder}, {ended}"
 
     def _repr_html_(self) -> str:
-        names = ("rank", "host", "file", "first_step", "last_step", "reason")
+        hosts = ("host",) if len({each.host for each in self.traced}) > 1 else ()
+        names = ("rank", *hosts, "first_step", "last_step", "reason")
         return Results({name: getattr(each, name) for name in names} for each in self.traced)._repr_html_()
 
 
