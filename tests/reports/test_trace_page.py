@@ -87,14 +87,14 @@ def test_the_roof_is_that_of_the_types_that_were_computed_with(analysis: TraceAn
 
 
 @pytest.mark.thorough
-def test_without_a_known_device_operators_stand_beside_the_fastest_of_them(analysis: TraceAnalysis) -> None:
+def test_without_a_known_device_operators_are_shown_with_the_best_rate_among_them(analysis: TraceAnalysis) -> None:
     plain = replace(ADDMM, bound="", of_roof=None)
     other = replace(plain, name="aten::mm", intensity=2.0, flops_per_s=1e12)
     page = trace_page(replace(analysis, operators=(plain, other), devices=()), title="a")
     text = words(page)
     assert "1 Tflop/s" in text and "of the roof" not in text and "bound by" not in text
     if figures.can_draw():
-        assert "Operators beside the fastest of them" in page
+        assert "Operators and the best rate among them" in page
     unknown = trace_page(replace(analysis, operators=(plain, other), devices=("Some GPU",)), title="a")
     if figures.can_draw():
         assert "Some GPU, whose ceilings are not known" in unknown
