@@ -253,7 +253,7 @@ def test_the_scaling_page_has_every_number_of_gpus_and_the_reason_where_nothing_
         "no plan fits: the smallest of 12 needs 200 GiB",
         "data 8, tensor 2, ZeRO 1",
         "fastest on 16 GPUs",
-        "On 8 GPUs it keeps 67 %.",
+        "On 8 it is 67 %.",
         "Device: NVIDIA H200.",
         "GPU-hours",
         "42.00",

@@ -262,7 +262,7 @@ def time_blocks(prediction: TimePrediction) -> Iterator[Block]:
     yield from ([Fold("The same as tables", tuple(parts))] if figures.can_draw() else parts)
     modules = {name or "outside any module": value for name, value in step.by_module.items()}
     yield Fold("By module", (_shares_table("module", modules, code=True),))
-    slow = "longer than the device works" if step.host_s > step.device_s else "mostly while the device works"
+    slow = "longer than the device computes" if step.host_s > step.device_s else "mostly while the device computes"
     yield Text(
         f"The device computes for {format_duration(step.device_s)}. The host needs {format_duration(step.host_s)} to "
         f"launch all operators, {slow}. At the roofline limit, all operators together would take "
