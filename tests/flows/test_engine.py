@@ -118,6 +118,17 @@ def test_names_with_blanks_quotes_and_newlines_are_names(flows: Flows, write: Wr
     assert flows.plan(file).is_up_to_date
 
 
+def test_outputs_that_the_store_has_no_room_for_are_told(workspace: Workspace, write: Write) -> None:
+    workspace.home.mkdir(exist_ok=True)
+    (workspace.home / "store").write_text("no folder")
+    events: list[tuple[str, ...]] = []
+    file = write("steps:\n  a: {command: touch a, outputs: a}\n")
+    assert workspace.flows.run(file, on_event=lambda *event: events.append(event)).counts() == {"done": 1}
+    ((step, what, why),) = (each for each in events if each[1] == "not kept")
+    assert (step, what) == ("", "not kept")
+    assert why.startswith("outputs are not in the store, so that deleted ones cannot be restored: ")
+
+
 def test_nothing_is_deleted_that_the_flow_did_not_make(flows: Flows, write: Write) -> None:
     Path("out").mkdir()
     Path("out/mine.txt").write_text("mine\n")
@@ -185,11 +196,12 @@ def test_a_line_that_a_kill_cut_short_is_passed_over(flows: Flows, write: Write)
     assert set(FlowState(flows.root / status.id).done) == {"a", "b"}
 
 
-def test_many_steps_join_in_one(flows: Flows, write: Write) -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.thorough)])
+def test_many_steps_join_in_one(flows: Flows, write: Write, count: int) -> None:
     file = write(
         "steps:\n"
-        "  a: {command: 'touch a{n}', over: {n: 'range(0,60)'}, outputs: 'a{n}'}\n"
+        f"  a: {{command: 'touch a{{n}}', over: {{n: 'range(0,{count})'}}, outputs: 'a{{n}}'}}\n"
         "  b: {command: 'touch b', inputs: 'a*', outputs: b}\n"
     )
-    assert flows.run(file, at_once=2).counts() == {"done": 61}
+    assert flows.run(file, at_once=2).counts() == {"done": count + 1}
     assert flows.plan(file).is_up_to_date

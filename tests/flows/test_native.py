@@ -183,3 +183,19 @@ def test_short_steps_run_in_one_allocation(rig: Workspace, tmp_path: Path, slurm
         lambda: not slurm_cluster.run("squeue", "-h", "-t", "R,PD").stdout.strip()
     )  # the allocation is given back
     assert rig.flows.plan(file).is_up_to_date
+
+
+def test_steps_in_pilot_jobs_whose_coordinator_was_killed_are_cancelled(rig: Workspace, tmp_path: Path) -> None:
+    file = write(
+        "pilots: 1\nsteps:\n  slow: {shell: 'echo 1 >> ROOT/began; exec sleep 600', on: SYSTEM,\n"
+        "         resources: {cpus_per_task: 1, memory_gib: 1}}\n",
+        tmp_path,
+        "rig",
+    )
+    argv = [sys.executable, "-c", PROGRAM, "flow", "run", str(file)]
+    process = subprocess.Popen(argv, env=environ_of(tmp_path), stderr=subprocess.DEVNULL)
+    wait_until((tmp_path / "began").exists, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(rig.flows.cancel(file).runs) == 1
+    wait_until(lambda: rig.flows.status(file).step("slow").state == "cancelled")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import threading
@@ -130,3 +131,17 @@ def test_a_flow_waits_for_a_host_that_goes_away_and_returns(
     assert results and results[0].counts() == {"done": 3}, (results, events)
     assert sorted((tmp_path / "count").read_text().split()) == ["next", "slow"]
     assert Path("slow.txt").read_text() == "1\n"
+
+
+def test_names_with_blanks_quotes_and_newlines_go_there_and_back(workspace: Workspace) -> None:
+    name = 'it\'s "a"\n$file.txt'
+    steps = {
+        "first \"one\"\n": {"command": ["cp", "raw.txt", name], "on": "far", "inputs": "raw.txt", "outputs": name},
+        "it's the last": {"command": ["cp", name, f"a {name}"], "on": "far", "inputs": name, "outputs": f"a {name}"},
+    }  # fmt: skip
+    Path("raw.txt").write_text("1\n")
+    Path("flow.json").write_text(json.dumps({"steps": steps}))
+    status = workspace.flows.run("flow.json")
+    assert status.counts() == {"done": 2}, status.step("it's the last").reason
+    assert not Path(name).exists()
+    assert Path(f"a {name}").read_text() == "1\n"

@@ -26,7 +26,8 @@ from fairmile.flows.model import Flow, Step, is_in_pilot
 from fairmile.flows.plan import FlowPlan, PlannedStep, Planner
 from fairmile.flows.programs import Programs
 from fairmile.flows.results import CancelledFlow, FlowInfo, FlowList, FlowStatus, StepLog, StepStatus, step_status
-from fairmile.flows.state import FLOW, FlowState, folder_of, open_state
+from fairmile.flows.state import FLOW, Entry, FlowState, folder_of, open_state
+from fairmile.runs.execute.executor import Handle
 from fairmile.runs.record.values import Value
 
 # A plan asks few of them, and each takes longer to load than most plans to make.
@@ -226,20 +227,31 @@ class Flows(Noun):
         source = self._source(what)
         state = self._state(source)
         runs = self._runs()
-        live = []
-        for entry in state.newest.values():
-            if entry.state == "begun" and (run := runs.find(entry.run)) is not None:
-                live += [run.id] if not runs.collect(run.id).state.is_end else []
+        begun = [
+            entry for entry in state.newest.values() if entry.state == "begun" and runs.find(entry.run) is not None
+        ]
+        live = {entry.run: entry for entry in begun if not runs.collect(entry.run).state.is_end}
         holder = state.holder if state.folder.is_dir() else ""
         if dry_run:
-            return CancelledFlow(state.id, holder, live, dry_run=True)
+            return CancelledFlow(state.id, holder, list(live), dry_run=True)
         if holder:
             state.ask_to_stop()
         else:
-            for id in reversed(live):  # else a scheduler drops what comes after one, and nobody knows why
-                with contextlib.suppress(Conflict):  # it has ended since
-                    runs.cancel(id)
-        return CancelledFlow(state.id, holder, live)
+            for entry in reversed(live.values()):  # else a scheduler drops what comes after one, and nobody knows why
+                self._cancel_run(entry, runs)
+        return CancelledFlow(state.id, holder, list(live))
+
+    @staticmethod
+    def _cancel_run(entry: Entry, runs: Runs) -> None:
+        """Cancel a run that was left; a pilot job whose coordinator was killed looks for the wish that its run end."""
+        try:
+            if entry.via == "pilot" and (run := runs.find(entry.run)) is not None:
+                runs.executors.pilot(run.spec.system, 1).cancel([Handle(entry.run)])
+            else:
+                runs.cancel(entry.run)
+        except Conflict:
+            if not runs.collect(entry.run).state.is_end:
+                raise
 
     def _source(self, what: Definable) -> Source:
         """Return the flow of a file, or of an id that `ls` lists, or the `last` one."""

@@ -300,8 +300,9 @@ class RemoteJobFolders:
 
     def _bring_file(self, job: str, name: str, target: Path) -> None:
         path = f"{self.root}/{job}/{name}"
-        answer = self._sh(f"[ -f {shlex.quote(path)} ] && sha256sum -- {shlex.quote(path)} | cut -c1-64; exit 0")
-        digest = answer.stdout.strip().lstrip("\\")
+        # Its name would be escaped where it has newlines or backslashes, and the digest with it.
+        answer = self._sh(f"[ -f {shlex.quote(path)} ] && sha256sum < {shlex.quote(path)} | cut -c1-64; exit 0")
+        digest = answer.stdout.strip()
         if not digest:
             raise NotFound(f"job {job} left no file {name!r} behind", hint=f"its folder is {self.root}/{job}")
         with written_aside(target) as aside:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.errors import NotFound, Transient, UsageError
+from fairmile.runs.execute import executor as executor_module
+from fairmile.runs.execute import patient as patient_module
 from fairmile.runs.execute.executor import After, Condition, Graph, Handle, Member, Task, TaskStatus, Work
 from fairmile.runs.execute.limits import Limited
+from fairmile.runs.execute.patient import Patient
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 
@@ -185,6 +188,76 @@ def test_work_ahead_is_made_while_the_runs_before_it_are_queued() -> None:
     graph = Graph([task("a"), Task("b", make, (After("a"),), ahead=True)], lambda _: executor)
     graph.submit()
     assert (folders, executor.submitted) == ([Path("a")], [["a"], ["b"]])
+
+
+def test_a_task_may_wait_here_for_some_and_on_its_system_for_others() -> None:
+    here, there = Scripted(), Chain()
+    tasks = [task("a"), task("b"), ahead("c", After("a", is_here=True), After("b"))]
+    graph = Graph(tasks, lambda work: here if work.id == "a" else there)
+    graph.submit()
+    assert there.submitted == [["b"]]
+    graph.advance()
+    graph.submit()
+    assert there.submitted == [["b"], ["c"]]
+
+
+def test_ends_of_what_was_submitted_ahead_are_told_in_order() -> None:
+    class Backwards(Chain):
+        def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+            self._live.sort(key=lambda each: each.run, reverse=True)
+            return super().poll(handles, wait_s=wait_s)
+
+    ends: list[str] = []
+    executor = Backwards()
+    tasks = [task("a"), ahead("b", After("a")), ahead("c", After("b"))]
+    over = Graph(tasks, lambda _: executor, lambda name, _: ends.append(name)).follow()
+    assert (ends, set(states(over).values())) == (["a", "b", "c"], {RunState.DONE})
+
+
+def test_work_that_cannot_be_made_yet_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_module, "_ASK_AGAIN_S", 0.0)
+    answers: list[Work | TaskStatus] = [TaskStatus(Handle(""), RunState.QUEUED, "no answer"), member("a")]
+    executor = Scripted()
+    assert states(Graph([Task("a", lambda _: answers.pop(0))], lambda _: executor).follow()) == {"a": RunState.DONE}
+    assert executor.submitted == [["a"]]
+
+
+class Flaky(Chain):
+    """Does not answer at first, and refuses the tasks it is told to."""
+
+    def __init__(self, silent: int, *refused: str) -> None:
+        super().__init__()
+        self._silent, self._refused = silent, refused
+
+    def submit(self, works: Sequence[Work]) -> list[Handle]:
+        if self._silent:
+            self._silent -= 1
+            raise Transient("the connection failed")
+        if works[0].id in self._refused:
+            raise UsageError("no such partition")
+        return super().submit(works)
+
+    def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+        return super().poll(handles, wait_s=wait_s) if self._live else []
+
+
+def test_a_system_that_does_not_answer_gets_its_runs_later_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patient_module, "_FIRST_PAUSE_S", 0.01)
+    system, waits = Flaky(2), []
+    patient = Patient(system, lambda work, why: waits.append((work.id, why)))
+    over = Graph([task("a"), ahead("b", After("a"))], lambda _: patient).follow()
+    assert states(over) == {"a": RunState.DONE, "b": RunState.DONE}
+    assert system.submitted == [["a"], ["b"]]
+    assert waits == [("a", "the connection failed")] * 2
+
+
+def test_what_a_system_refuses_fails_and_what_comes_after_it_is_cancelled() -> None:
+    system = Flaky(0, "a")
+    patient = Patient(system)
+    over = Graph([task("a"), ahead("b", After("a")), task("c")], lambda _: patient).follow()
+    assert states(over)["a"] is RunState.FAILED
+    assert over["a"].reason == "no such partition"
+    assert states(over)["b"] is RunState.CANCELLED
 
 
 def test_what_cannot_wait_on_a_system_is_not_submitted_ahead() -> None:
