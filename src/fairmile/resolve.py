@@ -200,7 +200,7 @@ RESOLVERS: Registry[Resolver] = Registry(
 VERBS = tuple(dict.fromkeys(verb for kind in _KINDS.values() for verb in kind.verbs))
 # What a person may have meant by a file that a verb does not take.
 _ADVICE = {
-    ("run", ".sh"): "`fairmile run -- bash {path}` runs a program",
+    ("run", ".sh"): "`chmod +x {path}` makes it a program, or `fairmile run -- bash {path}` runs it",
     ("run", ".ipynb"): "a sweep file with `notebook: {path}` runs a notebook",
     ("show", ".json"): "`fairmile catalog add {path}` reads other formats",
 }
@@ -293,6 +293,10 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
         files = _listed(map(_with_article, _file_titles(kinds)), "or")
         what = "a folder without card.jsonld" if word.path.is_dir() else f"not {files}"
         advice = _ADVICE.get((verb, word.path.suffix.lower()), "").format(path=word.path)
+        if verb in ("run", "sweep") and (program := next(iter(sorted(word.path.glob("*.py"))), None)):
+            advice = f"name a program in it: `fairmile {verb} {program}`"
+        if (verb, word.path.suffix.lower()) == ("run", ".sh"):
+            raise UsageError(f"{word.text} is not executable", hint=advice)
         raise UsageError(f"{word.text} is {what}: {command}{_listed(expected, 'or')}", hint=advice)
     if word.is_path:
         near = closest(word.path.name, _neighbours(word.path), 1)

@@ -205,6 +205,14 @@ def test_an_option_of_a_program_before_it_is_answered_with_where_it_goes(fairmil
     ]
 
 
+@pytest.mark.parametrize("verb", ["run", "sweep"])
+def test_a_mistyped_program_is_answered_with_the_nearest(fairmile: Callable[..., Any], place: Path, verb: str) -> None:
+    (place / "train.py").write_text("import sys; print(sys.argv)")
+    result = fairmile(verb, "trian.py", "--lr", "0.1,0.2")
+    assert result.code == 2
+    assert result.err.splitlines() == ["error: no such file: trian.py", "  hint: did you mean train.py?"]
+
+
 # Here the sentence is the parser's own; ours to see to are its form and that it names what is wrong.
 @pytest.mark.parametrize(
     "line, named",

@@ -70,12 +70,18 @@ _OPTIONS = (
 )
 
 
+_PROGRAMS = (".py", ".sh")  # a file with such a name that is missing is a mistyped program
+
+
 class WithCommand(SectionedCommand):
     """Separates its own options from a program and its arguments: behind `--`, or from the path of a program on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = args[: args.index("--")] if "--" in args else args
-        if (start := self._program(ctx, own)) is not None:
+        start = self._program(ctx, own)
+        if start is not None and not os.path.exists(os.path.expanduser(args[start])):
+            args = args[: start + 1]  # what is wrong is its path, and not an argument
+        elif start is not None:
             self._refuse_own_options(args[start:])
             ctx.meta[_PROGRAM] = ctx.meta[_COMMAND] = tuple(args[start:])
             args = args[:start]
@@ -99,7 +105,8 @@ class WithCommand(SectionedCommand):
             return None
         # A name without a slash may also be one of the catalog, which has no arguments: as in a shell, `./NAME` has.
         word = Word(rest[0] if rest else "")
-        return len(args) - len(rest) if word.is_path and is_program(word.path) else None
+        is_missing = not word.exists and len(rest) > 1 and word.path.suffix in _PROGRAMS
+        return len(args) - len(rest) if word.is_path and (is_missing or is_program(word.path)) else None
 
     def _refuse_own_options(self, command: Sequence[str]) -> None:
         """Raise UsageError where an option of ours stands among the arguments of a program that does not mention it."""

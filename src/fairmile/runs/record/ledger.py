@@ -199,7 +199,7 @@ class Ledger:
         if reference == _LAST:
             newest = self.rows(limit=1)
             if not newest:
-                raise NotFound("no run has been recorded", hint="`fairmile run -- COMMAND…` records one")
+                raise NotFound("no run has been recorded", hint="`fairmile run train.py` records one")
             reference = newest[0].id
         run = self.find(reference)
         return run if run is not None else self._at(self.root / self._complete(reference))
