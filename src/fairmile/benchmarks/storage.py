@@ -466,8 +466,8 @@ def _own_folder(root: Path) -> Iterator[Path]:
     """Make a folder that only this user enters, and remove it with all that is in it."""
     _sweep(root)
     folder = root / f"{_PREFIX}{os.urandom(8).hex()}"
-    folder.mkdir(mode=0o700)
-    try:
+    try:  # a signal may come as soon as there is a folder
+        folder.mkdir(mode=0o700)
         (folder / _HOLDER).write_text(Holder.me().text())
         yield folder
     finally:

@@ -62,18 +62,24 @@ def member_statuses(folder: Path, host: WorkspaceRuns, arrays: Callable[[], Arra
             queued |= {number: (array.key, task) for number, task in array.numbers.items()}
     cancelled = cancel_names(folder)
     rows = {row.id: row for row in host.ledger.rows(group=group)}
-    if system:
-        jobs: dict[str, Any] = {}
-        begun = [row.id for row in rows.values() if not row.state.is_end]
-        for id in begun:
-            host.collect(id, jobs)
-        rows = {row.id: row for row in host.ledger.rows(group=group)} if begun else rows
+    jobs: dict[str, Any] = {}
+    begun = [row.id for row in rows.values() if system and not row.state.is_end]
+    for id in begun:
+        host.collect(id, jobs)
+    members = batch.members()
+    waiting = {
+        number
+        for number, task in queued.items()
+        if ((row := rows.get(members[number]["id"])) is None or _is_before(row, task, host))
+        and cancel_name(members[number]["id"], task[0]) not in cancelled
+    }
+    # A task may have come to a run since its row was read: an earlier failure must not be taken for its end.
+    if begun or len(waiting) < len(queued):
+        rows = {row.id: row for row in host.ledger.rows(group=group)}
     statuses = []
-    for number, member in enumerate(batch.members()):
+    for number, member in enumerate(members):
         row = rows.get(member["id"])
-        task = queued.get(number)
-        is_queued = task is not None and (row is None or _is_before(row, task, host))
-        is_queued = is_queued and task is not None and cancel_name(member["id"], task[0]) not in cancelled
+        is_queued = number in waiting and (row is None or (row.state.is_end and row.state is not RunState.DONE))
         statuses.append(MemberStatus(number, member, row, is_queued))
     return statuses
 

@@ -292,8 +292,8 @@ def _of_array(run: Run, carried: JobReference, task: int, jobs: Jobs, arrays: di
     status = job.tasks.get(task, job.status) if job is not None else None
     if status is not None and not status.state.is_end:
         return run
-    record = read_record(run.folder)  # it may have ended since it was read
-    if record.result is not None:
+    record = read_record(run.folder)  # it may have ended since it was read, or another task goes on with it
+    if record.result is not None or record.job != carried:
         return Run(record, run.folder)
     state = run_state(status.state, "interrupted") if status is not None else "interrupted"
     state = "interrupted" if state == "done" else state  # the task went on without it
