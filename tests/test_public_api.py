@@ -170,8 +170,8 @@ def test_the_verbs_work_on_the_workspace_of_the_settings(home: Path) -> None:
     assert fm.search("ours", limit=1)[0].title in ("Net of ours", "Rays of ours")
     assert fm.show("net-of-ours")["scienceDomain"] == "optics"
     assert fm.search("ours", kind="model")[0].row.uses == 1
-    (found,) = fm.match(model="net-of-ours")
-    assert (found.dataset, found.reasons[0].kind) == ("local/dataset/rays-of-ours@1.0", "declared")
+    (pair,) = fm.match(model="net-of-ours")
+    assert (pair.dataset, pair.reasons[0].kind) == ("local/dataset/rays-of-ours@1.0", "declared")
     with pytest.raises(fm.FairmileError, match="is not a file here or a dataset of the catalog"):
         fm.show("net-of-ours", kind="dataset")
 
@@ -199,15 +199,15 @@ def test_a_kind_is_searched_by_words_tags_and_patterns() -> None:
     fm.catalog.add(body("MLModel", "Nut of ours", keywords=["surrogate", 'odd "tag"']))
     fm.catalog.add(body("Dataset", "Net data of ours", keywords=["surrogate"]))
 
-    def found(*words: str, **how: Any) -> list[str]:
+    def names_found(*words: str, **how: Any) -> list[str]:
         return sorted(hit.row.name for hit in fm.models.search(*words, **how))
 
-    assert found("ours") == ["net-of-ours", "nut-of-ours"]
-    assert found("ours", tags=["surrogate", "dark matter"]) == ["net-of-ours"]
-    assert found(tags=['odd "tag"']) == ["nut-of-ours"]
-    assert found("ours", regex="^n[eu]t of") == ["net-of-ours", "nut-of-ours"]
-    assert found("net", regex="of ours$") == ["net-of-ours"]
-    assert found("ours", limit=1) in (["net-of-ours"], ["nut-of-ours"])
+    assert names_found("ours") == ["net-of-ours", "nut-of-ours"]
+    assert names_found("ours", tags=["surrogate", "dark matter"]) == ["net-of-ours"]
+    assert names_found(tags=['odd "tag"']) == ["nut-of-ours"]
+    assert names_found("ours", regex="^n[eu]t of") == ["net-of-ours", "nut-of-ours"]
+    assert names_found("net", regex="of ours$") == ["net-of-ours"]
+    assert names_found("ours", limit=1) in (["net-of-ours"], ["nut-of-ours"])
 
 
 @pytest.mark.thorough

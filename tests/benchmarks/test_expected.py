@@ -90,8 +90,8 @@ def spec_of(argv: tuple[str, ...] = ARGV, **said: Any) -> RunSpec:
 
 
 def test_memory_and_rate_are_told_with_their_bounds(oracle: Oracle, gpus: list[dict[str, Any]]) -> None:
-    told = from_step(oracle).predict(spec_of(params=SMALL), [])
-    memory, rate = told["peak_memory_bytes"], told["train_samples_per_s"]
+    predicted = from_step(oracle).predict(spec_of(params=SMALL), [])
+    memory, rate = predicted["peak_memory_bytes"], predicted["train_samples_per_s"]
     assert (memory.value, memory.low, memory.high) == (1000.0, 900.0, 1100.0)
     assert (rate.value, rate.low, rate.high) == (32.0, 16.0, 64.0)
     assert memory.source == "its step, traced, on h200"
@@ -193,13 +193,13 @@ def test_the_plan_of_a_benchmark_is_traced_once(
     workspace: Workspace, gpus: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    told = workspace.runs.plan("mnist", params=SMALL).prediction
+    predicted = workspace.runs.plan("mnist", params=SMALL).prediction
     for name in ("peak_memory_bytes", "train_samples_per_s"):
-        assert 0 < told[name]["low"] <= told[name]["value"] <= told[name]["high"]
-        assert told[name]["source"] == "its step, traced, on h200"
+        assert 0 < predicted[name]["low"] <= predicted[name]["value"] <= predicted[name]["high"]
+        assert predicted[name]["source"] == "its step, traced, on h200"
     # Another trace would need a process.
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert workspace.runs.plan("mnist", params=SMALL).prediction == told
+    assert workspace.runs.plan("mnist", params=SMALL).prediction == predicted
 
 
 def test_the_plan_of_a_benchmark_knows_the_systems_of_the_workspace_and_what_its_runs_taught(
@@ -209,14 +209,14 @@ def test_the_plan_of_a_benchmark_knows_the_systems_of_the_workspace_and_what_its
     (workspace.home / "systems").mkdir(parents=True)
     (workspace.home / "systems" / "ours.yaml").write_text(OURS)
 
-    def told() -> Mapping[str, Any]:
+    def predicted() -> Mapping[str, Any]:
         return workspace.runs.plan(RunSpec(argv=ARGV, system="ours")).prediction
 
-    before = told()["train_samples_per_s"]
+    before = predicted()["train_samples_per_s"]
     foreseen = workspace.predict.foresee(SUITE / "mnist" / "step.py", {}, "a100-80gb")
     assert (before["source"], before["value"]) == ("its step, traced, on a100-80gb", foreseen.samples_per_s[0])
     workspace.predict.learn("a100-80gb", [(foreseen, 1.25 * foreseen.step_s[0], "mnist-000001")])
-    after = told()["train_samples_per_s"]
+    after = predicted()["train_samples_per_s"]
     corrected = workspace.predict.foresee(SUITE / "mnist" / "step.py", {}, "a100-80gb")
     assert after["value"] == corrected.samples_per_s[0] < before["value"]
 

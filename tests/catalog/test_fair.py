@@ -932,7 +932,7 @@ def changes(command: str) -> list[tuple[str, str, str]]:
     return made
 
 
-def meant(text: str) -> str:
+def with_real_values(text: str) -> str:
     """Return the text with real values in place of the words in capitals."""
     for word, value in MEANT.items():
         text = text.replace(word, value)
@@ -968,7 +968,8 @@ def follow(card: dict[str, Any], advice: list[str]) -> dict[str, Any]:
     file = str(FILES / ("model.onnx" if "MLModel" in card["@type"] else "train.csv"))
     for line in advice:
         card = apply(
-            card, [(flag, key, file if flag == "--file" else meant(text)) for flag, key, text in changes(line)]
+            card,
+            [(flag, key, file if flag == "--file" else with_real_values(text)) for flag, key, text in changes(line)],
         )
     return card
 

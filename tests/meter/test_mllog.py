@@ -16,7 +16,7 @@ from mlperf_logging.compliance_checker import mlp_compliance  # noqa: E402
 from mlperf_logging.compliance_checker.mlp_parser import parse_file  # noqa: E402
 
 
-def said(line: str) -> dict[str, Any]:
+def entry_of(line: str) -> dict[str, Any]:
     return json.loads(line.removeprefix(":::MLLOG "), parse_constant=lambda word: pytest.fail(word))  # type: ignore[no-any-return]
 
 
@@ -99,10 +99,15 @@ def test_the_real_compliance_checker_accepts_a_run_of_mlperf_hpc(tmp_path: Path)
 def test_zero_is_a_value_and_numpys_numbers_are_numbers() -> None:
     import numpy
 
-    assert said(mllog_line("POINT_IN_TIME", "x", 0))["value"] == 0
-    assert said(mllog_line("POINT_IN_TIME", "x", False))["value"] is False
+    assert entry_of(mllog_line("POINT_IN_TIME", "x", 0))["value"] == 0
+    assert entry_of(mllog_line("POINT_IN_TIME", "x", False))["value"] is False
     value = {"a": numpy.float32(0.5), "b": numpy.arange(2), "c": math.inf, "d": Path("/x")}
-    assert said(mllog_line("POINT_IN_TIME", "x", value))["value"] == {"a": 0.5, "b": [0, 1], "c": "Infinity", "d": "/x"}
+    assert entry_of(mllog_line("POINT_IN_TIME", "x", value))["value"] == {
+        "a": 0.5,
+        "b": [0, 1],
+        "c": "Infinity",
+        "d": "/x",
+    }
     with pytest.raises(UsageError, match="x: a object cannot be logged"):
         mllog_line("POINT_IN_TIME", "x", object())
 
@@ -120,10 +125,10 @@ def test_a_line_has_mlperfs_fields_in_its_order() -> None:
 def test_the_call_site_is_told_on_request() -> None:
     out = io.StringIO()
     MLLog(out, call_sites=True).event("x")
-    metadata = said(out.getvalue())["metadata"]
+    metadata = entry_of(out.getvalue())["metadata"]
     assert metadata["file"] == __file__ and metadata["lineno"] > 100
     MLLog(out).event("x")
-    assert said(out.getvalue().splitlines()[1])["metadata"] == {"file": None, "lineno": None}
+    assert entry_of(out.getvalue().splitlines()[1])["metadata"] == {"file": None, "lineno": None}
 
 
 def test_without_a_place_lines_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:

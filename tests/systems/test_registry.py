@@ -43,7 +43,7 @@ def write(tmp_path: Path) -> Write:
     return call
 
 
-def told(problems: list[Problem]) -> list[str]:
+def lines_of(problems: list[Problem]) -> list[str]:
     return [f"{problem.line} {problem.field}: {problem.message}" for problem in problems]
 
 
@@ -184,7 +184,7 @@ def test_an_error_names_its_line_its_field_and_what_was_expected(
 ) -> None:
     path = write("lake.yaml", old, new)
     errors = [each for each in check_file(path, today=TODAY) if each.severity == "error"]
-    assert problem in told(errors)
+    assert problem in lines_of(errors)
     assert all(each.file == str(path) for each in errors)
     with pytest.raises(InvalidDocument):
         read_system(path)
@@ -249,7 +249,7 @@ def test_a_file_that_is_not_there_is_told_plainly(tmp_path: Path) -> None:
 def test_what_is_only_doubtful_is_a_warning(old: str, new: str, warning: str, write: Write) -> None:
     path = write("lake.yaml", old, new)
     problems = check_file(path, today=TODAY)
-    assert told(problems) == [warning]
+    assert lines_of(problems) == [warning]
     assert problems[0].severity == "warning"
     assert read_system(path).name == "lake"
 

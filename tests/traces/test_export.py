@@ -23,7 +23,7 @@ def table(tmp_path: Path) -> EventTable:
     return read_traces(tmp_path / "in")
 
 
-def told(table: EventTable, *, kinds: bool = True) -> list[tuple[object, ...]]:
+def events_of(table: EventTable, *, kinds: bool = True) -> list[tuple[object, ...]]:
     rows = np.flatnonzero(~table.of_kind(EventKind.MEMORY, EventKind.COUNTER))
     return sorted(
         (int(table.rank[row]), int(table.start_ns[row]), -int(table.end_ns[row]), table.name_of(row),
@@ -36,7 +36,7 @@ def told(table: EventTable, *, kinds: bool = True) -> list[tuple[object, ...]]:
 def test_chromes_format_comes_back_the_same(tmp_path: Path, table: EventTable, name: str) -> None:
     write_chrome(table, tmp_path / name)
     back = read_traces(tmp_path / name)
-    assert told(back) == told(table)
+    assert events_of(back) == events_of(table)
     assert back.on_device().sum() == table.on_device().sum()
     assert back.bytes[back.of_kind(EventKind.COLLECTIVE)].tolist() == [4000] * 4
     assert back.step[back.of_kind(EventKind.KERNEL)].tolist() == [0, 0, 1, 1]
@@ -51,7 +51,7 @@ def test_an_otf2_archive_comes_back_with_regions_collectives_and_counters(tmp_pa
     assert abs(shift) < 1000
     back.start_ns += shift
     back.end_ns += shift
-    assert told(back, kinds=False) == told(table, kinds=False)
+    assert events_of(back, kinds=False) == events_of(table, kinds=False)
     assert back.bytes[back.of_kind(EventKind.COLLECTIVE)].tolist() == [4000] * 4
     assert back.groups[0].ranks == (0, 1)
     assert back.value[back.of_kind(EventKind.COUNTER)].tolist() == [5000.0] * 4

@@ -51,7 +51,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def told(folder: Path, name: str, rank: int = 0) -> Any:
+def read_result(folder: Path, name: str, rank: int = 0) -> Any:
     return json.loads((folder / f"{name}.{rank}.json").read_text())
 
 
@@ -65,7 +65,7 @@ def assert_close(found: Any, wanted: Any, name: str = "") -> None:
 
 def test_ddp_over_two_ranks_learns_what_one_rank_with_twice_the_batch_does(two_ranks: Path, tmp_path: Path) -> None:
     single = trained(tmp_path, Ranks(), batch_size=8)
-    found = told(two_ranks, "ddp")
+    found = read_result(two_ranks, "ddp")
     assert_close(losses(found["history"]), losses(single.history))
     assert losses(single.history)[1] < 0.9 * losses(single.history)[0]
     for name, value in single.model.state_dict().items():
@@ -74,7 +74,7 @@ def test_ddp_over_two_ranks_learns_what_one_rank_with_twice_the_batch_does(two_r
 
 @pytest.mark.parametrize("way", ["", "-accumulated"])
 def test_fsdp_learns_what_ddp_does_and_gives_whole_weights(two_ranks: Path, way: str) -> None:
-    ddp, fsdp = told(two_ranks, f"ddp{way}"), told(two_ranks, f"fsdp{way}")
+    ddp, fsdp = read_result(two_ranks, f"ddp{way}"), read_result(two_ranks, f"fsdp{way}")
     assert_close(losses(fsdp["history"]), losses(ddp["history"]))
     assert fsdp["weights"].keys() == ddp["weights"].keys() == EvenTask().model().state_dict().keys()
     for name, value in ddp["weights"].items():
@@ -82,21 +82,21 @@ def test_fsdp_learns_what_ddp_does_and_gives_whole_weights(two_ranks: Path, way:
 
 
 def test_accumulated_batches_are_one_step(two_ranks: Path, tmp_path: Path) -> None:
-    found = told(two_ranks, "ddp-accumulated")
+    found = read_result(two_ranks, "ddp-accumulated")
     single = trained(tmp_path, Ranks(), batch_size=8, accumulate=3)
     assert [row["step"] for row in found["history"]] == [4, 8]
     assert_close(losses(found["history"]), losses(single.history))
 
 
 def test_activations_that_are_computed_again_change_nothing(two_ranks: Path) -> None:
-    plain, again = told(two_ranks, "ddp"), told(two_ranks, "ddp-checkpointed")
+    plain, again = read_result(two_ranks, "ddp"), read_result(two_ranks, "ddp-checkpointed")
     assert again["weights"].keys() == plain["weights"].keys()
     assert_close(losses(again["history"]), losses(plain["history"]))
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_predictions_of_all_ranks_come_in_the_order_of_the_samples(two_ranks: Path, way: str) -> None:
-    first, second = told(two_ranks, way, 0), told(two_ranks, way, 1)
+    first, second = read_result(two_ranks, way, 0), read_result(two_ranks, way, 1)
     assert first["outputs"] == second["outputs"]
     assert first["scores"] == second["scores"]
     wanted = EvenTask().validation.y
@@ -114,8 +114,8 @@ def test_a_checkpoint_goes_from_one_process_to_ddp_to_fsdp_and_back(two_ranks: P
 
 
 def test_arrays_of_unequal_length_are_put_together_in_the_order_of_the_ranks(two_ranks: Path) -> None:
-    found = told(two_ranks, "gathered", 0)
-    assert found == told(two_ranks, "gathered", 1)
+    found = read_result(two_ranks, "gathered", 0)
+    assert found == read_result(two_ranks, "gathered", 1)
     assert found["rows"] == [[0, 1, 2], [3, 4, 5], [100, 101, 102]]
     assert found["dtype"] == "int16"
     assert found["empty"] == [0.0, 0.0]

@@ -50,7 +50,7 @@ def behind(found: Entities, value: Any) -> list[Mapping[str, Any]]:
     return [found[each["@id"]] for each in links]
 
 
-def laid(root: Path, document: Mapping[str, Any]) -> Path:
+def write_run(root: Path, document: Mapping[str, Any]) -> Path:
     folder = lay_run(root, document)
     (folder / CARD).write_text(card_text(RunRecord.from_dict(document), folder), encoding="utf-8")
     return folder
@@ -233,12 +233,12 @@ def _odd() -> dict[str, Any]:
 def test_the_validator_accepts_it_as_process_run_crate(
     document: dict[str, Any], tmp_path: Path, offline_rocrate_validator: Callable[..., list[str]]
 ) -> None:
-    assert offline_rocrate_validator(laid(tmp_path, document), "process-run-crate-0.5") == []
+    assert offline_rocrate_validator(write_run(tmp_path, document), "process-run-crate-0.5") == []
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_validator_would_notice(tmp_path: Path, offline_rocrate_validator: Callable[..., list[str]]) -> None:
-    folder = laid(tmp_path, training())
+    folder = write_run(tmp_path, training())
     text = (folder / CARD).read_text(encoding="utf-8")
     (folder / CARD).write_text(text.replace('"instrument"', '"about"'), encoding="utf-8")
     (folder / "output.log").unlink()
@@ -250,7 +250,7 @@ def test_the_validator_would_notice(tmp_path: Path, offline_rocrate_validator: C
 
 
 def test_the_catalog_reads_a_run_and_its_program(tmp_path: Path) -> None:
-    folder = laid(tmp_path, training())
+    folder = write_run(tmp_path, training())
     run, program = read(Document.from_file(folder / CARD))
     assert (run.kind, program.kind) == ("run", "program")
     assert run.iri == "urn:fairmile:run:train-k3x9qa"
@@ -265,7 +265,7 @@ def test_the_catalog_reads_a_run_and_its_program(tmp_path: Path) -> None:
 
 
 def test_a_run_is_found_in_the_catalog_after_it_was_added(tmp_path: Path) -> None:
-    folder = laid(tmp_path, training())
+    folder = write_run(tmp_path, training())
     catalog = Catalog(tmp_path / "home", builtin=CatalogFolder("builtin", tmp_path / "builtin"))
     catalog.add(folder / CARD)
     [hit] = catalog.search("train", kind="run")

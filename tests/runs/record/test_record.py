@@ -51,7 +51,7 @@ def lost(stated: Any, kept: Any, place: str = "") -> list[str]:
     return [] if stated == kept else [place]
 
 
-def laid(folder: Path, runs: Runs) -> str:
+def copy_sample(folder: Path, runs: Runs) -> str:
     """Put a sample among the runs of a workspace."""
     shutil.copytree(folder, runs.root / folder.name)
     return folder.name
@@ -88,7 +88,7 @@ class TestSamples:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        id = laid(folder, runs)
+        id = copy_sample(folder, runs)
         monkeypatch.setenv("FAIRMILE_HOME", str(tmp_path / "home"))
         assert main.run(["runs", "show", id]) == 0
         assert f"{id}: {read_record(folder).state}" in capsys.readouterr().out
@@ -97,7 +97,7 @@ class TestSamples:
 
     @every_sample
     def test_it_is_listed_exported_and_imported(self, folder: Path, runs: Runs, tmp_path: Path) -> None:
-        id = laid(folder, runs)
+        id = copy_sample(folder, runs)
         assert [(row.id, row.state) for row in runs.rows()] == [(id, runs.get(id).state)]
         record = runs.get(id).record
         record.captured.code.snapshot = ""  # which the store of this test does not have
