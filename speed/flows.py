@@ -4,7 +4,7 @@ Run: python speed/flows.py [--steps N] [--peers FOLDER]
 
     fan      1 → 18 → 1 steps of `sleep 0.1`
     chains   two shell steps each, `echo` and `cp`, two at a time, and once more; per step beyond that second time
-    plan     10,000 and 100,000 such steps of ours, none of which has run, and all of which are up to date
+    plan     10,000 and 100,000 such steps of ours, none of which has run, and 10,000 that are all up to date
     yaml     10,000 steps written out one by one, planned for the first and the second time
 
 `--peers` names a folder with the programs `snakemake` and `doit` (`python -m venv F; F/bin/pip install snakemake doit`
@@ -191,8 +191,9 @@ def main() -> None:
         for count in (10_000, 100_000):
             folder = tools.folder(f"plan-{count}", "flow.yaml", chains(count))
             show("plan", "fairmile", tools.fairmile(folder, "plan", "flow.yaml"), f"{count:,} steps, never run")
-            tools.settle(folder)
-            show("plan", "fairmile", tools.fairmile(folder, "plan", "flow.yaml"), f"{count:,} steps, nothing stale")
+            if count == 10_000:
+                tools.settle(folder)
+                show("plan", "fairmile", tools.fairmile(folder, "plan", "flow.yaml"), "10,000 steps, nothing stale")
         written = "".join(f"  s{n}: {{command: echo {n}, outputs: out{n}}}\n" for n in range(10_000))
         folder = tools.folder("yaml", "flow.yaml", f"steps:\n{written}")
         show("yaml", "fairmile", tools.fairmile(folder, "plan", "flow.yaml"), "10,000 written out, first time")
