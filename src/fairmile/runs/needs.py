@@ -73,15 +73,15 @@ _CPU = re.compile(r"\b(?:cpu|processor|xeon|epyc|x86|arm|cores?)\b", re.IGNORECA
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a card declares, and what is offered; `met` is None where that is not known."""
+    """One thing that a card declares, and what was found; `met` is None where that is not known."""
 
     declared: str
     met: bool | None
-    offered: str
+    found: str  # the name in records
 
     def __str__(self) -> str:
         word = {True: "found", False: "missing", None: "unknown"}[self.met]
-        return f"{self.declared}: {word} ({self.offered})"
+        return f"{self.declared}: {word} ({self.found})"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def unmet(name: str, checked: Sequence[Need], offer: Offer) -> UsageError | None
         return None
     declared = ", ".join(each.declared for each in missing)
     start = f"{offer.place} has "
-    offered = ", ".join(dict.fromkeys(each.offered.removeprefix(start) for each in missing))
+    offered = ", ".join(dict.fromkeys(each.found.removeprefix(start) for each in missing))
     sentence = f"{name} declares that it needs {declared}, but {start}{offered}"
     remedies = "; ".join(filter(None, [offer.hint, "--anyway runs it regardless"]))
     if name.startswith(_OWN) and {each.declared for each in missing} <= _IN_EXTRA and offer.is_here:
@@ -164,7 +164,7 @@ def _local_offer(environment: str, argv: Sequence[str], environ: Mapping[str, st
         package = _in_packages(Need(name, None, ""), seen.lock)
         programs = (shutil.which(each, path=environ.get("PATH")) for each in _PROGRAMS.get(name, ()))
         program = next(filter(None, programs), "")
-        return (True, package.offered or program) if package.met or program else (False, f"this machine has no {name}")
+        return (True, package.found or program) if package.met or program else (False, f"this machine has no {name}")
 
     return Offer("this machine", tuple(gpus), software, "--on SYSTEM runs it elsewhere", is_here=True)
 
