@@ -72,10 +72,10 @@ if TYPE_CHECKING:
     from fairmile.catalog.fetched import FetchedAssets
     from fairmile.catalog.match import Matches
     from fairmile.catalog.results import ResolvedCard, SearchResult
-    from fairmile.catalog.verbs import Datasets, Workflows
     from fairmile.doctor import Diagnosis
     from fairmile.envs.envs import Envs
     from fairmile.flows.flows import Flows
+    from fairmile.flows.pipelines import Datasets, Workflows
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.spec import JobSpec

@@ -40,6 +40,7 @@ class Nouns:
     catalog: Callable[[], Any] | None = None
     runs: Callable[[], Any] | None = None
     sweeps: Callable[[], Any] | None = None
+    flows: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Word:
 class Target(Result):
     """What a word means: a kind of thing and where it is, and on first use what it holds.
 
-    `content` is of a card file, a folder, a benchmark or an asset its Card, of a run or a sweep its record, of a
+    `content` is of a card file, a folder, a benchmark or an asset its Card, of a run, sweep or flow its record, of a
     description the model that it describes, and of what came from another tool that which makes a run of it.
     """
 
@@ -109,7 +110,7 @@ class Target(Result):
     path: Path | None = None
     handle: str = ""  # of an asset of a catalog
     address: str = ""
-    id: str = ""  # of a run or a sweep
+    id: str = ""  # of a run, a sweep or a flow
     function: str = ""  # in a Python file
     row: Any = None  # of the index of the catalog
     others: tuple[Any, ...] = ()  # rows that the name could also mean
@@ -163,6 +164,7 @@ class _Kind:
 _RUNNING = ("run", "sweep", "tune")
 _SWEEPING = ("sweep", "tune")
 _DESCRIBED = (*_RUNNING, "predict", "benchmark", "show")
+_FLOW = ("flow",)
 _CATALOG = "fairmile.catalog.resolvers"
 # In the order in which a word is tried.
 _KINDS = {
@@ -179,6 +181,9 @@ _KINDS = {
     "cloudmesh": _Kind(
         "fairmile.compat.cloudmesh:PROJECT", _SWEEPING, "path", "project of cloudmesh", "a project of cloudmesh"
     ),
+    "flow-file": _Kind(
+        "fairmile.flows.resolvers:FLOW_FILE", _FLOW, "path", "flow file", "a YAML or JSON file with steps"
+    ),
     "definition": _Kind(
         "fairmile.sweeps.files:DEFINITION_FILE", _SWEEPING, "path", "definition", "a YAML or JSON file with axes"
     ),
@@ -188,8 +193,10 @@ _KINDS = {
     "path": _Kind(f"{_CATALOG}:PATH", ("fetch",), "path", "path", "a file or folder"),
     "run": _Kind("fairmile.runs.targets:RUN_ID", (), "id", "run"),
     "sweep": _Kind("fairmile.sweeps.files:SWEEP_ID", _SWEEPING, "id", "sweep"),
+    "flow": _Kind("fairmile.flows.resolvers:FLOW_ID", _FLOW, "id", "flow"),
     "imported": _Kind(f"{_CATALOG}:IMPORTED", _RUNNING, "name", ""),  # a target of it is of another kind
     "benchmark": _Kind(f"{_CATALOG}:BENCHMARK", (*_RUNNING, "predict", "benchmark"), "name", "benchmark"),
+    "workflow": _Kind(f"{_CATALOG}:WORKFLOW", _FLOW, "name", "workflow of the catalog"),
     "asset": _Kind(f"{_CATALOG}:ASSET", (*_RUNNING, "predict", "show", "fetch"), "name", "asset"),
     "hub": _Kind(f"{_CATALOG}:HUB", ("show",), "name", ""),  # only an address can be one
     "address": _Kind(f"{_CATALOG}:ADDRESS", ("fetch",), "name", "address"),

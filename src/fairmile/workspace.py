@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.results import ResolvedCard
-    from fairmile.catalog.verbs import Datasets, Workflows
     from fairmile.doctor import Diagnosis
     from fairmile.envs.envs import Envs
     from fairmile.flows.flows import Flows
+    from fairmile.flows.pipelines import Datasets, Workflows
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.meter.footprint import Supply
@@ -362,13 +362,18 @@ class Workspace:
         return Supply(self.config["footprint.region"], self.config["footprint.pue"], file)
 
     def resolve(self, word: str, *, for_: str = "", without: Sequence[str] = (), **options: Any) -> Target:
-        """Return what a word means to a verb (run, fetch, sweep, tune, predict, show), or to any of them.
+        """Return what a word means to a verb (run, fetch, sweep, tune, flow, predict, show), or to any of them.
 
         `options` are what stands beside the word, as `kind="model"`; `without` leaves kinds of targets out.
         """
         from fairmile.resolve import Nouns, resolve
 
-        nouns = Nouns(catalog=lambda: self.catalog, runs=lambda: self.ledger, sweeps=lambda: self.sweeps)
+        nouns = Nouns(
+            catalog=lambda: self.catalog,
+            runs=lambda: self.ledger,
+            sweeps=lambda: self.sweeps,
+            flows=lambda: self.flows,
+        )
         return resolve(word, nouns, for_=for_, options=options, without=without)
 
     def show(self, word: str, *, kind: str | None = None) -> ResolvedCard:
@@ -615,6 +620,8 @@ class Workspace:
             envs=lambda: self.envs,
             store=lambda: self.store,
             machines=lambda: self.systems,
+            assets=lambda: self.assets,
+            resolve=self.resolve,
             environ=self.environ,
         )
 
@@ -668,15 +675,15 @@ class Workspace:
 
     @property
     def datasets(self) -> Datasets:
-        from fairmile.catalog.verbs import Datasets
+        from fairmile.flows.pipelines import Datasets
 
-        return Datasets(self.catalog, self.assets)
+        return Datasets(self.catalog, self.assets, lambda: self.flows, self.environ)
 
     @property
     def workflows(self) -> Workflows:
-        from fairmile.catalog.verbs import Workflows
+        from fairmile.flows.pipelines import Workflows
 
-        return Workflows(self.catalog, self.assets)
+        return Workflows(self.catalog, self.assets, lambda: self.flows)
 
 
 _noted: set[tuple[Path, tuple[str, ...]]] = set()  # what this process has said of settings that need trust

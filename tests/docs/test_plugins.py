@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ import fairmile
 from fairmile.base.registry import Registry
 from fairmile.catalog.exchange import READERS, WRITERS
 from fairmile.cli.main import run
+from fairmile.flows.exchange import EXPORTS
+from fairmile.flows.files import READERS as FLOW_READERS
 from fairmile.jobs.schedulers import SCHEDULERS
 from fairmile.jobs.states import Observed, State
 from fairmile.meter.sources import SOURCES, Where
@@ -38,7 +41,7 @@ from fairmile.workspace import Workspace
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 REGISTRIES: tuple[Registry, ...] = (  # type: ignore[type-arg]
-    *(FETCHERS, READERS, WRITERS, SCHEDULERS, SOURCES, FORMATS, ENGINES, RESOLVERS),
+    *(FETCHERS, READERS, WRITERS, SCHEDULERS, SOURCES, FORMATS, ENGINES, RESOLVERS, FLOW_READERS, EXPORTS),
 )
 
 
@@ -214,3 +217,18 @@ def test_an_installed_resolver_gives_words_a_meaning(installed: Path, capfd: pyt
     (installed / "Makefile").write_text("greet:\n\t@echo high tide\n")
     assert run(["run", "make:greet"]) == 0
     assert "high tide" in capfd.readouterr().out
+
+
+def test_installed_formats_of_flows_are_read_and_written(installed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tasks = [
+        {"label": "mesh it", "command": "touch", "args": ["mesh 1.bin"]},
+        {"label": "solve", "command": "cp", "args": ["mesh 1.bin", "it's $5.bin"], "dependsOn": "mesh it"},
+    ]
+    Path(".vscode").mkdir()
+    Path(".vscode/tasks.json").write_text(json.dumps({"version": "2.0.0", "tasks": tasks}))
+    assert run(["flow", "run", ".vscode/tasks.json"]) == 0
+    assert Path("it's $5.bin").exists()
+    assert run(["flow", "export", ".vscode/tasks.json", "--to", "make", "-o", "Makefile"]) == 0
+    Path("it's $5.bin").unlink()
+    subprocess.run(["make", "-s", "-j2", "all"], check=True)
+    assert Path("it's $5.bin").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from fairmile.catalog.results import (
 )
 from fairmile.cli.failures import Failure
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.options import DRY_RUN
+from fairmile.cli.options import DRY_RUN, properties
 from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.workspace import Workspace
 
@@ -203,7 +202,7 @@ def describe(
       fairmile catalog describe tides.tar.gz --set license=CC-BY-4.0 --add
     """
     drafted = Workspace.open(on_progress=out.progress).catalog.describe(
-        source, kind=kind, set=_pairs("--set", set_), address=address, target=target, add=add, replace=replace
+        source, kind=kind, set=properties("--set", set_), address=address, target=target, add=add, replace=replace
     )
     out.show(drafted, lambda each: _print_description(each, out))
     return 0
@@ -307,8 +306,8 @@ def update(
         raise UsageError("nothing to change", hint="--set KEY=VALUE, --add KEY=VALUE, --unset KEY or --file PATH")
     card = Workspace.open(on_progress=out.progress).catalog.update(
         name,
-        set=_pairs("--set", set_),
-        add=_pairs("--add", add_),
+        set=properties("--set", set_),
+        add=properties("--add", add_),
         unset=unset,
         files=files,
         address=address,
@@ -317,29 +316,6 @@ def update(
     )
     out.show(card, lambda each: out.data(each.to_dict()) if dry_run else out.line(f"updated  {each.handle}"))
     return 0
-
-
-def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    values: dict[str, list[Any]] = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not sign or not key.strip():
-            raise UsageError(f"{option} {text!r} is not KEY=VALUE", hint=f"as in {option} keywords=limnology")
-        values.setdefault(key.strip(), []).append(_value(key.strip(), value))
-    return {key: many[0] if len(many) == 1 else many for key, many in values.items()}
-
-
-def _value(key: str, text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        if text.lstrip()[:1] in ("{", "["):
-            raise UsageError(
-                f"the value of {key} is not valid JSON: {error}", hint="put it in single quotes"
-            ) from error
-        return text
-    # A version or a name is a text even where it looks like a number.
-    return text if key in ("version", "name") and not isinstance(value, str) else value
 
 
 @catalog.command(short_help="Remove a card from your catalog; a tombstone remains.")

@@ -9,16 +9,15 @@ from typing import Any
 
 import click
 
-from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, parse_duration
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.options import DRY_RUN
+from fairmile.cli.options import DRY_RUN, properties
 from fairmile.cli.out import Out, json_output
 from fairmile.flows.drawing import FORMATS, Drawing
 from fairmile.flows.exchange import Export
 from fairmile.flows.plan import Action, FlowPlan
-from fairmile.flows.results import BAD, CancelledFlow, FlowList, FlowStatus, StepLog, StepStatus
-from fairmile.runs.record.values import parse_params
+from fairmile.flows.results import BAD, CancelledFlow, FlowList, FlowStatus, SavedFlow, StepLog, StepStatus
+from fairmile.runs.record.values import parse_params, value_text
 from fairmile.workspace import Workspace
 
 _SHOWN = 200
@@ -31,7 +30,6 @@ _COLOURS = {
     Action.OMIT: "dim",
 }
 _FLOW = click.argument("reference", metavar="FLOW")
-_FILE = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 
 
 def _params(command: Any) -> Any:
@@ -56,9 +54,9 @@ def _params(command: Any) -> Any:
 def flow() -> None:
     """Run a graph of steps on this machine, ssh hosts and batch queues.
 
-    FILE is a YAML or JSON file with `steps:`. A step whose command, code, parameters,
-    environment and inputs are unchanged does not run again. FLOW is such a file, an id
-    from `fairmile flow ls`, or `last`.
+    FLOW is a YAML or JSON file with `steps:`, a flow of the catalog, an id from
+    `fairmile flow ls`, or `last`. A step whose command, code, parameters, environment and
+    inputs are unchanged does not run again.
     """
 
 
@@ -70,11 +68,11 @@ _NATIVE = click.option(
 
 
 @flow.command()
-@_FILE
+@_FLOW
 @_params
 @_NATIVE
 @json_output(FlowPlan)
-def plan(out: Out, file: Path, params: Sequence[str], again: Sequence[str], native: bool) -> None:
+def plan(out: Out, reference: str, params: Sequence[str], again: Sequence[str], native: bool) -> None:
     """Show what each step would do and why; run nothing.
 
     \b
@@ -82,7 +80,7 @@ def plan(out: Out, file: Path, params: Sequence[str], again: Sequence[str], nati
       fairmile flow plan tide-flow.yaml
       fairmile flow plan tide-flow.yaml -p epochs=20 --json
     """
-    planned = Workspace.open().flows.plan(file, params=parse_params(params), again=again, native=native)
+    planned = Workspace.open().flows.plan(reference, params=parse_params(params), again=again, native=native)
     out.show(planned, lambda planned: _print_plan(out, planned))
 
 
@@ -99,7 +97,7 @@ def _print_plan(out: Out, planned: FlowPlan) -> None:
 
 
 @flow.command()
-@_FILE
+@_FLOW
 @_params
 @click.option(
     "-j",
@@ -111,9 +109,15 @@ def _print_plan(out: Out, planned: FlowPlan) -> None:
 @click.option(
     "--pilots", type=click.IntRange(min=1), metavar="N", help="Run the steps of a system in this many pilot jobs there."
 )
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Folder to fetch a flow of the catalog into and run it in.  [default: ./NAME]",
+)
 @DRY_RUN
 @json_output(FlowStatus, FlowPlan)
-def run(out: Out, file: Path, params: Sequence[str], again: Sequence[str], jobs: int | None, **options: Any) -> int:
+def run(out: Out, reference: str, params: Sequence[str], again: Sequence[str], jobs: int | None, **options: Any) -> int:
     """Run a flow, or resume it where it stopped.
 
     Each step starts as soon as its inputs are ready. Steps that are up to date are
@@ -124,18 +128,19 @@ def run(out: Out, file: Path, params: Sequence[str], again: Sequence[str], jobs:
     Examples:
       fairmile flow run tide-flow.yaml
       fairmile flow run tide-flow.yaml -j 4 --again best
+      fairmile flow run tide-pipeline -p lr=0.1
     """
     flows, native = Workspace.open().flows, options["native"]
     given = parse_params(params)
     if options["dry_run"]:
-        planned = flows.plan(file, params=given, again=again, native=native)
+        planned = flows.plan(reference, params=given, again=again, native=native)
         out.show(planned, lambda planned: _print_plan(out, planned))
         return 0
-    how = {"at_once": jobs, "native": native, "pilots": options["pilots"]}
-    status = flows.run(file, params=given, again=again, **how, on_event=lambda *event: _tell(out, *event))
+    how = {"at_once": jobs, "native": native, "pilots": options["pilots"], "to": options["to"]}
+    status = flows.run(reference, params=given, again=again, **how, on_event=lambda *event: _tell(out, *event))
     out.show(status, lambda status: _print_end(out, status))
     if native and not status.is_over:
-        out.hint(f"`fairmile flow status {status.id}` shows how far it is, `fairmile flow run {file}` collects it")
+        out.hint(f"`fairmile flow status {status.id}` shows how far it is, `fairmile flow run {reference}` collects it")
     return 1 if status.has_failed else 0
 
 
@@ -228,7 +233,7 @@ def graph(out: Out, reference: str, format: str | None, target: Path | None) -> 
 
 @flow.command()
 @_FLOW
-@click.option("--to", required=True, metavar="FORMAT", help="Format: airflow, snakemake or wfformat.")
+@click.option("--to", required=True, metavar="FORMAT", help="Format: airflow, rocrate, snakemake or wfformat.")
 @click.option("-o", "--out", "target", type=click.Path(path_type=Path), help="Write to this file.")
 @json_output(Export)
 def export(out: Out, reference: str, to: str, target: Path | None) -> None:
@@ -238,6 +243,7 @@ def export(out: Out, reference: str, to: str, target: Path | None) -> None:
     Examples:
       fairmile flow export tide-flow.yaml --to airflow -o dags/tides.py
       fairmile flow export tide-flow.yaml --to snakemake -o Snakefile
+      fairmile flow export tide-flow.yaml --to rocrate -o tides.zip
       fairmile flow export tide-flow.yaml --to wfformat
     """
     exported = Workspace.open().flows.export(reference, to=to)
@@ -246,10 +252,44 @@ def export(out: Out, reference: str, to: str, target: Path | None) -> None:
 
 def _write_or_show(out: Out, result: Drawing | Export, target: Path | None) -> None:
     if target is not None:
-        write_atomic(target, result.text)
+        result.write(target)
         out.say(f"wrote {target}")
     if target is None or out.as_json:
         out.show(result, lambda result: out.document(result.text))
+
+
+@flow.command()
+@_FLOW
+@click.option("--name", default="", metavar="NAME", help="Name of the asset.  [default: name of the flow]")
+@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a property of the card; repeatable.")
+@click.option("--address", default="", metavar="URL", help="Folder on the web where others fetch the files.")
+@DRY_RUN
+@json_output(SavedFlow)
+def save(out: Out, reference: str, name: str, set_: Sequence[str], address: str, dry_run: bool) -> None:
+    """Add a flow to your catalog, with its files, for others to run.
+
+    The card lists the file of the flow, the scripts and files that its steps take from its
+    folder, its parameters, and the assets that its steps use. Without --address, the
+    files are copied into the store.
+
+    \b
+    Examples:
+      fairmile flow save tide-flow.yaml --set version=1.0 --set license=CC-BY-4.0
+      fairmile flow save tide-flow.yaml --dry-run
+    """
+    saved = Workspace.open().flows.save(
+        reference, name=name, address=address, set=properties("--set", set_), dry_run=dry_run
+    )
+    out.show(saved, lambda saved: _print_saved(out, saved))
+
+
+def _print_saved(out: Out, saved: SavedFlow) -> None:
+    out.line(f"{'would save' if saved.dry_run else 'saved'}  {saved.handle}")
+    for title, names in (("files", saved.files), ("assets", saved.assets)):
+        if names:
+            out.line(f"{title:<7}{', '.join(names)}")
+    if saved.params:
+        out.line(f"params {', '.join(f'{name}={value_text(value)}' for name, value in saved.params.items())}")
 
 
 @flow.command()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import click
+
+from fairmile.base.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +43,30 @@ def write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Sequen
         if rows:
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=_WIDEST)
+
+
+def properties(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Return properties of a card as a person states them: texts, or JSON; a repeated one is a list."""
+    values: dict[str, list[Any]] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise UsageError(f"{option} {text!r} is not KEY=VALUE", hint=f"as in {option} keywords=limnology")
+        values.setdefault(key.strip(), []).append(_value(key.strip(), value))
+    return {key: many[0] if len(many) == 1 else many for key, many in values.items()}
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        if text.lstrip()[:1] in ("{", "["):
+            raise UsageError(
+                f"the value of {key} is not valid JSON: {error}", hint="put it in single quotes"
+            ) from error
+        return text
+    # A version or a name is a text even where it looks like a number.
+    return text if key in ("version", "name") and not isinstance(value, str) else value
 
 
 class SectionedCommand(click.Command):

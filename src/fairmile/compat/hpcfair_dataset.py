@@ -1,12 +1,15 @@
-"""`hpcfair.hpcfair_dataset` as published: list_datasets, get_metadata, search, list_supporting_files, load."""
+"""`hpcfair.hpcfair_dataset` as published: list_datasets, get_metadata, search, list_supporting_files, load, apply."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fairmile.catalog.access import LoadedAsset
 from fairmile.compat.listing import get_listings
+from fairmile.flows.pipelines import Applied
+from fairmile.runs.record.values import Value
 from fairmile.workspace import Workspace
 
 
@@ -33,3 +36,8 @@ def list_supporting_files(name: str) -> list[str]:
 def load(name: str, *, fresh: bool = False) -> LoadedAsset:
     """Return a data set with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
     return Workspace.open().datasets.load(name, fresh=fresh)
+
+
+def apply(name: str, path: str | Path, script: str, **arguments: Value) -> Applied:
+    """Run a script on a data set in the folder `path`, with arguments that it declares, such as num_threads=4."""
+    return Workspace.open().datasets.apply(name, script, to=path, **arguments)

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import TypedDict
 
+from fairmile.base.files import write_atomic
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.flows.results import FlowStatus, StepStatus
@@ -55,6 +57,10 @@ class Drawing(Result):
 
     def summary(self) -> str:
         return f"{self.format}, {len(self.text):,} characters"
+
+    def write(self, target: Path) -> None:
+        """Write the picture to a file."""
+        write_atomic(target, self.text)
 
     def _repr_html_(self) -> str:
         return self.text if self.format == "svg" else f"<pre>{escape(self.text)}</pre>"

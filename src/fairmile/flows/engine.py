@@ -354,7 +354,13 @@ class Engine:
         params = {**program.spec.params, **planned.params}
         used = set(params)
         if program.word:
-            plan = self._runs.plan(program.word, used=used, **{**program.fields, **fields, "params": params})
+            inputs = {**{name: Input(path=text) for name, text in planned.node.inputs.items()}, **fields["inputs"]}
+            given = {**program.fields, **fields, "params": params, "inputs": inputs}
+            plan = self._runs.plan(program.word, used=used, **given)
+            own = {
+                name: each for name, each in plan.spec.inputs.items() if name not in inputs or name in fields["inputs"]
+            }
+            plan = replace(plan, spec=plan.spec.model_copy(update={"inputs": own}))
         else:
             plan = self._runs.plan(program.spec.model_copy(update={**fields, "params": params}), used=used)
         return plan, self._runs.capture(plan)

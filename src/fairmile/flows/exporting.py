@@ -7,7 +7,7 @@ import os
 
 from fairmile.flows.exchange import ExportedStep
 from fairmile.flows.graph import is_wild, matches, placed
-from fairmile.flows.plan import ASSET, PlannedStep, Planner
+from fairmile.flows.plan import ASSET, Action, PlannedStep, Planner
 from fairmile.flows.state import FlowState
 from fairmile.runs.arguments import PARAMS
 from fairmile.runs.record.spec import RunSpec, start_command
@@ -22,6 +22,7 @@ def exported_step(planned: PlannedStep, planner: Planner, state: FlowState) -> E
     argv = start_command(spec, {**paths, "python": "python", "source": "."})
     outputs = [placed(step.folder, each) for each in node.outputs]
     done = state.done.get(node.name)
+    is_current = planned.action in (Action.SKIP, Action.RESTORE)
     elapsed_s = done.elapsed_s if done is not None else None
     started = done.at - (elapsed_s or 0.0) if done is not None else None
     inputs = _input_paths(planned, planner)
@@ -44,6 +45,10 @@ def exported_step(planned: PlannedStep, planner: Planner, state: FlowState) -> E
         sizes,
         step.when or "done",
         step.backoff,
+        spec.asset,
+        node.step,
+        done.run if done is not None and is_current else "",
+        done.outputs if done is not None and is_current else {},
     )
 
 

@@ -25,19 +25,31 @@ from fairmile.flows.labels import label_facts
 from fairmile.flows.model import Flow, Step, is_in_pilot
 from fairmile.flows.plan import FlowPlan, PlannedStep, Planner
 from fairmile.flows.programs import Programs
-from fairmile.flows.results import CancelledFlow, FlowInfo, FlowList, FlowStatus, StepLog, StepStatus, step_status
+from fairmile.flows.results import (
+    CancelledFlow,
+    FlowInfo,
+    FlowList,
+    FlowStatus,
+    SavedFlow,
+    StepLog,
+    StepStatus,
+    step_status,
+)
 from fairmile.flows.state import FLOW, Entry, FlowState, folder_of, open_state
 from fairmile.runs.execute.executor import Handle
 from fairmile.runs.record.values import Value
 
 # A plan asks few of them, and each takes longer to load than most plans to make.
 if TYPE_CHECKING:
+    from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
     from fairmile.envs.envs import Envs
     from fairmile.flows.engine import Engine, OnEvent
     from fairmile.flows.exporting import exported_step
     from fairmile.flows.progress import read_progress
+    from fairmile.flows.saved import FlowFiles, main_file, save_flow
     from fairmile.jobs.machines import Machines
+    from fairmile.resolve import Target
     from fairmile.runs.execute.pilot import check_pilot
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
@@ -47,6 +59,9 @@ else:
     exported_step = lazy("fairmile.flows.exporting:exported_step")
     read_progress = lazy("fairmile.flows.progress:read_progress")
     check_pilot = lazy("fairmile.runs.execute.pilot:check_pilot")
+    FlowFiles = lazy("fairmile.flows.saved:FlowFiles")
+    main_file = lazy("fairmile.flows.saved:main_file")
+    save_flow = lazy("fairmile.flows.saved:save_flow")
 
 _COPIES, _DIGESTS = ".parsed", ".digests.json"
 Definable = Flow | str | os.PathLike[str]
@@ -65,18 +80,24 @@ class Flows(Noun):
         envs: Callable[[], Envs],
         store: Callable[[], Store],
         machines: Callable[[], Machines],
+        assets: Callable[[], Assets],
+        resolve: Callable[..., Target],
         environ: Mapping[str, str],
     ) -> None:
         self.root = root
         self._runs, self._sweeps, self._catalog = runs, sweeps, catalog
         self._envs, self._store, self._machines, self._environ = envs, store, machines, environ
+        self._assets, self._resolve = assets, resolve
 
     # Plan
 
     def read(self, what: Definable, *, params: Mapping[str, Value] | None = None) -> Source:
-        """Return the flow that a file describes, or every reason why it describes none; `params` go before its own."""
+        """Return the flow that a file, an asset or the id of a flow means, or every reason why it is none.
+
+        `params` go before its own. An asset is read from the folder of its name here, else from the store.
+        """
         if not isinstance(what, Flow):
-            return read_flow(Path(what), copies=self.root / _COPIES, changes=params)
+            return read_flow(self._file(what), copies=self.root / _COPIES, changes=params)
         folder = os.path.abspath(what.folder)
         return Source(what.model_copy(update={"folder": folder, "params": {**what.params, **(params or {})}}))
 
@@ -110,21 +131,23 @@ class Flows(Noun):
         at_once: int | None = None,
         native: bool = False,
         pilots: int | None = None,
+        to: str | os.PathLike[str] | None = None,
         on_event: OnEvent = lambda *_: None,
     ) -> FlowStatus:
         """Carry a flow to its end, or go on where it stopped, and return where each step stands.
 
+        The files of an asset are fetched into the folder `to`, by default one of its name here, and it runs there.
         `at_once` steps run together on this machine, by default as many as it has processors; `limits` of the flow say
         how many run on systems. With `native`, steps that follow each other on one system are submitted together, with
         dependencies of its scheduler, and this returns when only systems have work left: a later call collects it.
         `pilots` is the number of pilot jobs on each system that execute the steps there, instead of a job for each.
         `on_event` is told the step, what happened to it, and why.
         """
-        source = self.read(what, params=params)
+        source = self.read(what if isinstance(what, Flow) else self._file(what, is_run=True, to=to), params=params)
         if pilots is not None:
             source = replace(source, flow=source.flow.model_copy(update={"pilots": pilots}))
         planner = self._planner(source)
-        state = self._opened(source)
+        state = self._opened(source, params or {})
         with state.held():
             processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             limits: dict[str, Any] = {"at_once": at_once or processors, "native": native}
@@ -137,6 +160,27 @@ class Flows(Noun):
         is_left = newest is not None and newest.state == "begun"
         return self._look(planned, state) if is_left else engine.status(planned)
 
+    # Share
+
+    def save(
+        self,
+        what: str | os.PathLike[str],
+        *,
+        name: str = "",
+        address: str = "",
+        set: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> SavedFlow:
+        """Add a flow to the catalog, with its files, as an asset that others fetch and run with their parameters.
+
+        `address` is the folder on the web where others find the files; without it they are copied into the store, and
+        the card is of use on this machine. `set` has further properties of the card, such as the licence.
+        """
+        source = self.read(what)
+        planner = self._planner(source)
+        plan = planner.plan(self._state(source))
+        return save_flow(source, plan, planner, self._catalog(), self._assets, name, address, set or {}, dry_run)
+
     # Look
 
     def status(self, what: Definable) -> FlowStatus:
@@ -144,7 +188,7 @@ class Flows(Noun):
 
         What has ended of a flow that nobody carries out is collected first.
         """
-        source = self._source(what)
+        source = self._as_run(what)
         state = self._state(source)
         if any(entry.state == "begun" for entry in state.newest.values()):
             with contextlib.suppress(Conflict), state.held():
@@ -171,7 +215,7 @@ class Flows(Noun):
         """Return the graph of a flow as `svg` or `mermaid`, with the states of its steps."""
         if format not in FORMATS:
             raise UsageError(f"{format!r} is no format of a graph", hint=f"formats: {', '.join(FORMATS)}")
-        source = self._source(what)
+        source = self._as_run(what)
         status, reader = self.status(what), READERS[source.format] if source.format else None
         if reader is None:
             return draw(status, format)
@@ -185,8 +229,8 @@ class Flows(Noun):
         return draw(status, format, labels)
 
     def export(self, what: Definable, *, to: str) -> Export:
-        """Return a flow as text of another tool's format, such as a Snakefile."""
-        source = self._source(what)
+        """Return a flow in another tool's format, such as a Snakefile; `write` writes it to a file or folder."""
+        source = self._as_run(what)
         state, planner = self._state(source), self._planner(source)
         plan = planner.plan(state)
         if unknown := next((each.node for each in plan.steps.values() if each.node.unknown), None):
@@ -195,11 +239,20 @@ class Flows(Noun):
                 hint="run the flow first",
             )
         steps = [exported_step(each, planner, state) for each in plan.steps.values()]
-        return Export(to, EXPORTS[to](ExportedFlow(source.flow.name, source.flow.folder, steps)))
+
+        def own_files() -> Mapping[str, Path]:
+            return FlowFiles(source, plan, planner, self._catalog()).files
+
+        flow = source.flow
+        root = Path(os.path.commonpath([source.file.parent, flow.folder]) if source.file is not None else flow.folder)
+        language = source.format or "Fairmile flow"
+        exported = ExportedFlow(flow.name, flow.folder, steps, source.file, language, flow.params, root, own_files)
+        made = EXPORTS[to](exported)
+        return Export(to, made) if isinstance(made, str) else Export(to, made.text, made.main, made.files)
 
     def log(self, what: Definable, step: str) -> StepLog:
         """Return what the program of a step has printed so far."""
-        state = self._state(self._source(what))
+        state = self._state(self._as_run(what))
         entry = state.newest.get(step)
         if entry is None or not entry.run:
             near = did_you_mean(step, state.newest)
@@ -224,7 +277,7 @@ class Flows(Noun):
 
         Whoever carries it out stops; where nobody does, the runs that were left on systems are cancelled.
         """
-        source = self._source(what)
+        source = self._as_run(what)
         state = self._state(source)
         runs = self._runs()
         begun = [
@@ -253,17 +306,31 @@ class Flows(Noun):
             if not runs.collect(entry.run).state.is_end:
                 raise
 
-    def _source(self, what: Definable) -> Source:
-        """Return the flow of a file, or of an id that `ls` lists, or the `last` one."""
-        if isinstance(what, Flow) or os.path.exists(what):
-            return self.read(what)
-        flows = self.ls()
-        word = os.fspath(what)
-        matches = flows[:1] if word == "last" else [each for each in flows if word in (each.id, each.name)]
-        if len(matches) != 1 or not matches[0].file:
-            near = did_you_mean(word, [each.id for each in flows])
-            raise NotFound(f"{word!r} is no flow file and no flow{f'; {near}' if near else ''}")
-        return self.read(matches[0].file)
+    def _as_run(self, what: Definable) -> Source:
+        """Return a flow with the parameters that its last run was given."""
+        source = self.read(what)
+        params = self._state(source).document.get("params")
+        with contextlib.suppress(UsageError):  # the file no longer has such a parameter
+            return self.read(source.file or what, params=params) if params else source
+        return source
+
+    def _file(
+        self, what: str | os.PathLike[str], *, is_run: bool = False, to: str | os.PathLike[str] | None = None
+    ) -> Path:
+        """Return the file that a word means; to run it, an asset is fetched into a folder."""
+        if os.path.isfile(what):
+            return Path(what)
+        target = self._resolve(os.fspath(what), for_="flow")
+        if target.kind != "workflow":
+            return target.path or Path(target.content.file)
+        card = target.content
+        folder = Path(to or card.handle.name).absolute()
+        name = main_file(card)
+        if is_run:
+            self._assets().fetch(str(card.handle), to=folder)
+        elif not (folder / name).is_file():
+            folder = self._assets().load(str(card.handle)).path
+        return folder / name
 
     def _planner(self, source: Source) -> Planner:
         """Check a flow as a whole and return what plans it."""
@@ -308,5 +375,5 @@ class Flows(Noun):
         """Return what is known of a flow; nothing is made for one that has never run."""
         return FlowState(self._folder(source))
 
-    def _opened(self, source: Source) -> FlowState:
-        return open_state(self._folder(source), source.flow.name, source.flow.folder, source.file)
+    def _opened(self, source: Source, params: Mapping[str, Value]) -> FlowState:
+        return open_state(self._folder(source), source.flow.name, source.flow.folder, source.file, params)

@@ -137,6 +137,13 @@ class _Outputs:
             folder = os.path.dirname(folder)
         yield from self._below.get(path, ())
 
+    def is_named(self, path: str) -> bool:
+        """Tell whether somebody gives a path by its name, and not only by a pattern that may mean it."""
+        folder = path
+        while folder not in self._literal and folder not in ("", "/"):
+            folder = os.path.dirname(folder)
+        return folder in self._literal or path in self._below
+
 
 class StepGraph:
     """The steps of a flow in an order in which they can run; `line_of` says where a part stands in a file."""
@@ -276,7 +283,10 @@ class StepGraph:
     def _takes_from(self, name: str, step: Step) -> set[str]:
         takes: set[str] = set()
         for path in self._taken(name, step):
-            takes.update(self._outputs.givers(path))
+            givers = set(self._outputs.givers(path))
+            if name in givers and not is_wild(path) and not self._outputs.is_named(path):
+                givers.discard(name)  # a file or an asset that its own pattern happens to match was there before
+            takes |= givers
         if name in takes:
             self._complain("it takes its own output as an input", name, "inputs")
             takes.discard(name)

@@ -27,7 +27,7 @@ from fairmile.jobs.spec import Resources
 from fairmile.resolve import Word
 from fairmile.runs.arguments import start_program
 from fairmile.runs.execute import capture
-from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.spec import Input, RunSpec
 from fairmile.sweeps.notebooks import notebook_argv
 
 if TYPE_CHECKING:
@@ -189,7 +189,11 @@ class Programs:
     def _resolved(self, step: Step, word: str, fields: Mapping[str, Any]) -> RunSpec:
         """Return what `fairmile run` makes of a word."""
         used = {*step.params, *(step.over if isinstance(step.over, Mapping) else ()), *self._flow.params}
-        return self._runs().resolve_spec(word, used=used, params=dict(step.params), **fields)
+        # What the inputs are differs from node to node; that the step has them is all that matters here.
+        named = {name: Input(path=text) for name, text in step.inputs.items()}
+        spec = self._runs().resolve_spec(word, used=used, params=dict(step.params), inputs=named, **fields)
+        own = {name: each for name, each in spec.inputs.items() if name not in named}
+        return spec.model_copy(update={"inputs": own})
 
     @staticmethod
     def _resources(step: Step) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from fairmile.base.results import Result, Results
-from fairmile.flows.plan import Action, FlowPlan, PlannedStep
+from fairmile.flows.plan import Action, PlannedStep
 from fairmile.flows.state import Entry
 
 # How steps stand, in the order in which they are counted; `waiting` ones have not begun.
@@ -206,4 +207,34 @@ class FlowList(Results[FlowInfo]):
         return {"flows": [each.to_dict() for each in self]}
 
 
-__all__ = ["CancelledFlow", "FlowInfo", "FlowList", "FlowPlan", "FlowStatus", "StepLog", "StepStatus", "step_status"]
+class SavedFlowDict(TypedDict):
+    """The handle of the card of a flow, its files, its parameters and the assets that its steps use."""
+
+    handle: str
+    files: list[str]
+    params: dict[str, Any]
+    assets: list[str]
+    dry_run: bool
+
+
+@dataclass(frozen=True, repr=False)
+class SavedFlow(Result):
+    """A flow that is an asset now."""
+
+    handle: str
+    files: list[str]
+    params: Mapping[str, Any]
+    assets: list[str]
+    dry_run: bool = False
+
+    def to_dict(self) -> SavedFlowDict:
+        return {
+            "handle": self.handle,
+            "files": self.files,
+            "params": dict(self.params),
+            "assets": self.assets,
+            "dry_run": self.dry_run,
+        }
+
+    def summary(self) -> str:
+        return f"{self.handle}, {len(self.files):,} files"

@@ -1,6 +1,6 @@
 """What is known of the steps of a flow, as files in a folder of its own: readable after a kill at any moment.
 
-    flow.json     the name of the flow, its file, when it was first used
+    flow.json     the name of the flow, its file, when it was first used, the parameters given to its last run
     steps.jsonl   one line for each thing that happened to a step, the newest last: `begun` with the id of its run
                   before that is handed to anybody, then how it ended with its key and the digests of what came out
     programs.json what the commands, the code and the environments were, by digest, so that a plan can say what changed
@@ -82,6 +82,15 @@ class FlowState:
         return self.folder.name
 
     # Reading
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `flow.json` says of the flow; empty where it has never run."""
+        try:
+            document = json.loads((self.folder / FLOW).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return document if isinstance(document, dict) else {}
 
     def _reload(self) -> None:
         self.newest: dict[str, Entry] = {}
@@ -245,13 +254,17 @@ def folder_of(root: Path, name: str, folder: str, file: Path | None) -> Path:
     return root / f"{slug(name)[:48] or 'flow'}-{sha256_hex(os.fsencode(place))[:8]}"
 
 
-def open_state(folder: Path, name: str, place: str, file: Path | None) -> FlowState:
-    """Return the state of a flow, whose folder is made where there is none."""
+def open_state(
+    folder: Path, name: str, place: str, file: Path | None, params: Mapping[str, Any] | None = None
+) -> FlowState:
+    """Return the state of a flow, whose folder is made where there is none; `params` are those of this run."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise write_failure(str(folder), error) from error
-    if not (folder / FLOW).exists():
+    state = FlowState(folder)
+    before = state.document
+    if not before or before.get("params", {}) != (params or {}):
         document = {"name": name, "file": str(file or ""), "folder": place, "created": time.time()}
-        write_atomic(folder / FLOW, json.dumps(document))
-    return FlowState(folder)
+        write_atomic(folder / FLOW, json.dumps({**document, **before, "params": params or {}}))
+    return state

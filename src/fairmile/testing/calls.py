@@ -66,6 +66,7 @@ EXAMPLES = (
     Example("flow log tide-flow.yaml best", 'fm.flows.log("tide-flow.yaml", "best")'),
     Example("flow cancel tide-flow.yaml", 'fm.flows.cancel("tide-flow.yaml")'),
     Example("flow export tide-flow.yaml --to snakemake", 'fm.flows.export("tide-flow.yaml", to="snakemake")'),
+    Example("flow save tide-flow.yaml --dry-run", 'fm.flows.save("tide-flow.yaml", dry_run=True)'),
     Example("flow ls", "fm.flows.ls()"),
     Example("sweep plan rates.yaml", 'fm.sweeps.list_points("rates.yaml")'),
     Example("sweep run rates", 'fm.sweep("rates")'),

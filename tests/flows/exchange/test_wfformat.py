@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.flows.flows import Flows
+from fairmile.workspace import Workspace
 
 Write = Callable[[str], Path]
 
@@ -39,7 +41,7 @@ def recording() -> dict[str, Any]:
     }
 
 
-def test_a_recorded_workflow_is_played_back_in_its_order(flows: Flows) -> None:
+def test_a_recorded_workflow_is_played_back_in_its_order(flows: Flows, workspace: Workspace) -> None:
     Path("blast.json").write_text(json.dumps(recording()))
     plan = flows.plan("blast.json")
     parents = {task["id"]: task["parents"] for task in recording()["workflow"]["specification"]["tasks"]}
@@ -52,25 +54,36 @@ def test_a_recorded_workflow_is_played_back_in_its_order(flows: Flows) -> None:
     )
     assert status.counts() == {"done": 4}
     assert (ended[0], ended[-1]) == ("split_1", "join_1")
+    runs = {step.name: workspace.runs.get(step.run).record for step in status.steps}
+    for name, before in parents.items():
+        for each in before:
+            result = runs[each].result
+            assert result is not None and (result.ended or 0.0) <= runs[name].attempts[0].started
     assert Path("files/out 1").stat().st_size == 10
 
 
 def test_a_flow_goes_out_with_its_times_and_comes_back_with_the_same_graph(flows: Flows, write: Write) -> None:
     file = write(
-        "steps:\n  a: {shell: 'echo {n} > {n}.txt', over: {n: 1..2}, outputs: '{n}.txt'}\n"
-        "  b: {shell: cat *.txt > all, inputs: '*.txt', outputs: all}\n"
+        "steps:\n  a: {shell: 'echo {n} > \"o {n}.txt\"', over: {n: 1..2}, outputs: 'o {n}.txt'}\n"
+        "  b: {command: [sh, -c, cat *.txt > all, ''], inputs: '*.txt', outputs: all}\n"
     )
     assert "execution" not in json.loads(flows.export(file, to="wfformat").text)["workflow"]
     flows.run(file)
     text = flows.export(file, to="wfformat").text
-    execution = json.loads(text)["workflow"]["execution"]
-    assert [each["id"] for each in execution["tasks"]] == ["a[1]", "a[2]", "b"]
+    workflow = json.loads(text)["workflow"]
+    execution = workflow["execution"]
+    assert [each["id"] for each in execution["tasks"]] == ["a_1", "a_2", "b"]
+    assert [each["name"] for each in workflow["specification"]["tasks"]] == ["a[1]", "a[2]", "b"]
+    for task in workflow["specification"]["tasks"]:
+        for id in (*task["parents"], *task["children"], *task["inputFiles"], *task["outputFiles"]):
+            assert re.fullmatch(r"[0-9a-zA-Z_.-]+", id)  # as the schema of the format has it
+    assert all(word for task in execution["tasks"] for word in task["command"]["arguments"])
     assert execution["makespanInSeconds"] > 0
     Path("again.json").write_text(text)
     again = flows.plan("again.json")
     assert {name: sorted(step.node.needs) for name, step in again.steps.items()} == {
-        **{"a[1]": [], "a[2]": []},
-        "b": ["a[1]", "a[2]"],
+        **{"a_1": [], "a_2": []},
+        "b": ["a_1", "a_2"],
     }
 
 

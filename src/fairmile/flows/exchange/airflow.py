@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from fairmile.flows.exchange import ExportedFlow, ExportedStep, command_text, refuse_conditions, task_names
+from fairmile.flows.exchange import ExportedFlow, ExportedStep, check_expressible, command_text, task_names
 
 _RULES = {"failed": "one_failed", "always": "all_done"}
 _HEAD = '''\
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 
 def export(flow: ExportedFlow) -> str:
     """Return the DAG file of a flow."""
-    refuse_conditions(flow, "an Airflow DAG", {"done", *_RULES})
+    check_expressible(flow, "an Airflow DAG", {"done", *_RULES})
     names = task_names(flow)
     parts = [_HEAD.format(name=flow.name, folder=os.path.abspath(flow.folder), id=flow.name)]
     for step in flow.steps:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 
-from fairmile.flows.exchange import ExportedFlow, ExportedStep, command_text, refuse_conditions, task_names
+from fairmile.flows.exchange import ExportedFlow, ExportedStep, check_expressible, command_text, task_names
 from fairmile.flows.graph import is_wild
 
 _MARKS = ".flow"
@@ -16,7 +16,7 @@ _MARKS = ".flow"
 
 def export(flow: ExportedFlow) -> str:
     """Return the Snakefile of a flow."""
-    refuse_conditions(flow, "a Snakefile", {"done"})
+    check_expressible(flow, "a Snakefile", {"done"})
     names = task_names(flow, reserved={"all"})
     marks = {step.name: f"{_MARKS}/{names[step.name]}" for step in flow.steps if _needs_mark(step)}
     files = {step.name: [each for each in step.outputs if not is_wild(each)] for step in flow.steps}

@@ -7,18 +7,20 @@ files, at most as large as the parameter `bytes` says.
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument, Problem
 from fairmile.base.version import __version__
-from fairmile.flows.exchange import ExportedFlow, ExportedStep
+from fairmile.flows.exchange import ExportedFlow, ExportedStep, task_names, unique_name
 from fairmile.flows.files import Reader
 
 VERSION = "1.5"
+_NOT_OF_IDS = re.compile(r"[^0-9A-Za-z_.-]")
 
 
 class _WfFormat(Reader):
@@ -72,22 +74,29 @@ def export(flow: ExportedFlow) -> str:
     for step in flow.steps:
         for need in step.needs:
             children[need].append(step.name)
+    ids = task_names(flow)
     sizes = {path: size for step in flow.steps for path, size in step.sizes.items()}
-    names = dict.fromkeys(path for step in flow.steps for path in (*step.inputs, *step.outputs))
+    files = _file_ids(path for step in flow.steps for path in (*step.inputs, *(step.made or step.outputs)))
     workflow: dict[str, Any] = {
         "specification": {
-            "tasks": [_task(step, children[step.name]) for step in flow.steps],
-            "files": [{"id": name, "sizeInBytes": sizes.get(name, 0)} for name in names],
+            "tasks": [_task(step, children[step.name], ids, files) for step in flow.steps],
+            "files": [{"id": id, "sizeInBytes": sizes.get(path, 0)} for path, id in files.items()],
         }
     }
     if ran := [step for step in flow.steps if step.started is not None]:
-        workflow["execution"] = _execution(ran)
+        workflow["execution"] = _execution(ran, ids)
     system = {"name": "Fairmile", "version": __version__, "url": "https://pypi.org/project/fairmile"}
     document = {"name": flow.name, "schemaVersion": VERSION, "runtimeSystem": system, "workflow": workflow}
     return json.dumps(document, indent=1) + "\n"
 
 
-def _execution(steps: Sequence[ExportedStep]) -> dict[str, Any]:
+def _file_ids(paths: Iterable[str]) -> dict[str, str]:
+    """Return an id for each path, in the few letters that the format allows, no two the same."""
+    taken: set[str] = set()
+    return {path: unique_name(_NOT_OF_IDS.sub("_", path), taken) for path in dict.fromkeys(paths)}
+
+
+def _execution(steps: Sequence[ExportedStep], ids: Mapping[str, str]) -> dict[str, Any]:
     """Return when and how long steps ran."""
     starts = [step.started or 0.0 for step in steps]
     ends = [(step.started or 0.0) + (step.elapsed_s or 0.0) for step in steps]
@@ -96,22 +105,24 @@ def _execution(steps: Sequence[ExportedStep]) -> dict[str, Any]:
         "executedAt": datetime.fromtimestamp(min(starts), UTC).isoformat(),
         "tasks": [
             {
-                "id": step.name,
+                "id": ids[step.name],
                 "runtimeInSeconds": step.elapsed_s or 0.0,
                 "executedAt": datetime.fromtimestamp(step.started or 0.0, UTC).isoformat(),
-                "command": {"program": step.argv[0], "arguments": list(step.argv[1:])},
+                "command": {"program": step.argv[0], "arguments": [word or "''" for word in step.argv[1:]]},
             }
             for step in steps
         ],
     }
 
 
-def _task(step: ExportedStep, children: list[str]) -> dict[str, Any]:
+def _task(
+    step: ExportedStep, children: Sequence[str], ids: Mapping[str, str], files: Mapping[str, str]
+) -> dict[str, Any]:
     return {
         "name": step.name,
-        "id": step.name,
-        "parents": list(step.needs),
-        "children": children,
-        "inputFiles": list(step.inputs),
-        "outputFiles": list(step.outputs),
+        "id": ids[step.name],
+        "parents": [ids[each] for each in step.needs],
+        "children": [ids[each] for each in children],
+        "inputFiles": [files[each] for each in step.inputs],
+        "outputFiles": [files[each] for each in step.made or step.outputs],
     }
