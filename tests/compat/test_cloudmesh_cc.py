@@ -51,7 +51,7 @@ def test_labels_tell_names_progress_and_times(workspace: Workspace) -> None:
     workspace.flows.run("workflow.yaml")
     after = workspace.flows.graph("workflow.yaml").text
     assert ">fetch-data<" in after and ">Progress=100<" in after and ">Job Time=00:00:0" in after
-    assert ">Total Time=" in after and "{" not in after.partition("</defs>")[2]
+    assert ">Total Time=" in after and "{" not in after.partition("</style>")[2]
 
 
 def test_a_saved_workflow_has_its_edges_as_a_dictionary(workspace: Workspace) -> None:

@@ -68,3 +68,19 @@ def test_names_cannot_break_out_of_their_place(format: str) -> None:
     assert '"];' not in text
     if format == "svg":
         ElementTree.fromstring(text)
+
+
+def test_shapes_of_other_tools_are_drawn_and_unknown_ones_are_boxes() -> None:
+    shapes = {"a": "invhouse", "b": "ellipse", "c": "diamond", "d": "box3d"}
+    picture = ElementTree.fromstring(draw(DIAMOND, "svg", shapes=shapes).text)
+    outlines = {group[2].text: group[1] for group in picture.findall(f"{SVG}g")}
+    corners = {name: len((each.get("points") or "").split()) for name, each in outlines.items()}
+    assert corners == {"a": 5, "b": 0, "c": 6, "d": 0}
+    assert outlines["b"].get("rx") != outlines["d"].get("rx")
+    text = draw(DIAMOND, "mermaid", shapes=shapes).text
+    for mark in ('n0[\\"a<br/>done"/]', 'n1(["b', 'n2{{"c', 'n3["d'):
+        assert mark in text
+
+
+def test_the_page_is_dark_where_the_reader_wants_it_so() -> None:
+    assert "prefers-color-scheme: dark" in draw(DIAMOND, "svg").text

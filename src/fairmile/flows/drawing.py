@@ -35,6 +35,19 @@ COLOURS = {
     "left out": ("#f3f3f3", "#9a9a9a"),
     "waiting": ("#ffffff", "#6b6b6b"),
 }
+# The outlines that are drawn, by the words of Graphviz for them, with the marks of Mermaid; others are boxes.
+_SHAPES = {
+    "house": ('[/"', '"\\]'),
+    "invhouse": ('[\\"', '"/]'),
+    "hexagon": ('{{"', '"}}'),
+    "oval": ('(["', '"])'),
+}
+_SAME_SHAPES = {"diamond": "hexagon", "ellipse": "oval", "circle": "oval"}
+_ROOF_PX = 14  # of a house
+_STYLE = """\
+<style>
+@media (prefers-color-scheme: dark) { .flow-page { fill: #17191d } .flow-edge { stroke: #8b8f98 } }
+</style>"""
 _WORST = ("failed", "timeout", "interrupted", "cancelled", "running", "queued", "waiting", "done", "left out")
 
 
@@ -74,6 +87,7 @@ class _Box:
     state: str
     needs: list[int]
     title: str = ""
+    shape: str = ""
     layer: int = 0
     x: float = 0.0
     y: float = 0.0
@@ -81,20 +95,37 @@ class _Box:
 
     @property
     def width(self) -> float:
-        return max(max(map(len, self.lines)) * _LETTER_PX + 20, _LEAST_PX)
+        slant = 2 * _ROOF_PX if self.shape in ("hexagon", "oval") else 0
+        return max(max(map(len, self.lines)) * _LETTER_PX + 20, _LEAST_PX) + slant
 
     @property
     def height(self) -> float:
-        return len(self.lines) * _LINE_PX + 14
+        return len(self.lines) * _LINE_PX + 14 + (_ROOF_PX if self.shape in ("house", "invhouse") else 0)
+
+    def points(self) -> list[tuple[float, float]]:
+        """Return the corners of an outline that is no box."""
+        left, right, top, bottom = self.x - self.width / 2, self.x + self.width / 2, self.y, self.y + self.height
+        if self.shape == "house":
+            return [(left, bottom), (left, top + _ROOF_PX), (self.x, top), (right, top + _ROOF_PX), (right, bottom)]
+        if self.shape == "invhouse":
+            return [(left, top), (left, bottom - _ROOF_PX), (self.x, bottom), (right, bottom - _ROOF_PX), (right, top)]
+        middle, inner = (top + bottom) / 2, _ROOF_PX
+        sides = [(left, middle), (left + inner, top), (right - inner, top)]
+        return [*sides, (right, middle), (right - inner, bottom), (left + inner, bottom)]
 
 
-def draw(status: FlowStatus, format: str, labels: Mapping[str, str] | None = None) -> Drawing:
-    """Return the graph of a flow as `svg` or `mermaid`; `labels` are texts of steps in place of their names."""
-    boxes = _boxes(status.steps, labels or {})
+def draw(
+    status: FlowStatus, format: str, labels: Mapping[str, str] | None = None, shapes: Mapping[str, str] | None = None
+) -> Drawing:
+    """Return the graph of a flow as `svg` or `mermaid`.
+
+    `labels` are texts of steps in place of their names, `shapes` words of Graphviz such as `house`.
+    """
+    boxes = _boxes(status.steps, labels or {}, shapes or {})
     return Drawing(format, _svg(boxes, status.id) if format == "svg" else _mermaid(boxes))
 
 
-def _boxes(steps: Sequence[StepStatus], labels: Mapping[str, str]) -> list[_Box]:
+def _boxes(steps: Sequence[StepStatus], labels: Mapping[str, str], shapes: Mapping[str, str]) -> list[_Box]:
     groups: dict[str, list[StepStatus]] = {}
     for step in steps:
         groups.setdefault(step.name.partition("[")[0], []).append(step)
@@ -105,6 +136,8 @@ def _boxes(steps: Sequence[StepStatus], labels: Mapping[str, str]) -> list[_Box]
         for part in [group] if len(group) > _MOST_SHOWN else [[each] for each in group]:
             place |= {each.name: len(boxes) for each in part}
             boxes.append(_group(name, part) if len(part) > 1 else _single(part[0], labels.get(part[0].name, "")))
+            shape = shapes.get(name, "")
+            boxes[-1].shape = _SAME_SHAPES.get(shape, shape if shape in _SHAPES else "")
             members.append(part)
     for number, part in enumerate(members):
         needs = {place[need] for each in part for need in each.needs if need in place} - {number}
@@ -149,7 +182,8 @@ def _svg(boxes: list[_Box], title: str) -> str:
         f"<title>{escape(title)}</title>",
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#777"/></marker></defs>',
-        f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
+        _STYLE,
+        f'<rect class="flow-page" width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
     ]
     for box in boxes:
         parts += [_edge(boxes[need], box) for need in box.needs]
@@ -161,25 +195,32 @@ def _edge(one: _Box, other: _Box) -> str:
     x1, y1, x2, y2 = one.x, one.y + one.height, other.x, other.y - 2
     bend = max((y2 - y1) / 2, 12)
     path = f"M{x1:.1f} {y1:.1f}C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} {x2:.1f} {y2:.1f}"
-    return f'<path d="{path}" fill="none" stroke="#999" stroke-width="1.2" marker-end="url(#arrow)"/>'
+    line = 'fill="none" stroke="#999" stroke-width="1.2" marker-end="url(#arrow)"'
+    return f'<path class="flow-edge" d="{path}" {line}/>'
 
 
 def _drawn(box: _Box) -> str:
     fill, line = COLOURS.get(box.state, COLOURS["waiting"])
     dash = ' stroke-dasharray="4 3"' if box.state == "left out" else ""
-    left = box.x - box.width / 2
-    parts = [
-        f"<g><title>{escape(_visible(box.title))}</title>",
-        f'<rect x="{left:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="6" '
-        f'fill="{fill}" stroke="{line}" stroke-width="1.4"{dash}/>',
-    ]
+    paint = f'fill="{fill}" stroke="{line}" stroke-width="1.4"{dash}'
+    parts = [f"<g><title>{escape(_visible(box.title))}</title>", f"<{_outline(box)} {paint}/>"]
+    roof = _ROOF_PX if box.shape == "house" else 0
     for number, text in enumerate(box.lines):
         is_last = number == len(box.lines) - 1
         style = f'fill="{line}" font-size="11"' if is_last else 'fill="#1b1b1b"'
         style += ' font-weight="600"' if number == 0 else ""
-        y = box.y + 20 + number * _LINE_PX
+        y = box.y + roof + 20 + number * _LINE_PX
         parts.append(f'<text x="{box.x:.1f}" y="{y:.1f}" text-anchor="middle" {style}>{escape(_visible(text))}</text>')
     return "".join([*parts, "</g>"])
+
+
+def _outline(box: _Box) -> str:
+    if box.shape in ("", "oval"):
+        rounded = box.height / 2 if box.shape else 6
+        left = box.x - box.width / 2
+        size = f'width="{box.width:.1f}" height="{box.height:.1f}" rx="{rounded:g}"'
+        return f'rect x="{left:.1f}" y="{box.y:.1f}" {size}'
+    return f'polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in box.points())}"'
 
 
 def _visible(text: str) -> str:
@@ -229,7 +270,8 @@ def _mermaid(boxes: Sequence[_Box]) -> str:
     lines = ["flowchart TD"]
     for number, box in enumerate(boxes):
         label = "<br/>".join(_mermaid_text(line) for line in box.lines)
-        lines.append(f'    n{number}["{label}"]:::{_class(box.state)}')
+        start, end = _SHAPES.get(box.shape, ('["', '"]'))
+        lines.append(f"    n{number}{start}{label}{end}:::{_class(box.state)}")
     lines += [f"    n{need} --> n{number}" for number, box in enumerate(boxes) for need in box.needs]
     for state in dict.fromkeys(box.state for box in boxes):
         fill, line = COLOURS.get(state, COLOURS["waiting"])

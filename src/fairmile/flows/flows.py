@@ -226,7 +226,8 @@ class Flows(Noun):
             for step in status.steps
             if step.name in source.flow.steps and (text := source.flow.steps[step.name].label)
         }
-        return draw(status, format, labels)
+        shapes = {name: step.shape for name, step in source.flow.steps.items() if step.shape}
+        return draw(status, format, labels, shapes)
 
     def export(self, what: Definable, *, to: str) -> Export:
         """Return a flow in another tool's format, such as a Snakefile; `write` writes it to a file or folder."""
