@@ -337,6 +337,9 @@ class TestOnSlurm:
         while not any(each.state == "running" for each in slurm.studies.trials(study)) and time.monotonic() < until:
             time.sleep(0.2)
         slurm.runs.arrays.cancel(f"{study.id}-1")
+        # A trial that comes to its end while its job is cancelled is done.
+        while not list(tmp_path.glob("home/jobs/*/ended.0")) and time.monotonic() < until:
+            time.sleep(0.2)
         (tmp_path / "go").touch()
         trials = slurm.studies.wait(study)
         assert states(trials)["done"] == 2
