@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,9 @@ from notebook_html import notebook_html
 from printed_results import assert_printed, assert_sound
 from run_making import make_run
 from step_making import step_trace
+from sweep_making import wait_until
 
+from fairmile.base import progress
 from fairmile.base.units import format_size
 from fairmile.costs.operators.refine import Correction, Corrections
 from fairmile.costs.steps import StepTrace
@@ -144,15 +145,19 @@ def test_the_hint_of_largest_names_only_what_was_asked_for(fairmile: Fairmile) -
 
 
 @pytest.mark.usefixtures("traced")
-def test_a_terminal_is_told_what_is_traced_meanwhile(fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_names_the_batches_that_are_traced(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+
     def small(asked: list[TraceRequest], **_: Any) -> list[StepTrace]:
+        sizes = " and ".join(str(each.arguments["batch"]) for each in asked)
+        wait_until(lambda: any(f"tracing the step with a batch of {sizes}," in note for note in notes))
         return [step_trace(each.arguments["batch"], sample=1 << 28) for each in asked]
 
     monkeypatch.setattr(predictions, "trace_targets", small)
-    asked = ("predict", "memory", "step.py", "--largest", "--gpu", "t4")
-    assert fairmile(*asked).err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert "tracing the step with a batch of 32 and 64" in fairmile(*asked).err
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.01)
+    watch = lambda each: notes.append(each.note)  # noqa: E731
+    Workspace.open(cwd=place).predict.largest_batch("step.py", gpu="t4", progress=watch)
+    assert any("a batch of 32 and 64," in note for note in notes)
 
 
 def test_the_largest_batch_of_a_description_is_told(fairmile: Fairmile) -> None:

@@ -156,6 +156,6 @@ def test_a_point_of_a_sweep_is_done_again_with_the_folder_in_sight(start: Path, 
     done = workspace.runs.rerun(point.run)
     assert done.reproduced, workspace.runs.output(done.again.id)
     verdicts = {each.what: each for each in done.verdicts}
-    assert verdicts["files beside it"].detail == f"not watched; {start} as it is now"
+    assert verdicts["input data/x.txt"].same is True
     assert verdicts["output out.txt"].same is True
     assert (start / "out.txt").read_text() == "from before\n"

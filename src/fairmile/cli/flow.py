@@ -128,7 +128,6 @@ def run(out: Out, reference: str, params: Sequence[str], again: Sequence[str], j
     Examples:
       fairmile flow run tide-flow.yaml
       fairmile flow run tide-flow.yaml -j 4 --again best
-      fairmile flow run tide-pipeline -p lr=0.1
     """
     flows, native = Workspace.open().flows, options["native"]
     given = parse_params(params)

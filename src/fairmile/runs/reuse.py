@@ -73,7 +73,7 @@ class Candidate:
             return f"what it wrote was not watched; {_DECLARE_OUT}"
         if before.left:
             return f"it wrote {self._listed(before.left)} without declaring it; {_DECLARE_OUT}"
-        if before.reads is not None and before.beside_sha256 != self._beside_sha256:
+        if self.spec.folder and before.reads is not None and before.beside_sha256 != self._beside_sha256:
             return f"files in {self._cover.top} were added or removed"
         if before.variables_sha256 != now.variables_sha256:
             return "environment variables differ"

@@ -59,10 +59,10 @@ _MOST_READS = 1_000
 _BYTES_PER_S = 10_000_000
 _FREE_BYTES = 1 << 20
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
-# What is no input: interpreters and their packages, wherever people install them.
+# What is no input: interpreters and their packages, wherever people install them, and what libraries note of fonts.
 _SOFTWARE = re.compile(
     r"/(?:site-packages|dist-packages|lib/python3[^/]*|\.pyenv|\.local/share/uv|(?:mini|ana)conda[^/]*|(?:mini|mamba)forge[^/]*)/"
-    r"|/(?:pyvenv\.cfg|pybuilddir\.txt|[^/]*\._pth)$"
+    r"|/(?:pyvenv\.cfg|pybuilddir\.txt|[^/]*\._pth)$|/\.?cache/(?:fontconfig|matplotlib)/|/\.fontconfig/"
 )
 # Small programs that tell of the machine, and compilers, which libraries start while they are imported.
 _HARMLESS = frozenset(
@@ -201,7 +201,7 @@ class FileWatch:
             return kind == "r"
         if kind == "w" or self._cover.covers(path) or _SOFTWARE.search(path):
             return False
-        if path == os.path.dirname(_OWN) or path.startswith(f"{_OWN}/"):
+        if path in (_OWN, os.path.dirname(_OWN)) or path.startswith(f"{_OWN}/"):
             return False
         if self._cover.is_inside(path):
             git = self._record.captured.code.git
