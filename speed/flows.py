@@ -4,7 +4,7 @@ Run: python speed/flows.py [--steps N] [--peers FOLDER]
 
     fan      1 → 18 → 1 steps of `sleep 0.1`
     chains   two shell steps each, `echo` and `cp`, two at a time, and once more; per step beyond that second time
-    plan     10,000 and 100,000 such steps of ours, none of which has run, and 10,000 that are all up to date
+    plan     Fairmile's plan of 10,000 and 100,000 such steps that never ran, and of 10,000 that are up to date
     yaml     10,000 steps written out one by one, planned for the first and the second time
 
 `--peers` names a folder with the programs `snakemake` and `doit` (`python -m venv F; F/bin/pip install snakemake doit`

@@ -35,7 +35,7 @@ PROGRAMS = {
     "processes": "import subprocess\nfor _ in range(200):\n    subprocess.run(['true'])\n",
     "points": "len(open('data.bin', 'rb').read())\n",
 }
-# awk adds about so many numbers in a second.
+# Numbers that awk adds in a second, roughly.
 SHELL = """#!/bin/sh
 for number in $(seq 200); do cat small/$number.txt > /dev/null; wc -c small/$number.txt > /dev/null; done
 awk -v seconds="$1" 'BEGIN { until = seconds * 1.5e7; while (number < until) number++ }'

@@ -155,8 +155,7 @@ def test_progress_names_the_batches_that_are_traced(place: Path, monkeypatch: py
 
     monkeypatch.setattr(predictions, "trace_targets", small)
     monkeypatch.setattr(progress, "_PATIENCE_S", 0.01)
-    watch = lambda each: notes.append(each.note)  # noqa: E731
-    Workspace.open(cwd=place).predict.largest_batch("step.py", gpu="t4", progress=watch)
+    Workspace.open(cwd=place).predict.largest_batch("step.py", gpu="t4", progress=lambda each: notes.append(each.note))
     assert any("a batch of 32 and 64," in note for note in notes)
 
 

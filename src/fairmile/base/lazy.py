@@ -17,7 +17,7 @@ from typing import Any
 class lazy:
     """A function or class named `module:attribute`, which can be called and asked for attributes.
 
-    It is no type: `isinstance` and `except` need the class itself.
+    Do not use it with `isinstance` or `except`, which need the class itself.
     """
 
     def __init__(self, target: str) -> None:

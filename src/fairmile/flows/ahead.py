@@ -33,7 +33,7 @@ class Ahead:
 
 
 def plan_ahead(steps: Mapping[str, PlannedStep], flow: Flow, is_remote: Callable[[str], bool]) -> Mapping[str, Ahead]:
-    """Return which steps go ahead of which; steps that wait for nothing, or run here, are left out."""
+    """Return, for each step, what may be submitted before it, or why it must wait; other steps have no entry."""
     return {
         name: ahead
         for name, planned in steps.items()

@@ -103,7 +103,7 @@ class _Box:
         return len(self.lines) * _LINE_PX + 14 + (_ROOF_PX if self.shape in ("house", "invhouse") else 0)
 
     def points(self) -> list[tuple[float, float]]:
-        """Return the corners of an outline that is no box."""
+        """Return the corners of an outline other than a box."""
         left, right, top, bottom = self.x - self.width / 2, self.x + self.width / 2, self.y, self.y + self.height
         if self.shape == "house":
             return [(left, bottom), (left, top + _ROOF_PX), (self.x, top), (right, top + _ROOF_PX), (right, bottom)]

@@ -47,7 +47,7 @@ OnEvent = Callable[[str, str, str], None]  # the step, what happened, and why
 
 
 class Engine:
-    """Carries out one flow, which the caller holds; `on_event` is told what happens to each step."""
+    """Runs one flow, whose lock the caller holds; calls `on_event` for each change of a step."""
 
     def __init__(
         self,

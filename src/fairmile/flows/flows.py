@@ -141,7 +141,7 @@ class Flows(Noun):
         how many run on systems. With `native`, steps that follow each other on one system are submitted together, with
         dependencies of its scheduler, and this returns when only systems have work left: a later call collects it.
         `pilots` is the number of pilot jobs on each system that execute the steps there, instead of a job for each.
-        `on_event` is told the step, what happened to it, and why.
+        Calls `on_event` with the step, its new state and the reason.
         """
         source = self.read(what if isinstance(what, Flow) else self._file(what, is_run=True, to=to), params=params)
         if pilots is not None:

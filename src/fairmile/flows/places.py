@@ -21,7 +21,7 @@ from fairmile.runs.runs import Runs
 
 
 class Places:
-    """Finds the files of one flow and moves them; `is_remote` tells whether a system sees no file of this machine."""
+    """Finds the files of one flow and moves them; `is_remote` tells which systems share no files with us."""
 
     def __init__(self, planner: Planner, state: FlowState, runs: Runs, is_remote: Callable[[str], bool]) -> None:
         self._planner, self._state, self._runs, self.is_remote = planner, state, runs, is_remote

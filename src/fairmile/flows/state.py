@@ -226,7 +226,7 @@ class FlowState:
 
 @dataclass(frozen=True)
 class ActiveFlow:
-    """A flow that is carried out, or was when its process was killed: of `steps`, so many have ended and run."""
+    """A flow that runs, or ran when its process was killed, with the number of steps that ended and that run."""
 
     id: str
     started: float

@@ -36,7 +36,7 @@ class Polling:
         return bool(self._note(machine).get("history", True)) and machine.system.scheduler.accounting
 
     def asked(self, machine: Machine, commands: int, *, failed: bool = False, history: bool | None = None) -> None:
-        """Note that a system was asked with so many commands, and with `history` whether it keeps one."""
+        """Note how many commands polled a system; `history` says whether it keeps ended jobs."""
         before = self._note(machine)
         every_s = self._every_s if machine.has_scheduler else _PROCESSES_EVERY_S
         pause_s = min(max(before.get("pause", every_s), every_s) * 2, _LONGEST_PAUSE_S) if failed else every_s

@@ -362,7 +362,7 @@ class Runs(Planner, Noun, internal=_INTERNAL):
         return there is not None and (not size_bytes or bool(self._services.jobs().read(there.job, there.path)))
 
     def is_remote(self, system: str) -> bool:
-        """Tell whether a system sees no file of this machine."""
+        """Tell whether a system shares no files with this machine."""
         return bool(self._services.jobs().machines[system].reach.host)
 
     def output_there(self, run: Run, name: str) -> Nearby | None:

@@ -42,7 +42,7 @@ class ExportedStep:
     backoff_s: float = 0.0
     asset: str = ""  # the asset that brings its program
     step: str = ""  # the step that it is a repetition of, or itself
-    run: str = ""  # the run that made what is there
+    run: str = ""  # the run that produced the current outputs
     made: Mapping[str, str] = field(default_factory=dict)  # what that run gave: path → sha256
 
 

@@ -60,7 +60,7 @@ def describe_outputs(recipe: Any, held: list[torch.Tensor], out: list[tuple[Any,
 
 
 def describe_argument(value: Any, count: list[int]) -> Any:
-    """Return an argument as JSON holds it; tensors become their numbers, of which `count` is the next."""
+    """Return an argument for JSON; tensors become numbers, counted from `count`."""
     if isinstance(value, torch.Tensor):
         count[0] += 1
         return {"tensor": count[0] - 1}
