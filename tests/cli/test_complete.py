@@ -8,7 +8,9 @@ import select
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,11 +86,18 @@ class TestWhatIsOffered:
         Workspace.open().catalog.search("harbour")
         assert "harbour-net" in offered("fairmile show harb")
 
-    def test_are_parameters_of_earlier_runs_of_a_script(self, user: Path, place: Path, fairmile: object) -> None:
+    def test_are_arguments_that_a_script_declares(self, user: Path, place: Path) -> None:
         (place / "train.py").write_text(
-            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--tide')\np.parse_args()\n"
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--tide-level', '-t')\np.parse_args()\n"
         )
-        assert fairmile("run", "train.py", "--tide", "3").code == 0  # type: ignore[operator]
+        assert offered("fairmile run train.py --ti") == ["--tide-level", "\tfile"]
+
+    def test_are_parameters_of_earlier_runs_that_were_done(
+        self, user: Path, place: Path, fairmile: Callable[..., Any]
+    ) -> None:
+        (place / "train.py").write_text("import sys\nsys.exit('--tied' in sys.argv)\n")
+        assert fairmile("run", "train.py", "--tide", "3").code == 0
+        assert fairmile("run", "train.py", "--tied", "3").code == 1
         assert offered("fairmile run train.py --ti") == ["--tide", "\tfile"]
 
     def test_are_files_where_files_are_expected(self, user: Path) -> None:

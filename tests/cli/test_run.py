@@ -369,7 +369,7 @@ class TestHints:
     def test_answer_a_typo_in_an_argument_with_the_help_of_the_program(self, fairmile: Fairmile, place: Path) -> None:
         (place / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
         told = fairmile("run", "--", PYTHON, "train.py", "--lrr", "1")
-        assert told.err.splitlines()[-1] == f"hint: correct the arguments: `{PYTHON} train.py --help` lists them"
+        assert told.err.splitlines()[-1] == f"hint: correct --lrr: `{PYTHON} train.py --help` lists the arguments"
         assert "--resume" not in told.err
 
     def test_advise_to_resume_what_a_time_limit_ended(self, fairmile: Fairmile) -> None:
@@ -405,10 +405,30 @@ class TestAProgramByItsPath:
         assert "high" in fairmile("run", "tide").out
 
 
-@pytest.mark.parametrize("command", [["run", "train.py", "--n", "1"], ["sweep", "train.py", "--n", "1,2"]])
+_WITH_ARGUMENTS = [["run", "train.py", "--n", "1"], ["sweep", "train.py", "--n", "1,2"]]
+
+
+@pytest.mark.parametrize("command", [*_WITH_ARGUMENTS, ["job", "submit", "train.py", "--n", "1"]])
 def test_arguments_that_nothing_uses_are_refused(fairmile: Fairmile, place: Path, command: list[str]) -> None:
     (place / "train.py").write_text("print('loss 3')\n")
     refused = fairmile(*command)
     assert refused.code == 2
     assert "nothing uses --n: train.py reads no arguments" in refused.err
-    assert fairmile(command[0], "--reads-params", *command[1:]).code == 0
+    if command[0] != "job":
+        assert fairmile(command[0], "--reads-params", *command[1:]).code == 0
+
+
+@pytest.mark.parametrize("command", [*_WITH_ARGUMENTS, ["job", "submit", "train.py", "--n", "1"]])
+def test_arguments_that_the_parser_of_a_program_refuses_are_named_before_anything_runs(
+    fairmile: Fairmile, place: Path, command: list[str]
+) -> None:
+    (place / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--nn')\nprint(p.parse_args())\n"
+    )
+    words = [word.replace("--n", "--nm") for word in command]
+    refused = fairmile(*words)
+    assert refused.code == 2
+    assert "train.py has no argument --nm; did you mean '--nn'?" in refused.err
+    assert "python train.py --help` lists its arguments" in refused.err
+    assert run_ids(place) == []
+    assert fairmile(*command).code == 0  # argparse completes --n

@@ -376,6 +376,14 @@ class TestRun:
         again = sweep("run", id, "--failed")
         assert (again.code, again.out) == (0, f"sweep {id}: 3 done\n")
 
+    def test_a_rejected_argument_is_named_and_a_retry_is_not_offered(self, sweep: Fairmile, place: Path) -> None:
+        program = "import sys\nprint('usage: train.py [--lr LR]')\nprint('No such option: --lrr')\nsys.exit(2)\n"
+        (place / "train.py").write_text(program)
+        done = sweep("train.py", "--lrr", "1,2")
+        assert "hint: correct --lrr: `" in done.err
+        assert "hint: then start a new sweep; `fairmile sweep rm " in done.err
+        assert "--failed" not in done.err
+
     def test_the_one_line_rerun_does_that_point(self, sweep: Fairmile, fairmile: Fairmile, flaky: Path) -> None:
         line = sweep("run", "flaky.yaml").out.splitlines()[1].partition("→ fairmile ")[2]
         flaky.mkdir()

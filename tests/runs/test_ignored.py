@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairmile.runs.ignored import ignores_arguments
+from fairmile.runs.ignored import ignores_arguments, refused_options
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,34 @@ def test_what_may_read_arguments_is_not_judged(tmp_path: Path, text: str) -> Non
 def test_shell_scripts_are_judged_by_their_positional_parameters(tmp_path: Path, text: str, ignores: bool) -> None:
     (tmp_path / "train.sh").write_text(f"#!/bin/sh\n{text}\n")
     assert ignores_arguments(tmp_path / "train.sh") == ignores
+
+
+_PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--rate', '-r')\n"
+_FLAG = "parser.add_argument('--fast', action=argparse.BooleanOptionalAction)\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "is_refused"),
+    [("--rte", True), ("--rate", False), ("--ra", False), ("--no-fast", False), ("--help", False), ("-x", False)],
+)
+def test_a_parser_that_its_file_alone_fills_refuses_what_the_file_does_not_declare(
+    tmp_path: Path, option: str, is_refused: bool
+) -> None:
+    (tmp_path / "train.py").write_text(f"{_PARSER}{_FLAG}print(parser.parse_args())\n")
+    assert refused_options(tmp_path / "train.py", [option]) == [option] * is_refused
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "parser.parse_known_args()\n",
+        "import beside\nbeside.add_options(parser)\nparser.parse_args()\n",
+        "for name in ('a', 'b'):\n    parser.add_argument(f'--{name}')\nparser.parse_args()\n",
+        "import sys\nparser.parse_args(sys.argv[2:])\n",
+        "parser.parse_args([])\n",
+        "def options():\n    return parser\n\noptions().parse_args()\n",
+    ],
+)
+def test_a_parser_that_may_take_more_is_not_judged(tmp_path: Path, end: str) -> None:
+    (tmp_path / "train.py").write_text(_PARSER + end)
+    assert refused_options(tmp_path / "train.py", ["--rte"]) == []

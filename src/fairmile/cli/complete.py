@@ -63,7 +63,7 @@ def _candidates(before: Sequence[str], current: str) -> Iterator[tuple[str, str]
     positional, expects = _read(rest, options, takes_program=node["program"])
     if "--" in rest or (node["program"] and positional and _is_program(positional[0])):
         if current.startswith("-") and positional:
-            yield from ((f"--{name}", "parameter") for name in _recent_parameters(Path(positional[0]).stem))
+            yield from ((flag, "argument") for flag in _arguments(Path(positional[0])))
         yield "", "file"
         return
     flag, equals, _ = current.partition("=")
@@ -135,8 +135,18 @@ def _parameters(target: str, table: dict[str, Any]) -> Iterator[tuple[str, str]]
         yield f"{name}=", "parameter of an earlier run"
 
 
+def _arguments(program: Path) -> list[str]:
+    """Return the long options that a Python file declares, and those that successful runs of a program were given."""
+    from fairmile.runs.arguments import declared_options
+
+    declared = [flag for flag in declared_options(program) if flag.startswith("--")]
+    given = (f"--{name}" for name in _recent_parameters(program.stem))
+    # A parameter `batch_size` is the option `--batch-size`.
+    return list(dict.fromkeys([*declared, *(flag for flag in given if flag.replace("_", "-") not in declared)]))
+
+
 def _recent_parameters(name: str) -> list[str]:
-    """Return the parameters of the latest runs of a name."""
+    """Return the parameters of the latest successful runs of a name."""
     with suppress(OSError):
         entries = [each for each in os.scandir(_home() / "runs") if each.name.startswith(f"{name}-")]
         latest = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)[:_RECENT]
@@ -144,7 +154,8 @@ def _recent_parameters(name: str) -> list[str]:
         for entry in latest:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 record = json.loads(Path(entry.path, "run.json").read_bytes())
-                names |= dict.fromkeys(record["spec"]["params"])
+                if record["state"] == "done":
+                    names |= dict.fromkeys(record["spec"]["params"])
         return list(names)
     return []
 

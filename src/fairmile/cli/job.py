@@ -34,6 +34,7 @@ from fairmile.jobs.job_status import (
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.runs.arguments import start_file
+from fairmile.runs.ignored import check_arguments
 from fairmile.workspace import Workspace
 
 _COLOURS = {State.DONE: "green", State.RUNNING: "green", State.QUEUED: "yellow", State.HELD: "yellow"}
@@ -81,6 +82,7 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
     """
     workspace = Workspace.open()
     options["argv"] = start_file(options["argv"], Path(), os.environ)
+    check_arguments(options["argv"], Path(options["folder"] or ""), os.environ)
     spec = _complete(out, workspace, spec_from(options), on, environment)
     if dry_run:
         out.show(workspace.jobs.plan(spec, on=on), lambda plan: _print_plan(out, plan))

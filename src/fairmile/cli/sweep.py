@@ -20,6 +20,7 @@ from fairmile.cli.notices import notifies
 from fairmile.cli.options import DRY_RUN, WAIT, limit_option
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, program_of, run_options
+from fairmile.jobs.diagnosis import REJECTED, Diagnosis
 from fairmile.runs.execute.crew import Ended
 from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
@@ -495,8 +496,7 @@ def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
     if len(status) <= _SHOWN and any(each.metrics for each in status):
         _print_results(out, status)
     if states["failed"] or states["timeout"]:
-        retry = f"`fairmile sweep run {sweep.id} --failed` retries the failed points"
-        out.hint(f"{retry} once the cause is fixed" if fixes else retry)
+        _print_retry(out, sweep, fixes)
     if states["queued"] or states["running"]:
         out.hint(f"`fairmile sweep run {sweep.id}` follows it, `fairmile status` shows its progress")
     elif states["left"] or states["interrupted"] or states["cancelled"]:
@@ -506,12 +506,20 @@ def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
         out.hint(f"{lists}`fairmile report {sweep.id}` plots the results")
 
 
-def print_failures(out: Out, runs: Runs, failures: Sequence[tuple[str, str, str]], next_step: str) -> list[str]:
+def _print_retry(out: Out, sweep: Sweep, fixes: Sequence[Diagnosis]) -> None:
+    if fixes and all(each.what == REJECTED for each in fixes):  # a sweep keeps its arguments
+        out.hint(f"then start a new sweep; `fairmile sweep rm {sweep.id}` removes this one")
+        return
+    retry = f"`fairmile sweep run {sweep.id} --failed` retries the failed points"
+    out.hint(f"{retry} once the cause is fixed" if fixes else retry)
+
+
+def print_failures(out: Out, runs: Runs, failures: Sequence[tuple[str, str, str]], next_step: str) -> list[Diagnosis]:
     """Print why runs failed, each given as label, run and reason, and return what fixes them, each printed once.
 
     `next_step` is the command for a run that can succeed unchanged.
     """
-    fixes: dict[str, None] = {}
+    fixes: dict[str, Diagnosis] = {}
     for label, run, reason in failures:
         try:
             diagnosis = runs.explain(runs.get(run)) if run else None
@@ -520,13 +528,13 @@ def print_failures(out: Out, runs: Runs, failures: Sequence[tuple[str, str, str]
         line = diagnosis.line if diagnosis is not None else ""
         text = f"{label}: {reason}: {line}" if line and line not in reason else f"{label}: {reason}"
         if diagnosis is not None and not diagnosis.resumable:
-            fixes[diagnosis.advice] = None
+            fixes[diagnosis.advice] = diagnosis
             out.line(text)
         else:
             out.line(text + (f"  → fairmile {next_step} {run}" if run else ""))
     for advice in fixes:
         out.hint(advice)
-    return list(fixes)
+    return list(fixes.values())
 
 
 def _print_axes(out: Out, axes: Mapping[str, Sequence[Any]]) -> None:

@@ -44,9 +44,13 @@ class Diagnosis(Result):
         return f"{self.what}; {self.advice}"
 
 
+REJECTED = "the program rejected its arguments"
 _EXTRA = Symptom(r"pip install 'fairmile\[[a-z0-9,-]+\]'", "a part of Fairmile is not installed there", "")
-_ARGUMENTS = Symptom(
-    r"Could not override '[^'\n]*'[^\n]*|Flags parsing error[^\n]*", "the program rejected its arguments", ""
+_ARGUMENTS = Symptom(r"Could not override '[^'\n]*'[^\n]*|Flags parsing error[^\n]*", REJECTED, "")
+# How argparse, click, absl and Hydra name an argument that they do not know.
+_UNKNOWN_ARGUMENT = re.compile(
+    r"(?:unrecognized arguments: |[Nn]o such option:? '?|Unknown command line flag '|Could not override ')"
+    r"([^\s'=]+[\w])"
 )
 _PACKAGE = Symptom(r"ModuleNotFoundError: No module named .+", "a Python package is missing in the environment", "")
 _LOCAL_MEMORY = "reduce what each process holds, such as the batch size or the number of workers"
@@ -154,11 +158,11 @@ def diagnose(
             "a module could not be loaded", "`fairmile system probe --on SYSTEM` tells which are there", _last(output)
         )
     if status.exit_code == 2 and re.search(r"(?mi)^usage: ", output):  # how argparse, click and others answer
-        return Diagnosis(_ARGUMENTS.what, _arguments_advice(spec.argv), _last(output))
+        return Diagnosis(REJECTED, _arguments_advice(spec.argv, output), _last(output))
     for symptom in _SIGNS:
         line = find_line(symptom, output) or ""
         if line:
-            advice = _advice(symptom, line, spec, environment, in_place)
+            advice = _advice(symptom, line if symptom is not _ARGUMENTS else output, spec, environment, in_place)
             line = _last(output) if symptom is _EXTRA else line
             return Diagnosis(symptom.what, advice, line, symptom in _RESUMABLE)
     if (bug := _find_bug(output)) is not None:
@@ -186,7 +190,7 @@ def _advice(symptom: Symptom, line: str, spec: JobSpec, environment: str, in_pla
     if symptom is _EXTRA and (command := re.search(symptom.pattern, line)):
         return command[0]
     if symptom is _ARGUMENTS:
-        return _arguments_advice(spec.argv)
+        return _arguments_advice(spec.argv, line)
     if symptom is _PACKAGE:
         return _package_advice(line, spec.argv, environment)
     if in_place and symptom is _BY_STATE[State.CANCELLED]:
@@ -196,12 +200,15 @@ def _advice(symptom: Symptom, line: str, spec: JobSpec, environment: str, in_pla
     return symptom.advice
 
 
-def _arguments_advice(argv: Sequence[str]) -> str:
+def _arguments_advice(argv: Sequence[str], output: str) -> str:
+    unknown = _UNKNOWN_ARGUMENT.search(output)
+    correct = f"correct {unknown[1]}" if unknown else "correct the arguments"
+    all_of_them = "the arguments" if unknown else "them"
     script = next((place for place, word in enumerate(argv) if word.endswith(".py")), 0)
     if argv[script].endswith(".py") or os.path.basename(argv[0]) not in ("sh", "bash", "env", "srun", "mpirun"):
         command = [word.removeprefix("{source}/") for word in argv[: script + 1]]  # where sweeps find their own copy
-        return f"correct the arguments: `{shlex.join([*command, '--help'])}` lists them"
-    return "correct the arguments: its output lists them"
+        return f"{correct}: `{shlex.join([*command, '--help'])}` lists {all_of_them}"
+    return f"{correct}: its output lists {all_of_them}"
 
 
 def _package_advice(line: str, argv: Sequence[str], environment: str) -> str:

@@ -44,6 +44,7 @@ class Argument:
     word: int  # the word of the command that holds the value
     start: int = 0  # where in it the value begins
     sets: bool = True  # what a flag sets
+    option: str = ""  # as it is written, such as `--lr`
 
     @property
     def value(self) -> Value:
@@ -94,7 +95,7 @@ def read_arguments(argv: Sequence[str], folder: Path, environ: Mapping[str, str]
     A command of the operating system has none: its options are no parameters of an experiment.
     """
     first, script = _program(argv, environ)
-    options = _declared_options(folder / script) if script.endswith(PYTHON_FILES) else {}
+    options = declared_options(folder / script) if script.endswith(PYTHON_FILES) else {}
     return list(_read(argv, first, options))
 
 
@@ -122,7 +123,7 @@ def with_options(
     What the command sets or has a placeholder for already stays as it is.
     """
     first, script = _program(argv, environ)
-    options = _declared_options(folder / script) if script.endswith(PYTHON_FILES) else {}
+    options = declared_options(folder / script) if script.endswith(PYTHON_FILES) else {}
     flags = {each.name: flag for flag, each in sorted(options.items(), reverse=True) if each.takes == "one"}
     given = {each.name for each in _read(argv, first, options)}
     words = list(argv)
@@ -165,14 +166,14 @@ def _read(argv: Sequence[str], first: int, options: Mapping[str, _Option]) -> It
             option = options.get(word.partition("=")[0])
             name = option.name if option is not None else long[1].replace("-", "_")
             if long[2] is not None:
-                yield Argument(name, long[2], number - 1, long.start(2))
+                yield Argument(name, long[2], number - 1, long.start(2), option=word[: long.start(2) - 1])
                 continue
             values = _values(argv, number, option)
             if len(values) == 1:
-                yield Argument(name, values[0], number)
+                yield Argument(name, values[0], number, option=word)
             else:
                 sets = option.sets if option is not None else True
-                yield Argument(name, " ".join(values) or None, number - 1, sets=sets)
+                yield Argument(name, " ".join(values) or None, number - 1, sets=sets, option=word)
             number += len(values)
 
 
@@ -187,7 +188,7 @@ def _values(argv: Sequence[str], number: int, option: _Option | None) -> list[st
     return values
 
 
-def _declared_options(script: Path) -> dict[str, _Option]:
+def declared_options(script: Path) -> dict[str, _Option]:
     """Return the options that a Python file declares for argparse or click, by each way to write them."""
     try:
         if script.stat().st_size > _MOST_BYTES:

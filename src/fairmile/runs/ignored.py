@@ -1,19 +1,24 @@
-"""Whether a program is sure to read none of its arguments, by its files alone: nothing is run.
+"""Whether a program is sure to ignore or refuse its arguments, by its files alone: nothing is run.
 
 Only what is certain counts. A Python program is read with the modules beside it that it imports: none of them names a
 way to arguments, and all else that they import is known to take none. A shell script has no `$1`, `$@` or the like. Of
-any other program nothing is known.
+any other program nothing is known. A Python file refuses an option that it does not declare where it alone fills the
+parser of argparse that reads them all.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fairmile.runs.arguments import PARAMS
+from fairmile.base.errors import UsageError
+from fairmile.base.words import did_you_mean
+from fairmile.runs.arguments import PARAMS, declared_options, program_file, read_arguments
 
 _MOST_FILES, _MOST_BYTES = 200, 1 << 20
 _WORDS = ("argv", "cmdline", PARAMS)
@@ -33,8 +38,38 @@ _PLAIN = frozenset(
         *("h5py", "netCDF4", "zarr", "pyarrow", "PIL", "cv2", "yaml", "tqdm", "networkx", "sympy", "numba", "xgboost"),
     }
 )
+# Ways by which a parser of argparse takes options that its file does not declare.
+_OPEN_PARSER = ("parse_known", "argv", "parents", "fromfile", "prefix_chars")
+_PARSERS = ("ArgumentParser", "add_argument_group", "add_mutually_exclusive_group", "add_subparsers", "add_parser")
 _SHELLS = (".sh", ".bash", ".zsh", ".ksh")
 _POSITIONAL = re.compile(r"\$\{?[!#]?[1-9@*#]|\bgetopts?\b|\bshift\b|\bBASH_ARGV\b|\beval\b|^\s*(?:\.|source)\s", re.M)
+
+
+def check_arguments(
+    argv: Sequence[str], folder: Path, environ: Mapping[str, str], where: str = "", *, otherwise: str = ""
+) -> None:
+    """Raise UsageError for arguments that a program is sure to ignore or to refuse; `otherwise` ends the hint."""
+    arguments = read_arguments(argv, folder, environ)
+    script = program_file(argv, environ) if arguments else ""
+    if not script:
+        return
+    place = f"{where}: " if where else ""
+    if ignores_arguments(folder / script):
+        are = ", ".join(dict.fromkeys(f"--{each.name}" for each in arguments))
+        hint = f"leave them out, or read them in {os.path.basename(script)}{_reader(script)}"
+        raise UsageError(f"{place}nothing uses {are}: {script} reads no arguments", hint=hint + otherwise)
+    if refused := refused_options(folder / script, [each.option for each in arguments]):
+        near = did_you_mean(refused[0], sorted(declared_options(folder / script)))
+        sentence = f"{place}{script} has no argument {refused[0]}" + (f"; {near}" if near else "")
+        raise UsageError(sentence, hint=f"`{_help(argv, script)}` lists its arguments")
+
+
+def _help(argv: Sequence[str], script: str) -> str:
+    return shlex.join([*argv[: list(argv).index(script) + 1], "--help"]) if script in argv else f"{script} --help"
+
+
+def _reader(script: str) -> str:
+    return ", for example with argparse" if script.endswith(".py") else ""
 
 
 def ignores_arguments(script: Path) -> bool:
@@ -43,6 +78,55 @@ def ignores_arguments(script: Path) -> bool:
         text = _text(script)
         return text is not None and not _POSITIONAL.search(text) and PARAMS not in text
     return script.suffix == ".py" and all(_is_plain(text) for text in _modules(script))
+
+
+def refused_options(script: Path, options: Iterable[str]) -> list[str]:
+    """Return which long options the parser of a Python file is sure to refuse; none where that cannot be known."""
+    text = _text(script) if script.suffix == ".py" else None
+    if text is None or "ArgumentParser" not in text or not _is_closed(text):
+        return []
+    known = [*declared_options(script), "--help"]
+    # argparse takes the beginning of an option for the option.
+    return [each for each in options if each.startswith("--") and not any(flag.startswith(each) for flag in known)]
+
+
+def _is_closed(text: str) -> bool:
+    """Tell whether a module alone fills its parsers, with literal options, and lets them read all arguments."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    adding = [call for call in calls if _called(call) == "add_argument"]
+    is_literal = all(call.args and all(isinstance(each, ast.Constant) for each in call.args) for call in adding)
+    if any(word in text for word in _OPEN_PARSER) or not is_literal or not _is_plain_code(tree):
+        return False
+    parsers = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) in _PARSERS
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    # A parser that is handed on may be filled elsewhere.
+    own = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    handed_on = any(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in parsers and id(node) not in own
+        for node in nodes
+    )
+    reads_all = any(_called(call) == "parse_args" and not call.args and not call.keywords for call in calls)
+    made = [call for call in calls if _called(call) == "ArgumentParser"]
+    return bool(parsers) and len(made) == 1 and reads_all and not handed_on
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _is_plain_code(tree: ast.AST) -> bool:
+    """Tell whether a module runs no text as code."""
+    return not any(isinstance(node, ast.Name) and node.id in _RUNS_TEXT for node in ast.walk(tree))
 
 
 def _modules(script: Path) -> Iterator[str | None]:
@@ -69,7 +153,7 @@ def _is_plain(text: str | None) -> bool:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return not any(isinstance(node, ast.Name) and node.id in _RUNS_TEXT for node in ast.walk(tree))
+    return _is_plain_code(tree)
 
 
 def _imports(text: str) -> Iterator[str]:

@@ -12,12 +12,14 @@ from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.placeholders import names_in
 from fairmile.base.source_files import is_source
 from fairmile.base.words import closest
-from fairmile.runs.arguments import PARAMS, program_file, read_arguments
-from fairmile.runs.ignored import ignores_arguments
+from fairmile.runs.arguments import PARAMS
 from fairmile.runs.record.spec import RunSpec
 
 # Programs of ours that take their parameters from there, whichever they are.
 _OWN_READERS = frozenset({"fairmile.benchmarks", "fairmile.sweeps.notebooks"})
+UNSEEN_READER = (
+    "; if the program does so where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)"
+)
 _WORD = re.compile(r"[\w./+-]+")
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)", re.MULTILINE)
 _INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*")
@@ -75,27 +77,9 @@ def check_used(unused: Sequence[str], spec: RunSpec, where: str) -> None:
     are = f"the parameters {', '.join(unused)}" if len(unused) > 1 else f"the parameter {name}"
     raise UsageError(
         f"{where}{': ' if where else ''}nothing uses {are}: `{command}` has no {{{name}}} and does not read {PARAMS}",
-        hint=f"pass it to the program, as `--{name} {{{name}}}`, or read the variable {PARAMS} (JSON) in the program; "
-        "if the program does so where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)",
+        hint=f"pass it to the program, as `--{name} {{{name}}}`, or read the variable {PARAMS} (JSON) in the program"
+        f"{UNSEEN_READER}",
     )
-
-
-def check_arguments(spec: RunSpec, environ: Mapping[str, str], where: str) -> None:
-    """Raise UsageError for arguments that become parameters of a program which is sure to read none."""
-    arguments = [] if spec.reads_params else read_arguments(spec.argv, Path(spec.folder), environ)
-    script = program_file(spec.argv, environ) if arguments else ""
-    if not script or not ignores_arguments(Path(spec.folder, script)):
-        return
-    are = ", ".join(dict.fromkeys(f"--{each.name}" for each in arguments))
-    raise UsageError(
-        f"{where}{': ' if where else ''}nothing uses {are}: {script} reads no arguments",
-        hint=f"leave them out, or read them in {os.path.basename(script)}{_reader(script)}; "
-        "if it reads them where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)",
-    )
-
-
-def _reader(script: str) -> str:
-    return ", for example with argparse" if script.endswith(".py") else ""
 
 
 def mentions(

@@ -19,9 +19,10 @@ from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.materials import plan_materials
 from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.recorder import check_no_orphan
+from fairmile.runs.ignored import check_arguments
 from fairmile.runs.interchange import known_run
 from fairmile.runs.needs import Need, check_needs, offer_for, unmet
-from fairmile.runs.parameters import check_arguments, check_placeholders, check_used, unused_params
+from fairmile.runs.parameters import UNSEEN_READER, check_placeholders, check_used, unused_params
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.prediction import Fit, Forecast, forecast
 from fairmile.runs.projection import with_time
@@ -160,8 +161,8 @@ class Planner(Ledger):
         names = [name for name in spec.params if name not in used and name not in runnable.declared]
         unused = unused_params(spec, names, self._environ, sources=bool(runnable.sources))
         check_used(unused, spec, (place(unused[0]) if unused else "") or runnable.where)
-        if spec.folder and not runnable.sources:
-            check_arguments(spec, self._environ, runnable.where)
+        if spec.folder and not runnable.sources and not spec.reads_params:
+            check_arguments(spec.argv, Path(spec.folder), self._environ, runnable.where, otherwise=UNSEEN_READER)
 
     def _fetching(self, runnable: Runnable) -> Iterator[Step]:
         names = [*runnable.sources, *(each.asset for each in runnable.spec.inputs.values() if each.asset)]
