@@ -377,7 +377,7 @@ class TestRun:
         assert (again.code, again.out) == (0, f"sweep {id}: 3 done\n")
 
     def test_a_rejected_argument_is_named_and_a_retry_is_not_offered(self, sweep: Fairmile, place: Path) -> None:
-        program = "import sys\nprint(sys.argv[0])\nprint('usage: train.py [--lr LR]')\nprint('No such option: --lrr')\nsys.exit(2)\n"
+        program = "import sys\nprint('usage:', sys.argv[0])\nprint('No such option: --lrr')\nsys.exit(2)\n"
         (place / "train.py").write_text(program)
         done = sweep("train.py", "--lrr", "1,2")
         assert "hint: correct --lrr: `" in done.err
