@@ -171,6 +171,24 @@ def test_a_pool_decides_how_its_files_are_laid_out(store: Store, tmp_path: Path)
     assert (tmp_path / "view" / "a").stat().st_nlink == 1
 
 
+def test_whoever_edits_a_file_that_was_laid_out_leaves_the_store_as_it_was(store: Store, tmp_path: Path) -> None:
+    ref = fill(store, "a", FILES)
+    store.materialize(ref, tmp_path / "view")
+    for name in FILES:
+        with open(tmp_path / "view" / name, "r+b") as file:
+            file.write(b"edited")
+    assert store.path(sha256_hex(LARGE)) is not None
+    for data in FILES.values():
+        with store.open(sha256_hex(data)) as stream:
+            assert stream.read() == data
+
+
+def test_a_folder_of_fairmile_s_own_shares_the_bytes_of_the_store(store: Store, tmp_path: Path) -> None:
+    ref = fill(store, "a", {"a": LARGE})
+    assert store.materialize(ref, tmp_path / "view", is_cache=True).ways.keys() <= {"reflink", "hardlink"}
+    assert not (tmp_path / "view" / "a").stat().st_mode & 0o222
+
+
 def test_laying_out_notes_the_use(store: Store, tmp_path: Path) -> None:
     ref = fill(store, "a", FILES)
     age(store.pool_refs(store.pools["home"]).path("card", "a"), 1e6)

@@ -327,7 +327,9 @@ def _rank_row(each: Ranked) -> list[str]:
 @click.option("--purpose", metavar="PURPOSE", help="Purpose: scratch, project or archive.")
 @click.option("--pack", metavar="SIZE", help="Combine objects smaller than this into packs.")
 @click.option(
-    "--links", metavar="WAY,...", help="Ways to materialize files, in order, such as reflink,hardlink,symlink,copy."
+    "--links",
+    metavar="WAY,...",
+    help="Ways to create files with --to, in order, such as symlink,copy.  [default: reflink,copy]",
 )
 @DRY_RUN
 @json_output(AddedPool)

@@ -1,4 +1,8 @@
-"""Bring a tree's files into a working folder: by reflink, hard link, symbolic link or copy, always read-only."""
+"""Bring a tree's files into a folder: by reflink, hard link, symbolic link or copy.
+
+A hard or symbolic link shares the bytes of the store: whoever may write there would change the store. Such files are
+read-only and made where only Fairmile works, or where the settings ask for them. A user's folder gets files of its own.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from fairmile.store.packs import write_all
 from fairmile.store.trees import read_manifest
 
 WAYS = ("reflink", "hardlink", "symlink", "copy")
+OWN_WAYS = ("reflink", "copy")  # what is changed in such a file stays there
 PRESENT = "present"
 _FICLONE = 0x40049409
 _LINK_MODE = 0o120000
@@ -63,8 +68,11 @@ def materialize(
     *,
     ways: Sequence[str] = WAYS,
     replace: bool = False,
+    writable: bool = False,
 ) -> Materialized:
     """Make files appear in a folder, each by the first of `ways` that the file systems allow, else as a copy.
+
+    They are read-only; `writable` leaves those writable that share nothing with the store.
 
     A file that is there with the same content is left; with another one the folder is left as it is and Conflict
     names the file, unless `replace`. Entries are read once; memory does not grow with their number.
@@ -72,7 +80,7 @@ def materialize(
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is not a way to materialize a file", hint=f"choose from {', '.join(WAYS)}")
-    work = _Work(source, os.path.abspath(target), ways, replace)
+    work = _Work(source, os.path.abspath(target), ways, replace, writable)
     if replace or work.is_empty():
         return work.materialize(entries)
     with tempfile.SpooledTemporaryFile(max_size=32 << 20) as spool:
@@ -87,15 +95,16 @@ def materialize(
 
 
 class _Work:
-    def __init__(self, source: ByteSource, top: str, ways: Sequence[str], replace: bool) -> None:
+    def __init__(self, source: ByteSource, top: str, ways: Sequence[str], replace: bool, writable: bool) -> None:
         self._source = source
         self._top = top
         self._ways = [way for way in ways if way != "copy"]
         self._replace = replace
+        self._writable = writable
         self._folders: set[str] = set()
         self._never: set[tuple[str, int]] = set()
         self._linked: set[str] = set()
-        self._by_way = {"reflink": _reflink, "hardlink": _hard_link, "symlink": _symbolic_link}
+        self._by_way = {"reflink": self._reflink, "hardlink": _hard_link, "symlink": _symbolic_link}
 
     def is_empty(self) -> bool:
         """Tell whether nothing is in the way of any file."""
@@ -243,6 +252,22 @@ class _Work:
             return False
         return True
 
+    def _reflink(self, own: str, name: str, mode: int) -> None:
+        source = os.open(own, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = _create(name, mode)
+            try:
+                fcntl.ioctl(fd, _FICLONE, source)
+                self._protect(fd)
+            finally:
+                os.close(fd)
+        finally:
+            os.close(source)
+
+    def _protect(self, fd: int) -> None:
+        if not self._writable:
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~0o222)
+
     def _copy(self, entry: ManifestEntry, name: str) -> None:
         with self._source.open(entry.sha256) as stream:
             fd = _create(name, entry.mode)
@@ -251,7 +276,7 @@ class _Work:
                 while chunk := stream.read(_CHUNK):
                     write_all(fd, chunk, size)
                     size += len(chunk)
-                _make_read_only(fd)
+                self._protect(fd)
             finally:
                 os.close(fd)
         if size != entry.size_bytes:
@@ -283,19 +308,6 @@ def _arrive(file: str, make: Callable[[str], None]) -> None:
         raise
 
 
-def _reflink(own: str, name: str, mode: int) -> None:
-    source = os.open(own, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fd = _create(name, mode)
-        try:
-            fcntl.ioctl(fd, _FICLONE, source)
-            _make_read_only(fd)
-        finally:
-            os.close(fd)
-    finally:
-        os.close(source)
-
-
 def _hard_link(own: str, name: str, _mode: int) -> None:
     os.link(own, name)
 
@@ -306,10 +318,6 @@ def _symbolic_link(own: str, name: str, _mode: int) -> None:
 
 def _create(name: str, mode: int) -> int:
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777 if mode & 0o111 else 0o666)
-
-
-def _make_read_only(fd: int) -> None:
-    os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~0o222)
 
 
 def _stays_inside(path: str, text: str) -> bool:

@@ -25,7 +25,7 @@ from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size, parse_duration, parse_size
 from fairmile.base.words import did_you_mean
 from fairmile.store import speed as speeds
-from fairmile.store.links import WAYS
+from fairmile.store.links import OWN_WAYS, WAYS
 from fairmile.store.quota import Quotas, mount_of
 from fairmile.store.reservations import Held, Reservation, Taken
 from fairmile.store.speed import Speed, SpeedDict
@@ -111,7 +111,7 @@ class Pool:
     speed: SpeedClass = "normal"
     purpose: Purpose = "project"
     pack_below_bytes: int = 64 << 10
-    links: tuple[str, ...] = WAYS
+    links: tuple[str, ...] = ()  # none: files of their own in folders of users, else whatever is cheapest
 
     def facts(self) -> PoolDict:
         """Return the pool as data."""
@@ -123,7 +123,7 @@ class Pool:
             "speed": self.speed,
             "purpose": self.purpose,
             "pack_below_bytes": self.pack_below_bytes,
-            "links": list(self.links),
+            "links": list(self.links or OWN_WAYS),
         }
 
 

@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeVar
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
-from fairmile.store.links import PRESENT, Materialized, materialize
+from fairmile.store.links import OWN_WAYS, PRESENT, WAYS, Materialized, materialize
 from fairmile.store.objects import Objects
 from fairmile.store.pins import Pinned, Pins, Unpinned
 from fairmile.store.pools import Pool, Pools
@@ -149,9 +149,10 @@ class Shelves:
     ) -> Materialized:
         """Make a tree appear in a folder, by the ways that its pool allows; see `links.materialize`.
 
+        The files are the user's own, to change as they like, unless the settings of the pool ask for links.
         Where symbolic links are made, the folder is noted in the pools that they lead into, so that a clean-up, also
-        one by another user, leaves their objects. With `is_cache` the folder can be made again whenever it is needed,
-        and a clean-up may remove what was not used for long.
+        one by another user, leaves their objects. With `is_cache` the folder is Fairmile's: it may be linked, can be
+        made again whenever it is needed, and a clean-up may remove what was not used for long.
         """
         root = self._root(target)
         for _ in self.tree(root):  # to its end: a damaged tree must not put a single file in its place
@@ -159,7 +160,9 @@ class Shelves:
         entries, pool = self.tree(root), self._tree_pool(root)
         if isinstance(target, Ref):
             self.touch(target)
-        files = materialize(entries, self, folder, ways=pool.links if pool else ("copy",), replace=replace)
+        asked = pool.links if pool else ("copy",)
+        ways = asked or (WAYS if is_cache else OWN_WAYS)
+        files = materialize(entries, self, folder, ways=ways, replace=replace, writable=not is_cache and not asked)
         self._note_links(root, folder, files, is_cache)
         return files
 

@@ -340,7 +340,7 @@ class Preparation:
         store = self._store()
         kept = self._root / ".inputs" / digest
         if digest and store.complete(digest):
-            store.materialize(digest, kept)
+            store.materialize(digest, kept, is_cache=True)
             return Input(path=str(kept))
         raise NotFound(f"input {name} of run {id} does not exist: {path}", hint=f"restore it; its sha256 is {digest}")
 
