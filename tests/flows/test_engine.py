@@ -55,6 +55,7 @@ def test_what_comes_after_a_failure_is_left_out_and_a_later_start_goes_on(flows:
     }
     assert status.step("bad").reason == "exit code 1"
     assert status.step("next").reason == "`bad` failed"
+    assert states(flows, file) == {step.name: step.state for step in status.steps}
     Path("mended").touch()
     assert flows.run(file).counts() == {"done": 4}
     assert Path("good.txt").read_text() == "1\n"
@@ -72,10 +73,11 @@ def test_conditions_on_failures_and_metrics_decide(flows: Flows, write: Write) -
         "  untold: {command: touch untold, after: fit, when: failed, outputs: untold}\n"
         "  report: {command: touch report, after: [bad, fit], when: always, outputs: report}\n"
     )
-    assert {step.name: step.state for step in flows.run(file).steps} == {
+    expected = {
         **{"fit": "done", "high": "done", "low": "left out", "after-low": "left out", "bad": "failed"},
         **{"tell": "done", "untold": "left out", "report": "done"},
     }
+    assert {step.name: step.state for step in flows.run(file).steps} == states(flows, file) == expected
     flows.run(file)
     assert Path("told").read_text() == "told\ntold\n"  # once for each failure
 

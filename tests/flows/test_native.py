@@ -120,9 +120,12 @@ def test_what_comes_after_a_failure_is_dropped_by_the_scheduler_and_left_out(rig
     rig.flows.run(file, native=True)
     wait_until(collected(rig, file, "done", "d"))
     wait_until(lambda: rig.flows.status(file).is_over)
-    steps = {step.name: (step.state, step.reason) for step in rig.flows.run(file).steps if step.name != "d"}
-    assert steps["b"] == ("left out", "`a` failed")
-    assert steps["c"] == ("left out", "`b` is left out")
+    for status in (rig.flows.status(file), rig.flows.run(file)):
+        steps = {step.name: (step.state, step.reason) for step in status.steps}
+        assert steps["a"] == ("failed", "exit code 3")
+        assert steps["b"] == ("left out", "`a` failed")
+        assert steps["c"] == ("left out", "`b` is left out")
+        assert steps["d"][0] == "done"
     assert (tmp_path / "d").exists()
     assert not (tmp_path / "b").exists()
     assert not (tmp_path / "c").exists()

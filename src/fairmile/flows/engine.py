@@ -101,9 +101,11 @@ class Engine:
     def collect(self) -> None:
         """Take the ends of runs that others were left to execute; nothing is begun."""
         self._again = ()
-        self._round = self._planner.look(self._state)
+        self._round = self._planner.look(self._state, is_left=True)
         for name, planned in self._round.steps.items():
             newest = self._state.newest.get(name)
+            if any(self._is_under_way(other) for other in planned.node.needs):
+                continue  # what its end means depends on theirs
             run = self._runs.find(newest.run) if newest is not None and newest.state == "begun" else None
             if run is None or newest is None or not (run := self._runs.collect(run.id)).state.is_end:
                 continue
@@ -114,6 +116,10 @@ class Engine:
             if self._begun[name].action is Action.OMIT or self._is_run_of(newest, self._begun[name]):
                 self._take(name, run, TaskStatus(Handle(run.id), run.state, run.reason))
         self._keep()
+
+    def _is_under_way(self, name: str) -> bool:
+        newest = self._state.newest.get(name)
+        return newest is not None and newest.state == "begun"
 
     def _keep(self) -> None:
         if self._has_new_outputs and (trouble := keep_outputs(self._state, self._flow, self._folder, self._store())):

@@ -23,7 +23,7 @@ from fairmile.flows.files import READERS, Source, read_flow
 from fairmile.flows.graph import StepGraph, check_steps
 from fairmile.flows.labels import label_facts
 from fairmile.flows.model import Flow, Step, is_in_pilot
-from fairmile.flows.plan import FlowPlan, PlannedStep, Planner
+from fairmile.flows.plan import Action, FlowPlan, PlannedStep, Planner
 from fairmile.flows.programs import Programs
 from fairmile.flows.results import (
     CancelledFlow,
@@ -157,7 +157,7 @@ class Flows(Noun):
 
     def _ended_status(self, engine: Engine, state: FlowState, planned: PlannedStep) -> StepStatus:
         newest = state.newest.get(planned.name)
-        is_left = newest is not None and newest.state == "begun"
+        is_left = newest is not None and newest.state == "begun" and planned.action is not Action.OMIT
         return self._look(planned, state) if is_left else engine.status(planned)
 
     # Share
@@ -193,9 +193,9 @@ class Flows(Noun):
         if any(entry.state == "begun" for entry in state.newest.values()):
             with contextlib.suppress(Conflict), state.held():
                 Engine(self._planner(source), state, self._runs(), self._store, at_once=1).collect()
-        plan = self._planner(source).plan(state)
-        steps = [self._look(each, state) for each in plan.steps.values()]
-        return FlowStatus(state.id, steps, state.holder if state.folder.is_dir() else "")
+        holder = state.holder if state.folder.is_dir() else ""
+        round = self._planner(source).look(state, is_left=not holder)
+        return FlowStatus(state.id, [self._look(each, state) for each in round.steps.values()], holder)
 
     def _look(self, planned: PlannedStep, state: FlowState) -> StepStatus:
         newest = state.newest.get(planned.name)
@@ -205,6 +205,8 @@ class Flows(Noun):
             run = self._runs().collect(newest.run)
         except NotFound:  # it was to begin when somebody was killed
             return step_status(planned, None, state.done.get(planned.name))
+        if planned.action is Action.OMIT and run.state.is_end:  # its scheduler dropped it
+            return step_status(planned, None, None)
         seconds = run.elapsed_s
         if seconds is None and run.record.attempts:
             seconds = max(time.time() - run.record.attempts[-1].started, 0.0)

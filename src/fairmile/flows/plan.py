@@ -166,10 +166,15 @@ class Planner:
         """Return what becomes of each step; those in `again` run in any case."""
         return FlowPlan(self.flow.name, self.look(state, again=again).steps)
 
-    def look(self, state: FlowState, *, again: Collection[str] = (), failed: Collection[str] = ()) -> Round:
-        """Look at all nodes; those that have `failed` while the flow is carried out do not run again."""
+    def look(
+        self, state: FlowState, *, again: Collection[str] = (), failed: Collection[str] = (), is_left: bool = False
+    ) -> Round:
+        """Look at all nodes; those that have `failed` while the flow is carried out do not run again.
+
+        Where a flow `is_left`, nothing begins: what failed the last time has failed, and what comes after is left out.
+        """
         self._check_again(again)
-        round = Round(self, state, again, failed)
+        round = Round(self, state, again, failed, is_left)
         expansion = Expansion(self._graph, self._folder, self._points)
         for name in self._graph.order:
             for node in expansion.nodes(name, round.made):
@@ -225,8 +230,10 @@ class Planner:
 class Round:
     """One pass over all nodes in order, and what is decided anew while they are carried out."""
 
-    def __init__(self, planner: Planner, state: FlowState, again: Collection[str], failed: Collection[str]) -> None:
-        self._planner, self._state, self._again = planner, state, again
+    def __init__(
+        self, planner: Planner, state: FlowState, again: Collection[str], failed: Collection[str], is_left: bool
+    ) -> None:
+        self._planner, self._state, self._again, self._is_left = planner, state, again, is_left
         self.failed, self.closed = set(failed), set[str]()
         self._flow, self._root = planner.flow, str(planner.folder)
         self.steps: dict[str, PlannedStep] = {}
@@ -254,8 +261,18 @@ class Round:
             planned.action, planned.reason = Action.WAIT, f"unknown until `{node.unknown}` has run"
             return
         planned.action, planned.reason = self._decide(planned, step)
+        if self._is_left and planned.action in (Action.RUN, Action.WAIT):
+            self._leave(planned)
         if planned.action in (Action.SKIP, Action.RESTORE):
             self._give(node.name)
+
+    def _leave(self, planned: PlannedStep) -> None:
+        """Let the last end of a node stand, where it had one."""
+        newest = self._state.newest.get(planned.name)
+        if newest is not None and newest.is_bad:
+            planned.action, planned.reason = Action.FAILED, "failed"
+        elif newest is not None and newest.is_done and newest.key == planned.key:  # as what follows a failure
+            planned.action = Action.SKIP
 
     def _give(self, name: str) -> None:
         entry = self._state.done[name]

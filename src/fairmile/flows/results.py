@@ -9,11 +9,10 @@ from typing import Any, TypedDict
 
 from fairmile.base.results import Result, Results
 from fairmile.flows.plan import Action, PlannedStep
-from fairmile.flows.state import Entry
+from fairmile.flows.state import BAD, Entry
 
 # How steps stand, in the order in which they are counted; `waiting` ones have not begun.
 STATES = ("failed", "timeout", "interrupted", "cancelled", "running", "queued", "waiting", "done", "left out")
-BAD = ("failed", "timeout", "interrupted", "cancelled")
 
 
 class StepStatusDict(TypedDict):
@@ -110,7 +109,7 @@ def step_status(planned: PlannedStep, newest: Entry | None, done: Entry | None) 
     if planned.action in (Action.SKIP, Action.RESTORE) and done is not None:
         reason = planned.reason if planned.action is Action.RESTORE else done.reason
         return StepStatus(*at, "done", done.run, done.elapsed_s, reason=reason)
-    if newest is not None and newest.state in BAD:
+    if newest is not None and newest.is_bad:
         return StepStatus(*at, newest.state, newest.run, newest.elapsed_s, reason=newest.reason)
     return StepStatus(*at, "waiting", reason=planned.reason)
 

@@ -32,6 +32,7 @@ FLOW = "flow.json"
 _STEPS, _PROGRAMS, _ACTIVE, _CANCEL, _LOCK = "steps.jsonl", "programs.json", "active.json", "cancel", "lock"
 _SLACK = 4  # lines for each step before the file is written anew
 _LEASE_S = 60.0
+BAD = ("failed", "timeout", "interrupted", "cancelled")  # ends without success
 Via = Literal["", "ahead", "pilot"]
 
 
@@ -61,6 +62,11 @@ class Entry:
     @property
     def is_done(self) -> bool:
         return self.state == "done"
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it ended without success."""
+        return self.state in BAD
 
     def line(self) -> bytes:
         """Return the entry as its line."""
