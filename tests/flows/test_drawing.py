@@ -60,6 +60,12 @@ def test_mermaid_has_each_step_and_edge() -> None:
     assert re.findall(r"n(\d) --> n(\d)", text) == [("0", "1"), ("0", "2"), ("1", "3"), ("2", "3")]
 
 
+def test_edges_that_a_longer_way_implies_are_not_drawn() -> None:
+    steps = status(("a", [], "done"), ("b", ["a"], "done"), ("c", ["a", "b"], "done"), ("d", ["a", "c"], "done"))
+    assert re.findall(r"n(\d) --> n(\d)", draw(steps, "mermaid").text) == [("0", "1"), ("1", "2"), ("2", "3")]
+    assert steps.step("d").needs == ["a", "c"]
+
+
 @pytest.mark.parametrize("format", ["svg", "mermaid"])
 def test_names_cannot_break_out_of_their_place(format: str) -> None:
     name = 'a"]; <script>&\n\x1b"'

@@ -16,7 +16,8 @@ from fairmile.cli.out import Out, json_output
 from fairmile.flows.drawing import FORMATS, Drawing
 from fairmile.flows.exchange import Export
 from fairmile.flows.plan import Action, FlowPlan
-from fairmile.flows.results import BAD, CancelledFlow, FlowList, FlowStatus, SavedFlow, StepLog, StepStatus
+from fairmile.flows.results import CancelledFlow, FlowList, FlowStatus, SavedFlow, StepLog, StepStatus
+from fairmile.flows.state import BAD
 from fairmile.runs.record.values import parse_params, value_text
 from fairmile.workspace import Workspace
 

@@ -1,6 +1,7 @@
 """The graph of a flow as a picture (SVG, laid out here) and as Mermaid text, with the states of steps in colour.
 
-A step that is repeated many times is one box that tells how many there are in each state.
+A step that is repeated many times is one box that tells how many there are in each state. Of the edges only those are
+drawn that no longer way through other boxes implies.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import TypedDict
 
+from fairmile.base.digest import sha256_hex
 from fairmile.base.files import write_atomic
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
@@ -21,7 +23,8 @@ from fairmile.flows.results import FlowStatus, StepStatus
 FORMATS = ("svg", "mermaid")
 _MOST_SHOWN = 8  # nodes of one step; more are one box
 _SWEEPS = 6  # over the layers, to uncross edges
-_LETTER_PX, _LINE_PX, _MARGIN_PX, _LAYER_PX, _GAP_PX, _LEAST_PX = 8.0, 17, 20, 56, 18, 90
+_LETTER_PX, _SMALL_PX, _LINE_PX, _MARGIN_PX, _LAYER_PX, _GAP_PX, _LEAST_PX = 8.0, 7.0, 17, 20, 56, 18, 90
+_STATE_LETTERS = 16  # room for a state and a time, so that boxes keep their places while a flow runs
 _LONGEST = 40
 # Fill and line of each state; text on all of them is dark enough to be read.
 COLOURS = {
@@ -80,14 +83,16 @@ class Drawing(Result):
 
 
 @dataclass
-class _Box:
-    """One box of the picture."""
+class Box:
+    """One box of the picture: a step, or all nodes of one that is repeated often; the last line tells the state."""
 
     lines: list[str]
     state: str
     needs: list[int]
     title: str = ""
     shape: str = ""
+    steps: Sequence[str] = ()  # the names of its nodes
+    room: int = 0  # letters that its last line may come to have
     layer: int = 0
     x: float = 0.0
     y: float = 0.0
@@ -96,7 +101,9 @@ class _Box:
     @property
     def width(self) -> float:
         slant = 2 * _ROOF_PX if self.shape in ("hexagon", "oval") else 0
-        return max(max(map(len, self.lines)) * _LETTER_PX + 20, _LEAST_PX) + slant
+        name_px = max(map(len, self.lines[:-1])) * _LETTER_PX
+        state_px = max(len(self.lines[-1]), self.room) * _SMALL_PX
+        return max(max(name_px, state_px) + 20, _LEAST_PX) + slant
 
     @property
     def height(self) -> float:
@@ -114,22 +121,45 @@ class _Box:
         return [*sides, (right, middle), (right - inner, bottom), (left + inner, bottom)]
 
 
-def draw(
-    status: FlowStatus, format: str, labels: Mapping[str, str] | None = None, shapes: Mapping[str, str] | None = None
-) -> Drawing:
-    """Return the graph of a flow as `svg` or `mermaid`.
+@dataclass(frozen=True)
+class Layout:
+    """The boxes of a picture at their places, and its size."""
+
+    boxes: list[Box]
+    width: float
+    height: float
+
+    @property
+    def digest(self) -> str:
+        """Changes with the places and the edges of boxes, not with their states."""
+        places = [(box.x, box.y, box.width, box.height, box.needs, box.lines[0]) for box in self.boxes]
+        return sha256_hex(repr(places).encode())[:16]
+
+
+def lay_out(
+    status: FlowStatus, labels: Mapping[str, str] | None = None, shapes: Mapping[str, str] | None = None
+) -> Layout:
+    """Return the boxes of a flow at their places.
 
     `labels` are texts of steps in place of their names, `shapes` words of Graphviz such as `house`.
     """
     boxes = _boxes(status.steps, labels or {}, shapes or {})
-    return Drawing(format, _svg(boxes, status.id) if format == "svg" else _mermaid(boxes))
+    return Layout(boxes, *_place(boxes))
 
 
-def _boxes(steps: Sequence[StepStatus], labels: Mapping[str, str], shapes: Mapping[str, str]) -> list[_Box]:
+def draw(
+    status: FlowStatus, format: str, labels: Mapping[str, str] | None = None, shapes: Mapping[str, str] | None = None
+) -> Drawing:
+    """Return the graph of a flow as `svg` or `mermaid`; see `lay_out`."""
+    layout = lay_out(status, labels, shapes)
+    return Drawing(format, draw_svg(layout, status.id) if format == "svg" else _mermaid(layout.boxes))
+
+
+def _boxes(steps: Sequence[StepStatus], labels: Mapping[str, str], shapes: Mapping[str, str]) -> list[Box]:
     groups: dict[str, list[StepStatus]] = {}
     for step in steps:
         groups.setdefault(step.name.partition("[")[0], []).append(step)
-    boxes: list[_Box] = []
+    boxes: list[Box] = []
     place: dict[str, int] = {}
     members: list[list[StepStatus]] = []
     for name, group in groups.items():
@@ -138,32 +168,48 @@ def _boxes(steps: Sequence[StepStatus], labels: Mapping[str, str], shapes: Mappi
             boxes.append(_group(name, part) if len(part) > 1 else _single(part[0], labels.get(part[0].name, "")))
             shape = shapes.get(name, "")
             boxes[-1].shape = _SAME_SHAPES.get(shape, shape if shape in _SHAPES else "")
+            boxes[-1].steps = [each.name for each in part]
             members.append(part)
     for number, part in enumerate(members):
         needs = {place[need] for each in part for need in each.needs if need in place} - {number}
         boxes[number].needs = sorted(needs)
-        for need in boxes[number].needs:
+    _drop_implied(boxes)
+    for number, box in enumerate(boxes):
+        for need in box.needs:
             boxes[need].followers.append(number)
     return boxes
 
 
-def _single(step: StepStatus, label: str) -> _Box:
+def _drop_implied(boxes: Sequence[Box]) -> None:
+    """Drop the edges from boxes that another way leads from, too; a box comes after those it needs."""
+    before: list[int] = []  # for each box the numbers of all before it, as bits
+    for box in boxes:
+        implied = 0
+        for need in box.needs:
+            implied |= before[need]
+        before.append(implied | sum(1 << need for need in box.needs))
+        box.needs = [need for need in box.needs if not implied >> need & 1]
+
+
+def _single(step: StepStatus, label: str) -> Box:
     facts = [step.state]
     if step.state == "running" and step.progress is not None:
         facts.append(f"{step.progress:.0%}")
-    if step.elapsed_s is not None and step.state != "waiting":
+    elif step.elapsed_s is not None and step.state != "waiting":
         facts.append(format_duration(step.elapsed_s))
     facts += [f"on {step.on}"] if step.on != "local" else []
+    room = _STATE_LETTERS + (len(f" · on {step.on}") if step.on != "local" else 0)
     lines = [_short(line) for line in (label.splitlines() or [step.name])]
     title = ": ".join(filter(None, [step.name, step.reason or step.state]))
-    return _Box([*lines, " · ".join(facts)], step.state, [], title)
+    return Box([*lines, " · ".join(facts)], step.state, [], title, room=room)
 
 
-def _group(name: str, steps: Sequence[StepStatus]) -> _Box:
+def _group(name: str, steps: Sequence[StepStatus]) -> Box:
     counts = Counter(step.state for step in steps)
     state = next(each for each in _WORST if counts[each])
     shown = ", ".join(f"{counts[each]:,} {each}" for each in _WORST if counts[each])
-    return _Box([_short(f"{name} × {len(steps):,}"), _short(shown)], state, [], f"{name}: {shown}")
+    room = min(len("{0:,} running, {0:,} waiting, {0:,} done".format(len(steps))), _LONGEST)
+    return Box([_short(f"{name} × {len(steps):,}"), _short(shown)], state, [], f"{name}: {shown}", room=room)
 
 
 def _short(text: str) -> str:
@@ -174,8 +220,9 @@ def _short(text: str) -> str:
 # SVG
 
 
-def _svg(boxes: list[_Box], title: str) -> str:
-    width, height = _place(boxes)
+def draw_svg(layout: Layout, title: str) -> str:
+    """Return the picture of a flow; each box is a group with `data-box`, its number."""
+    boxes, width, height = layout.boxes, layout.width, layout.height
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="13">',
@@ -187,11 +234,11 @@ def _svg(boxes: list[_Box], title: str) -> str:
     ]
     for box in boxes:
         parts += [_edge(boxes[need], box) for need in box.needs]
-    parts += [_drawn(box) for box in boxes]
+    parts += [draw_box(number, box) for number, box in enumerate(boxes)]
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _edge(one: _Box, other: _Box) -> str:
+def _edge(one: Box, other: Box) -> str:
     x1, y1, x2, y2 = one.x, one.y + one.height, other.x, other.y - 2
     bend = max((y2 - y1) / 2, 12)
     path = f"M{x1:.1f} {y1:.1f}C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} {x2:.1f} {y2:.1f}"
@@ -199,11 +246,12 @@ def _edge(one: _Box, other: _Box) -> str:
     return f'<path class="flow-edge" d="{path}" {line}/>'
 
 
-def _drawn(box: _Box) -> str:
+def draw_box(number: int, box: Box) -> str:
+    """Return the group of one box."""
     fill, line = COLOURS.get(box.state, COLOURS["waiting"])
     dash = ' stroke-dasharray="4 3"' if box.state == "left out" else ""
     paint = f'fill="{fill}" stroke="{line}" stroke-width="1.4"{dash}'
-    parts = [f"<g><title>{escape(_visible(box.title))}</title>", f"<{_outline(box)} {paint}/>"]
+    parts = [f'<g data-box="{number}"><title>{escape(_visible(box.title))}</title>', f"<{_outline(box)} {paint}/>"]
     roof = _ROOF_PX if box.shape == "house" else 0
     for number, text in enumerate(box.lines):
         is_last = number == len(box.lines) - 1
@@ -214,7 +262,7 @@ def _drawn(box: _Box) -> str:
     return "".join([*parts, "</g>"])
 
 
-def _outline(box: _Box) -> str:
+def _outline(box: Box) -> str:
     if box.shape in ("", "oval"):
         rounded = box.height / 2 if box.shape else 6
         left = box.x - box.width / 2
@@ -228,7 +276,7 @@ def _visible(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "�", text)
 
 
-def _place(boxes: list[_Box]) -> tuple[float, float]:
+def _place(boxes: list[Box]) -> tuple[float, float]:
     """Give each box its place and return the size of the picture: layers by the longest path, few crossings."""
     for box in boxes:  # those before a box come before it in the list
         box.layer = max((boxes[need].layer + 1 for need in box.needs), default=0)
@@ -248,7 +296,7 @@ def _place(boxes: list[_Box]) -> tuple[float, float]:
     return width, y - _LAYER_PX + _MARGIN_PX
 
 
-def _uncross(boxes: list[_Box], layers: list[list[int]]) -> None:
+def _uncross(boxes: list[Box], layers: list[list[int]]) -> None:
     """Order each layer by where the neighbours of its boxes stand, down and up again."""
     for sweep in range(_SWEEPS):
         at = {each: place for layer in layers for place, each in enumerate(layer)}
@@ -257,7 +305,7 @@ def _uncross(boxes: list[_Box], layers: list[list[int]]) -> None:
             at |= {each: place for place, each in enumerate(layer)}
 
 
-def _mean(box: _Box, at: Mapping[int, int], *, down: bool, own: int) -> float:
+def _mean(box: Box, at: Mapping[int, int], *, down: bool, own: int) -> float:
     neighbours: Iterable[int] = box.needs if down else box.followers
     places = [at[each] for each in neighbours]
     return sum(places) / len(places) if places else float(own)
@@ -266,7 +314,7 @@ def _mean(box: _Box, at: Mapping[int, int], *, down: bool, own: int) -> float:
 # Mermaid
 
 
-def _mermaid(boxes: Sequence[_Box]) -> str:
+def _mermaid(boxes: Sequence[Box]) -> str:
     lines = ["flowchart TD"]
     for number, box in enumerate(boxes):
         label = "<br/>".join(_mermaid_text(line) for line in box.lines)

@@ -458,6 +458,7 @@ class Engine:
         name = planned.name
         if status.state is RunState.DONE:  # up to date, or restored
             what = "restored" if planned.action is Action.RESTORE else "skipped"
+            self._state.confirm(name)
             self._round.close(name, is_done=True)
             self._tell(name, what, status.reason)
             return
@@ -466,6 +467,9 @@ class Engine:
             self._round.close(name, is_done=False)
             self._tell(name, "failed", status.reason)
             return
+        newest = self._state.newest.get(name)
+        if newest is None or newest.state != "begun":  # else its run is still to be collected, or cancelled
+            self._state.note(Entry(name, "skipped", reason=status.reason))
         self._round.leave_out(name, status.reason)
         self._tell(name, "left out", status.reason)
 

@@ -17,7 +17,7 @@ from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
 from fairmile.base.words import did_you_mean
 from fairmile.flows.ahead import plan_ahead
-from fairmile.flows.drawing import FORMATS, Drawing, draw
+from fairmile.flows.drawing import FORMATS, Drawing, draw, lay_out
 from fairmile.flows.exchange import EXPORTS, Export, ExportedFlow
 from fairmile.flows.files import READERS, Source, read_flow
 from fairmile.flows.graph import StepGraph, check_steps
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fairmile.envs.envs import Envs
     from fairmile.flows.engine import Engine, OnEvent
     from fairmile.flows.exporting import exported_step
+    from fairmile.flows.live import FlowChanges, FlowPicture, changed_since, cursor_of
     from fairmile.flows.progress import read_progress
     from fairmile.flows.saved import FlowFiles, main_file, save_flow
     from fairmile.jobs.machines import Machines
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
 else:
     Engine = lazy("fairmile.flows.engine:Engine")
     exported_step = lazy("fairmile.flows.exporting:exported_step")
+    FlowChanges = lazy("fairmile.flows.live:FlowChanges")
+    FlowPicture = lazy("fairmile.flows.live:FlowPicture")
+    changed_since = lazy("fairmile.flows.live:changed_since")
+    cursor_of = lazy("fairmile.flows.live:cursor_of")
     read_progress = lazy("fairmile.flows.progress:read_progress")
     check_pilot = lazy("fairmile.runs.execute.pilot:check_pilot")
     FlowFiles = lazy("fairmile.flows.saved:FlowFiles")
@@ -188,7 +193,9 @@ class Flows(Noun):
 
         What has ended of a flow that nobody carries out is collected first.
         """
-        source = self._as_run(what)
+        return self._status(self._as_run(what))
+
+    def _status(self, source: Source) -> FlowStatus:
         state = self._state(source)
         if any(entry.state == "begun" for entry in state.newest.values()):
             with contextlib.suppress(Conflict), state.held():
@@ -200,7 +207,9 @@ class Flows(Noun):
     def _look(self, planned: PlannedStep, state: FlowState) -> StepStatus:
         newest = state.newest.get(planned.name)
         if newest is None or newest.state != "begun":
-            return step_status(planned, newest, state.done.get(planned.name))
+            status = step_status(planned, newest, state.done.get(planned.name))
+            is_new = newest is not None and newest.state == "skipped" and newest.at >= state.started > 0
+            return replace(status, state="left out", reason=newest.reason) if newest and is_new else status
         try:
             run = self._runs().collect(newest.run)
         except NotFound:  # it was to begin when somebody was killed
@@ -218,18 +227,40 @@ class Flows(Noun):
         if format not in FORMATS:
             raise UsageError(f"{format!r} is no format of a graph", hint=f"formats: {', '.join(FORMATS)}")
         source = self._as_run(what)
-        status, reader = self.status(what), READERS[source.format] if source.format else None
-        if reader is None:
-            return draw(status, format)
+        status = self._status(source)
+        return draw(status, format, *self._labels_and_shapes(source, status))
+
+    def picture(self, what: Definable) -> FlowPicture:
+        """Return the graph of a flow with the place and the state of each box, and a cursor for `changes`."""
+        source = self._as_run(what)
         state = self._state(source)
+        status = self._status(source)
+        return FlowPicture(status, cursor_of(state, status), lay_out(status, *self._labels_and_shapes(source, status)))
+
+    def changes(self, what: Definable, *, since: str) -> FlowChanges:
+        """Return the steps and boxes of a flow that changed since a cursor, and the next cursor.
+
+        Its `layout` is that of the picture whose boxes they are; where that differs, `picture` returns the new one.
+        """
+        source = self._as_run(what)
+        state = self._state(source)
+        status = self._status(source)
+        cursor = cursor_of(state, status)
+        drawn = lay_out(status, *self._labels_and_shapes(source, status))
+        return FlowChanges(status, cursor, drawn, changed_since(since, cursor, state, status))
+
+    def _labels_and_shapes(self, source: Source, status: FlowStatus) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return the texts and the outlines of steps that files of another tool give them."""
+        if not source.format:
+            return {}, {}
+        reader, state = READERS[source.format], self._state(source)
         created = source.file.stat().st_mtime if source.file is not None else None
         labels = {
             step.name: reader.label(text, label_facts(step, state, created))
             for step in status.steps
             if step.name in source.flow.steps and (text := source.flow.steps[step.name].label)
         }
-        shapes = {name: step.shape for name, step in source.flow.steps.items() if step.shape}
-        return draw(status, format, labels, shapes)
+        return labels, {name: step.shape for name, step in source.flow.steps.items() if step.shape}
 
     def export(self, what: Definable, *, to: str) -> Export:
         """Return a flow in another tool's format, such as a Snakefile; `write` writes it to a file or folder."""

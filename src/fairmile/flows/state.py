@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -101,14 +102,17 @@ class FlowState:
     def _reload(self) -> None:
         self.newest: dict[str, Entry] = {}
         self.done: dict[str, Entry] = {}  # the last good end of each step, also where it has begun anew since
-        self._lines = 0
+        self._lines, self._mark = 0, ""
         for entry in self._read():
             self._take(entry)
         self.programs: dict[str, Mapping[str, Any]] = self._read_programs()
 
     def _read(self) -> Iterator[Entry]:
         try:
-            data = (self.folder / _STEPS).read_bytes()
+            with open(self.folder / _STEPS, "rb") as stream:
+                data = stream.read()
+                complete = data.rfind(b"\n") + 1  # what a writer is at comes next time
+                self._mark = f"{os.fstat(stream.fileno()).st_ino:x}-{complete}"
         except FileNotFoundError:
             return
         except OSError as error:
@@ -122,6 +126,36 @@ class FlowState:
         for line in lines:
             with contextlib.suppress(ValueError, TypeError):
                 yield Entry(**json.loads(line))
+
+    @cached_property
+    def started(self) -> float:
+        """When whoever carries the flow out began, as the state was read; 0 where nobody does."""
+        try:
+            return float(json.loads((self.folder / _ACTIVE).read_bytes())["started"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0.0
+
+    @property
+    def mark(self) -> str:
+        """How far the journal was read: it changes with each line, and when the file is written anew."""
+        return self._mark
+
+    def names_since(self, mark: str) -> list[str] | None:
+        """Return the steps that lines after a mark are about; None where the file was written anew since."""
+        file, _, size = mark.partition("-")
+        if file != self._mark.partition("-")[0] or not size.isdigit():
+            return None
+        try:
+            with open(self.folder / _STEPS, "rb") as stream:
+                stream.seek(int(size))
+                lines = stream.read().split(b"\n")
+        except OSError:
+            return None
+        names = []
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                names.append(json.loads(line)["step"])
+        return names
 
     def _take(self, entry: Entry) -> None:
         self._lines += 1
@@ -143,6 +177,13 @@ class FlowState:
     def note(self, entry: Entry, *, sync: bool = False) -> None:
         """Add what happened to a step; with `sync` it is on the disk when this returns."""
         entry.at = time.time()
+        self._write(entry, sync=sync)
+
+    def confirm(self, name: str) -> None:
+        """Add that the last good end of a step still stands, for those who follow the flow."""
+        self._write(self.done[name])
+
+    def _write(self, entry: Entry, *, sync: bool = False) -> None:
         if self._stream is None:
             raise RuntimeError("only who holds the flow may write its state")
         try:
