@@ -6,13 +6,13 @@ import os
 import platform
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from fairmile.base.config import Config, Setting
 from fairmile.base.errors import FairmileError, MissingExtra
 from fairmile.base.html_tables import fields_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Registry
 from fairmile.base.results import Result, Results
 from fairmile.base.version import __version__

@@ -20,7 +20,6 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from email.message import EmailMessage
 from typing import Any, Protocol, TypedDict
 from urllib.parse import urlsplit
@@ -28,6 +27,7 @@ from urllib.parse import urlsplit
 from fairmile.base.commands import Here
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
 from fairmile.base.placeholders import fill_words
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.version import __version__
 

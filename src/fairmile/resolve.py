@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.base.words import closest

@@ -8,13 +8,13 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import process_began
 from fairmile.base.html_tables import rows_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.flows.state import ActiveFlow

@@ -7,7 +7,7 @@ import pwd
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.commands import Here
 from fairmile.base.config import Config, Guarded, Option
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
 from fairmile.catalog import OWN_IDS

@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from mmap import mmap
 from pathlib import Path
@@ -21,6 +20,7 @@ from threading import Thread, current_thread, main_thread
 from typing import IO, Protocol, Self
 
 from fairmile.base.errors import SystemFailure, Transient, UsageError
+from fairmile.base.quick_dataclass import dataclass
 
 _MIB = 1 << 20
 _READ = 1 << 16

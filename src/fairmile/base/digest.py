@@ -10,10 +10,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

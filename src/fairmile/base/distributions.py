@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 
 _TINY = 1e-300
 _MOST_TERMS = 10_000

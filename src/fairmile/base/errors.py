@@ -17,8 +17,9 @@ FairmileError                          3  something outside the program went wro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NotRequired, TypedDict
+
+from fairmile.base.quick_dataclass import dataclass
 
 
 class ProblemDict(TypedDict):

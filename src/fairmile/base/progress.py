@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration, format_size
 
 _EVERY_S = 0.2

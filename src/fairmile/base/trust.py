@@ -12,7 +12,7 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -20,6 +20,7 @@ from fairmile.base.config import Guarded, Option, given_in, needing_trust, read_
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.errors import NotFound, SystemFailure
 from fairmile.base.files import Lock, write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 
 _LARGEST_READ = 1 << 20

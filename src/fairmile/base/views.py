@@ -11,10 +11,11 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 
 from fairmile.base.files import write_atomic, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_size
 
 _MOST_BYTES, _MOST_ALL_BYTES = 1 << 20, 4 << 20  # of one copied file, and of all of them

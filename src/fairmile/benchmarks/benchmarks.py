@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any, cast
@@ -17,6 +16,7 @@ from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.html_tables import rows_table
 from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.benchmarks.harness.schema import Field, Schema
 from fairmile.benchmarks.program import SCHEMA, SETTINGS, STEP, SUITE, folder_of, load, names

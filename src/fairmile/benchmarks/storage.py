@@ -9,7 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Literal, TypedDict, cast
 
@@ -17,6 +17,7 @@ from fairmile.base.commands import Here
 from fairmile.base.errors import DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, write_atomic, write_failure
 from fairmile.base.html_tables import rows_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size
 from fairmile.runs.record.spec import MetricSpec

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum, sha256_file, sha256_hex
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, UsageError
 from fairmile.base.nouns import Noun
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
 from fairmile.catalog import OWN_IDS

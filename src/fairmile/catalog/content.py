@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.digest import merkle_root, ni, scan_tree, sha256_file, swhid_content, swhid_directory
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 
 

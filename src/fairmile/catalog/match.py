@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
 from fairmile.base.errors import UsageError
 from fairmile.base.html_tables import rows_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean, slug
 from fairmile.catalog.card import Card, as_list, format_name, id_of, text_of

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.errors import ErrorDict, FairmileError, Problem
 from fairmile.base.html_tables import fields_table, rows_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import SourceDict

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fairmile.base.digest import Checksum, parse_checksum, sha256_hex
 from fairmile.base.errors import NotFound, Unsupported, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import parse_size
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card, as_list, id_of, text_of

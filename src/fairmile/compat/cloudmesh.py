@@ -15,7 +15,6 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files as resources
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 from fairmile.base.commands import Here
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load, load_located
 from fairmile.resolve import DOCUMENTS, PROGRAMS, Nouns, Resolver, Target, Word

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import Channel, Column, Samples, Writer
 
 # Its column, ours, and what to multiply with.

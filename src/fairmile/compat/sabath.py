@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean, slug
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import Integrity
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 
 FORMAT = 1

@@ -11,7 +11,7 @@ import signal
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.patterns import compile_linear
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.envs.records import acts_data, as_text
 from fairmile.envs.shells import Act, Assign
 from fairmile.envs.spec import CheckSpec, EnvironmentSpec

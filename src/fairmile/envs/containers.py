@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -19,6 +19,7 @@ from fairmile.base.commands import Runner
 from fairmile.base.digest import canonical_json, merkle_root, scan_tree, sha256_hex
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.base.strict_json import load_json

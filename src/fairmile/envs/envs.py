@@ -8,7 +8,7 @@ import shlex
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -18,6 +18,7 @@ from fairmile.base.digest import canonical_json, sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, Lock, write_atomic, write_failure
 from fairmile.base.nouns import Noun
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.envs.building import Building, Design, end_leftovers, make_shared, remove_tree

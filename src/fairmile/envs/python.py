@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.envs.inputs import changed, copy_folder, file_sha256, folder_digest, read_document
 from fairmile.envs.shells import Act, Assign, Prepend, Unset
 from fairmile.envs.spec import EnvironmentSpec, PythonSpec, holds_login

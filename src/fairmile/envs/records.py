@@ -18,12 +18,13 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.files import Holder
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.strict_json import load_json
 from fairmile.envs.shells import Act, Assign, ModuleLine, Prepend, Source, Unset

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from fairmile.base.commands import Result, Runner
 from fairmile.base.errors import SystemFailure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.envs.shells import Act, render
 from fairmile.envs.spec import EnvironmentSpec

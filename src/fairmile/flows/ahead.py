@@ -7,8 +7,8 @@ plan says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.flows.graph import is_wild, matches, may_overlap, placed
 from fairmile.flows.model import Flow, Step, condition_of, is_in_pilot, metric_condition
 from fairmile.flows.plan import Action, PlannedStep

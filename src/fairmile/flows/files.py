@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load, load_located

@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
@@ -25,6 +25,7 @@ from typing import Any
 
 from fairmile.base.errors import FairmileError, InvalidDocument, Problem, UsageError
 from fairmile.base.placeholders import fill_words, names_in
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 from fairmile.flows.model import Flow, FromFiles, Step, metric_condition
 from fairmile.runs.record.values import Value, value_text

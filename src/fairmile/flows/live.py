@@ -7,10 +7,10 @@ were under way. Whoever asks with a cursor gets the steps and boxes that changed
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import TypedDict
 
 from fairmile.base.digest import sha256_hex
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.flows.drawing import Box, Layout, draw_box, draw_svg
 from fairmile.flows.results import FlowStatus, StepStatus, StepStatusDict

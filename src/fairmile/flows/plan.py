@@ -11,7 +11,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypedDict
@@ -19,6 +19,7 @@ from typing import Any, TypedDict
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.placeholders import fill_words
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
 from fairmile.flows.files import Source

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from fairmile.base.digest import sha256_hex
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.placeholders import names_in
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import closest, slug
 from fairmile.flows.graph import is_wild, placed
 from fairmile.flows.model import Flow, Step

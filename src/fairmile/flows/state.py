@@ -19,7 +19,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -27,6 +27,7 @@ from typing import IO, Any, Literal
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, Locked, SystemFailure
 from fairmile.base.files import Lock, write_atomic, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import slug
 
 FLOW = "flow.json"

@@ -8,13 +8,14 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Unsupported, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.version import __version__
 from fairmile.jobs.launchers import workers_per_node

@@ -6,9 +6,9 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.symptoms import DISK, GPU_MEMORY, MEMORY, QUOTA, TIME, Symptom, find_line
 from fairmile.base.units import format_duration

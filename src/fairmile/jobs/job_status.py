@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration
 from fairmile.jobs.diagnosis import Diagnosis, DiagnosisDict

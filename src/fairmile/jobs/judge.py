@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypedDict
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.jobs.states import Observed, State, Usage, UsageDict
 

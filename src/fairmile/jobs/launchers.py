@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.request import Request
 from fairmile.systems.model import System
 

@@ -8,7 +8,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from fairmile.base.errors import FairmileError, NotFound, SystemFailure, UsageEr
 from fairmile.base.files import write_atomic
 from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath, as_paths
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.folders import JobFolders, LocalJobFolders, RemoteJobFolders

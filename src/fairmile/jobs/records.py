@@ -7,13 +7,13 @@ import dataclasses
 import json
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Lock, safe_join, write_atomic, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.judge import TaskStatus
 from fairmile.jobs.spec import JobSpec

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.spec import Array, JobSpec, Signal
 
 _DECIDED = (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.request import Request

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.version import __version__
 from fairmile.jobs.directives import WRITES_LOGS

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict
+
+from fairmile.base.quick_dataclass import dataclass
 
 
 class State(StrEnum):

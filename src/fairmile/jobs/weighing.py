@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.folders import Notes
 from fairmile.jobs.judge import Evidence, TaskStatus, judge, note_lines
 from fairmile.jobs.records import Known, Record

@@ -6,12 +6,13 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, TypedDict
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import Channel, Log, Samples, Spans
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, TypedDict
 
 from fairmile.base import yaml
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 
 _J_PER_KWH = 3.6e6

@@ -40,10 +40,12 @@ import sys
 from array import array
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from operator import sub
 from pathlib import Path
 from typing import Any, Literal, overload
+
+from fairmile.base.quick_dataclass import dataclass
 
 FILE = "events.jsonl"
 FILES = "events*.jsonl"

@@ -9,12 +9,13 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import Event, Log, Logged, Spans, Writer, number_text
 
 TOKEN = ":::MLLOG "

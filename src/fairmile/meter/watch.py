@@ -11,12 +11,13 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Self
 
 from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import Channel, Column, Samples, Writer, channels_line
 from fairmile.meter.meter import Meter
 from fairmile.meter.sources import SOURCES, AvailableSources, Source, find_sources

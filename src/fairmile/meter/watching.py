@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.files import write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.meter.energy import estimate

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypedDict
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 
 _PAGE_BYTES = 4096
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypedDict
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.devices import Device
 from fairmile.predict.step_time import StepTime
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.html_tables import fields_table
 from fairmile.base.plain import plain
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration, format_size
 from fairmile.costs.devices import Device

@@ -6,13 +6,14 @@ import json
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.version import __version__
 from fairmile.costs.devices import Device
 from fairmile.predict.fake_device.request import TraceRequest, trace_target

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypedDict
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.features import compute_dtype, layout, layout_bytes
 from fairmile.costs.operators.op_times import OpTime, OpTimes, expected_s, roof_s, scaled, shipped_op_times

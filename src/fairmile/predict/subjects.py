@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.yaml import Located
 from fairmile.predict.memory.descriptions import Cnn, Gnn, Rnn, Transformer, parse_description
 from fairmile.resolve import Nouns, Resolver, Target, Word

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.reports.figures import Picture
 
 Tone = Literal["", "good", "bad", "warn", "dim"]

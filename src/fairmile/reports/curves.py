@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import Channel, Log, Samples, Spans, Writer
 
 MOST_POINTS = 2000

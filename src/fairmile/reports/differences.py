@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_size
 from fairmile.runs.record.record import CapturedCode, CapturedEnvironment
 from fairmile.runs.record.run import Run

@@ -14,12 +14,13 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fairmile.base.errors import MissingExtra, NotFound
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.reports.colours import COLOURS as COLOURS
 from fairmile.reports.colours import GRID as GRID
 from fairmile.reports.colours import INK as INK

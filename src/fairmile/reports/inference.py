@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fairmile.base.distributions import t_cdf, t_quantile
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 
 CONFIDENCE = 0.95
 ANY = (-math.inf, math.inf)  # bounds of a quantity that has none

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from fairmile.base.errors import NotFound
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import fitting_unit, format_number, plain_number
 from fairmile.base.words import did_you_mean
 from fairmile.reports.inference import CONFIDENCE, Estimate, estimate

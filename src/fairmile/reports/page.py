@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -12,6 +12,7 @@ from typing import Any, Literal, cast, get_args
 from fairmile.base.errors import FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.html_tables import fields_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_number, format_value
 from fairmile.meter.footprint import Supply

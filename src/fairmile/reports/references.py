@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, RunFailed, SystemFailure
 from fairmile.base.html_tables import rows_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_number
 from fairmile.base.words import did_you_mean

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.reports.figures import SHADES, axis_name, logarithmic, scale, short_label, short_number
 from fairmile.reports.sweep import is_log
 from fairmile.runs.record.values import Better

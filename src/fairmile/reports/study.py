@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import event_files
 from fairmile.reports.comparison import json_value
 from fairmile.reports.curves import Curve, curves

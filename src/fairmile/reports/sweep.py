@@ -7,11 +7,12 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
 from fairmile.base.errors import NotFound
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_value
 from fairmile.base.words import did_you_mean
 from fairmile.reports.comparison import group_runs, json_value

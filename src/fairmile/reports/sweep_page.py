@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_number, format_value
 from fairmile.reports import study_figures, sweep_figures
 from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Tile, Tiles, table

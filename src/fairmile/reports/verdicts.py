@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.reports.inference import CONFIDENCE, Effect, Estimate, Noise, effect, holm
 from fairmile.reports.measures import percent
 from fairmile.runs.record.run import Run

@@ -13,9 +13,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.record.values import Value, parse_value
 
 PARAMS = "FAIRMILE_PARAMS"  # the variable by which a program sees all parameters

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.card import as_list
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute import capture

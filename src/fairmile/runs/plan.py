@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import Need

@@ -7,12 +7,12 @@ fields has its run?), plan (what happens when it runs?). A recorded run is plann
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import Conflict, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.placeholders import fill_words
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.execute import carrier
 from fairmile.runs.execute.host import WorkspaceRuns

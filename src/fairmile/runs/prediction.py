@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from itertools import islice
 from statistics import median, stdev
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fairmile.base.distributions import fit_line, t_quantile
 from fairmile.base.errors import FairmileError, SystemFailure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.units import format_duration, format_size
 from fairmile.runs.record.record import RecordedSpec

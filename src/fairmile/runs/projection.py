@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, variance
 from typing import TYPE_CHECKING
 
 from fairmile.base.distributions import Line, fit_line, t_quantile
 from fairmile.base.errors import FairmileError, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import Spans
 from fairmile.runs.record.run import Run, RunState

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.base.html_tables import rows_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.runs.execute import capture
 from fairmile.runs.record.record import Captured, CapturedCode, ReadFile

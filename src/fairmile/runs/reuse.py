@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from fairmile.base.digest import ManifestEntry, sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.coverage import MOST, Cover, changed_files, find_led_out, find_loose, find_newer, names_digest
 from fairmile.runs.execute.watching import changed_read
 from fairmile.runs.record.layout import work_folder

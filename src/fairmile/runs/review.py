@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, cast
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.placeholders import fill_words
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec, value_texts

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.footprint import Supply
 
 if TYPE_CHECKING:  # a run that needs none of them must not wait for their import

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.placeholders import fill_words
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located
 from fairmile.catalog.card import ENVIRONMENT_LINKS, Card, as_list

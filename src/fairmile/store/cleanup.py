@@ -12,12 +12,12 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
 from fairmile.base.files import Lock
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.store.digest_set import DigestSet

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 from fairmile.base import yaml
 from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.store.pools import HOME, Pool, PoolDict, Pools, parse_pools
 

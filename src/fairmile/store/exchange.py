@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -21,6 +21,7 @@ from fairmile.base.commands import Runner, Ssh
 from fairmile.base.digest import ManifestEntry, sha256_file
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Lock
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.store.digest_set import DigestSet

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_size
 
 

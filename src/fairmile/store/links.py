@@ -14,13 +14,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from fairmile.base.digest import ManifestEntry, manifest_text, sha256_file, sha256_hex
 from fairmile.base.errors import Conflict, FairmileError, Integrity, UsageError
 from fairmile.base.files import write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.objects import read_failure
 from fairmile.store.packs import write_all
 from fairmile.store.trees import read_manifest

@@ -14,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
@@ -22,6 +21,7 @@ from typing import BinaryIO, Protocol, Self
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import sync_folder, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.packs import MAX_PACK_BYTES, MAX_PACK_OBJECTS, Pack, PackEntry, Packs, PackWriter, write_all
 
 PACK_FROM = 16  # fewer small objects of one batch than this are kept as single files

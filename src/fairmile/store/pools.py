@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
@@ -21,6 +20,7 @@ from fairmile.base.errors import (
     SystemFailure,
     UsageError,
 )
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size, parse_duration, parse_size
 from fairmile.base.words import did_you_mean

@@ -6,12 +6,12 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fairmile.base.commands import Runner
 from fairmile.base.errors import FairmileError
+from fairmile.base.quick_dataclass import dataclass
 
 _TIMEOUT_S = 5.0  # a file server that does not answer keeps `quota` waiting for most of a minute
 _BLOCK_BYTES = 1024  # both programs count in KiB

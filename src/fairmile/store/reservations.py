@@ -15,12 +15,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.files import Holder, Lock, write_atomic, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.objects import make_folder, writing
 
 if TYPE_CHECKING:

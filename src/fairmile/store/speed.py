@@ -14,13 +14,13 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.objects import make_folder, writing
 from fairmile.store.quota import Mount, mount_of
 

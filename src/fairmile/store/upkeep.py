@@ -9,11 +9,12 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size
 from fairmile.store.digest_set import DigestSet

@@ -7,12 +7,12 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.files import Holder, write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.runs.record.values import Better, Value
 from fairmile.sweeps.record import StudyRecord, SweepRecord

@@ -23,13 +23,13 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
 from fairmile.base.errors import Conflict, SystemFailure, UsageError
 from fairmile.base.files import Lock, sync_folder, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import slug
 from fairmile.runs.record.values import Value

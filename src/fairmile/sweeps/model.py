@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Protocol
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.record.values import Value
 
 Better = Literal["lower", "higher"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fairmile.base.errors import Problem
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.yaml import Located
 from fairmile.sweeps.record import Source
 

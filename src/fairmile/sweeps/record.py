@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Settings

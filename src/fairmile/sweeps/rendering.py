@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.yaml_text import dump
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.templates import Texts, together

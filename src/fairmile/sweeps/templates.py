@@ -21,13 +21,13 @@ import re
 import shlex
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.placeholders import Name, scan
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import closest
 from fairmile.sweeps.model import Definition, Point
 from fairmile.systems.hardware import looks_secret

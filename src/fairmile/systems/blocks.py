@@ -6,10 +6,10 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
 from fairmile.systems.headers import Header, refusals

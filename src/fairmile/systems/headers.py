@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration
 from fairmile.systems.model import Partition, System
 

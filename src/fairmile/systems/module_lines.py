@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from fairmile.base.errors import Conflict
+from fairmile.base.quick_dataclass import dataclass
 
 Effect = Literal["purge", "use", "load", "unload", "other"]
 

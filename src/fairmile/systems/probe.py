@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 
 from fairmile.base.commands import Runner, Ssh
 from fairmile.base.errors import SystemFailure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.systems import answers
 from fairmile.systems.probe_result import Accelerator, Modules, ProbeResult, Program, Queue, Slurm, StoragePlace
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import date
 from typing import Any, TypedDict, cast
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 
 

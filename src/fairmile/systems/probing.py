@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TypedDict
@@ -12,6 +11,7 @@ from typing import TypedDict
 from fairmile.base.commands import Here, Ssh
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import slug
 from fairmile.systems.draft import draft

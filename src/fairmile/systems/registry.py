@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from importlib.resources import files as resources
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.systems.check import Document, read_document

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypedDict, cast
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.systems.model import Dialect, System
 

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.testing.schemas import commands
 
 _HEAD = """\

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from fairmile.base.errors import Unsupported
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import read_log
 from fairmile.meter.sources import SOURCES, Source
 from fairmile.meter.watch import Watch

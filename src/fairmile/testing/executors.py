@@ -17,13 +17,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairmile.base.errors import NotFound
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.execute.executor import After, Executor, Graph, Handle, Member, PreparedRun, Task, TaskStatus, Work
 from fairmile.runs.execute.scheduler import Packing
 from fairmile.runs.record.run import Run, RunState

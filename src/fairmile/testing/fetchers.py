@@ -17,13 +17,14 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 import pytest
 
 from fairmile.base.errors import FairmileError, NotFound
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.testing.suites import Suite, asked_only_with
 from fairmile.transfer.remote import Body, FolderFetcher, RangeFetcher, Remote
 

@@ -21,7 +21,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -31,6 +31,7 @@ from pydantic import ValidationError
 
 from fairmile.base.commands import Result, Runner
 from fairmile.base.errors import FairmileError, Transient, Unsupported, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question, Scheduler
 from fairmile.jobs.spec import JobSpec

@@ -11,12 +11,13 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import numpy as np
 
 from fairmile.base.errors import NotFound
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.features import compute_dtype
 from fairmile.costs.operators.outputs import outputs_of

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.events import ON_DEVICE, Array, EventKind, EventTable
 from fairmile.traces.intervals import Spans, nothing, one, spans, union
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from fairmile.base.errors import NotFound
 from fairmile.base.html_tables import rows_table
 from fairmile.base.plain import plain
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration
 from fairmile.traces.achieved import OperatorWork, OperatorWorkDict, operators

@@ -7,12 +7,12 @@ of it was hidden behind compute, and for devices what HolisticTraceAnalysis call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.activity import PARTS, Activity
 from fairmile.traces.intervals import Spans
 

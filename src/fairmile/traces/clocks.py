@@ -8,10 +8,11 @@ unless collectives say that this cannot be. Where nothing is common the clocks o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration
 from fairmile.traces.events import Array, EventKind, EventTable, Process
 

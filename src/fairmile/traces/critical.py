@@ -7,12 +7,12 @@ waited for, at the moment that one came.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.activity import PARTS, Activity, lanes_of
 from fairmile.traces.breakdown import NS
 from fairmile.traces.events import Array, EventKind, EventTable

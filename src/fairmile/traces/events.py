@@ -24,7 +24,7 @@ Rules that every reader keeps:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Generic, TypeVar, cast
@@ -32,6 +32,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 
 Array = npt.NDArray[Any]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.activity import Activity, on_device
 from fairmile.traces.breakdown import NS, Breakdown
 from fairmile.traces.events import EventKind, EventTable

@@ -5,8 +5,9 @@ A set is two int64 arrays, starts and ends, half-open; every operation returns o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from fairmile.base.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.activity import Activity
 from fairmile.traces.events import Array, EventKind, EventTable
 

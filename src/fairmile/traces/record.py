@@ -8,7 +8,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -16,6 +16,7 @@ from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.plain import plain
 from fairmile.base.progress import Watch, working
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, event_files

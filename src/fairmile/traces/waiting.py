@@ -8,13 +8,14 @@ counted for the rank and the cause it began with (indirect).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.collectives.formulas import bus_factor, collective_name
 from fairmile.traces.activity import PARTS, Activity
 from fairmile.traces.breakdown import NS

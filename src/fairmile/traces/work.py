@@ -7,12 +7,13 @@ places is kept as measured, and a call begins when all who must have come have c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.activity import Activity, on_device
 from fairmile.traces.breakdown import NS
 from fairmile.traces.events import Array, EventKind, EventTable

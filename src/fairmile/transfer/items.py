@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Protocol
 
 from fairmile.base.digest import Checksum, ManifestEntry, sha256_hex
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.files import Placed
 from fairmile.transfer.remote import Remote
 

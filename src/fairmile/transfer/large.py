@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.transfer.checks import Digester, is_page_name, looks_like_page
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.flow import Flow, TooSlow, beyond_size

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported
 from fairmile.base.files import write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.http import Client, pause_s
 

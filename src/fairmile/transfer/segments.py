@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from fairmile.base.quick_dataclass import dataclass
 
 _LEAST = 1 << 20
 _LEAST_TAKEN_OVER = 256 << 10

@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.digest import ManifestEntry, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, SystemFailure
 from fairmile.base.files import Lock, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.store.files import Placed, Stored, Together, total_bytes
 from fairmile.store.objects import make_folder, open_shared, writing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote
@@ -12,6 +11,7 @@ from urllib.parse import quote
 from fairmile.base.commands import Runner
 from fairmile.base.errors import UsageError
 from fairmile.base.html_tables import rows_table
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.catalog.card import Card, as_list

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import MissingProgram, Runner
 from fairmile.base.errors import FairmileError, SystemFailure, Transient
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import slug
 from fairmile.catalog import exchange
 from fairmile.catalog.card import SPDX_PREFIX

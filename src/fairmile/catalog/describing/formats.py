@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from fairmile.base.errors import FairmileError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.describing import arrays, tables
 from fairmile.catalog.describing.columns import Column
 from fairmile.catalog.exchange.common.media_types import extension, is_code, media_type

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.digest import ManifestEntry, MerkleTree, from_ni, ni, sha256_file
 from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.describing.archives import file_sets
 from fairmile.catalog.describing.columns import Column, data_type
 from fairmile.catalog.describing.documents import is_document

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.digest import ni, parse_checksum, sha256_hex
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.strict_json import load_json
 from fairmile.base.units import parse_size
 from fairmile.base.yaml import load as load_yaml

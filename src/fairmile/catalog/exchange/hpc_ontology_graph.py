@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument, MissingExtra, Problem
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.exchange.draft import Document
 
 # The ontology moved three times; its files use all four.

@@ -6,12 +6,12 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairmile.base.digest import parse_checksum
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.card import Card, File, as_list, format_name, id_of, text_of
 from fairmile.catalog.identity import doi_of
 from fairmile.catalog.kinds import KINDS, kind_of_types

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 
 Kind = Literal["NVSwitch", "all to all", "cube mesh", "PCIe", "fat tree", "shared memory"]
 

@@ -8,13 +8,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 from fairmile.base.commands import Here, Runner
 from fairmile.base.errors import RunFailed, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.strict_json import load_json
 from fairmile.costs.collectives.fit import CollectiveFit, fit_points

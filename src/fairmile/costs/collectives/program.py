@@ -19,12 +19,13 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import FairmileError, RunFailed, Unsupported, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration, format_size, parse_size
 from fairmile.costs.collectives.formulas import bus_factor, collective_name
 from fairmile.costs.collectives.ranks import BACKENDS, MEASURED, CollectiveCall, Ranks, open_ranks

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fairmile.base.errors import MissingExtra, Unsupported, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.collectives.halo import grid_of
 
 ELEMENT_BYTES = 4

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from fairmile.base.errors import FairmileError, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.strict_json import load_json
 from fairmile.costs.collectives.formulas import collective_name
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files as resources
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base import yaml
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.collectives.links import Kind, Link, Topology
 from fairmile.costs.collectives.nccl import Architecture
 

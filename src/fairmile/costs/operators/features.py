@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.operators.work import Work, base_name, is_causal, is_in_place, size_bytes, tensor_at, tensors_at
 from fairmile.costs.steps import Op, TensorSpec
 

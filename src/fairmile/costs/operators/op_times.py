@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import as_file, files
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.features import (
     Features,

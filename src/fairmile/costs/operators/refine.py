@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypedDict
 
 from fairmile.base.errors import Integrity
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.strict_json import load_json
 

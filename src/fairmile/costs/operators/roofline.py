@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.devices import Device
 from fairmile.costs.operators.features import compute_dtype, layout_bytes
 from fairmile.costs.operators.signatures import signature, step_ops

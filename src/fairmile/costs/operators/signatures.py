@@ -9,7 +9,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from fairmile.base.errors import Integrity, NotFound
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.steps import Op, StepEvent, StepTrace, TensorSpec
 
 _SHORT = {

@@ -6,11 +6,11 @@ import csv
 import gzip
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
 from fairmile.base.files import write_atomic, write_failure
+from fairmile.base.quick_dataclass import dataclass
 
 _COLUMNS = ("signature", "outputs", "origins", "device_us", "cold_us", "host_us", "workspace_bytes", "problem")
 

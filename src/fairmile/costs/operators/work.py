@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.steps import Op, TensorSpec
 
 KINDS = (

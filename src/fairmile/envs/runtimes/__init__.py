@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Protocol
 
 from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.envs.shells import pieces
 
 Gpu = Literal["", "nvidia", "amd"]

@@ -9,12 +9,13 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypedDict
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.runs.record.packing import new_zip

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from fairmile.base.commands import MissingProgram, Result
 from fairmile.base.errors import FairmileError, SystemFailure, Unsupported, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.directives import slurm_directives
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import Channel
 
 _MOST_BYTES = 1 << 16

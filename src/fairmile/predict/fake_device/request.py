@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import Here
 from fairmile.base.errors import MissingExtra, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.steps import StepTrace, read_trace
 
 REFUSED = 3

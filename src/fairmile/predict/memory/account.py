@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_size
 from fairmile.costs.devices import Device
 from fairmile.costs.steps import StepTrace

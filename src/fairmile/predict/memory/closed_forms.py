@@ -8,9 +8,10 @@ the same kind. What stays out: whatever the description leaves unsaid.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.devices import Device, device
 from fairmile.predict.memory.contexts import context_bytes, unmeasured_note
 from fairmile.predict.memory.descriptions import (

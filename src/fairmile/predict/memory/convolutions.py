@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from math import log, prod
+
+from fairmile.base.quick_dataclass import dataclass
 
 _PER_SAMPLE = {"b": 1, "d": 8}  # gradients of the weight in float32
 _MOST_PER_SAMPLE = 2  # times the size of input and output: beyond that, these are copied instead

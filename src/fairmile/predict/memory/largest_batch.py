@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
 from fairmile.base.errors import RunFailed, UsageError
 from fairmile.base.html_tables import fields_table
 from fairmile.base.plain import plain
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.costs.steps import StepTrace

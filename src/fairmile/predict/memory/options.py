@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from fairmile.base.errors import Unsupported, UsageError
+from fairmile.base.quick_dataclass import dataclass
 
 MIB = 1 << 20
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"

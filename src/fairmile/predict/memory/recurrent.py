@@ -7,7 +7,7 @@ these two within 1.6 %; see the tests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from fairmile.base.quick_dataclass import dataclass
 
 _ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 _KEPT = {"lstm": 5, "gru": 6, "rnn": 1}  # states kept of each layer and step

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from fairmile.base.quick_dataclass import dataclass
 
 _MOST_THREADS = 512
 _WARP = 32

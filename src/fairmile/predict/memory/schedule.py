@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from fairmile.base.errors import Integrity
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.steps import Op, StepEvent, StepTrace, TensorSpec
 from fairmile.predict.memory.workspaces import PRODUCTS, BlockGroup, Workspaces
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Literal, TypedDict
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 
 Recompute = Literal["none", "selective", "full"]
 StateLocation = Literal["device", "host", "nvme"]

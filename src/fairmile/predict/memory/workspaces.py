@@ -8,12 +8,12 @@ trace itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import prod
 from typing import Any, Literal
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.steps import Op, TensorSpec
 from fairmile.predict.memory.contexts import libraries
 from fairmile.predict.memory.convolutions import ConvolutionCall, ConvolutionTable

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.predict.memory.sharding import DDP_BUCKET_BYTES, Layout, ModelFootprint, rank_memory, split_stages
 from fairmile.predict.scaling.step import Collectives, NodeModel, Remembered, StepParts
 

@@ -8,8 +8,8 @@ speed/scaling_accuracy fits to published runs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.memory.sharding import Layout
 from fairmile.predict.scaling.step import A100, Collectives, NodeModel, StepParts

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fairmile.base.errors import FairmileError, InvalidDocument, Problem
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.runs.record.crate import card_text
 from fairmile.runs.record.layout import CARD, write_record

@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import slug
 from fairmile.meter.lines import FILE, Log, Logged, Writer, metric_lines, number_text
 from fairmile.meter.summaries import metric_documents

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.execute.batches import read_tasks
 from fairmile.runs.execute.cancellation import cancel_name, cancel_names
 from fairmile.runs.execute.host import WorkspaceRuns

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.runs.execute.worker import BATCH, MEMBER, MEMBERS, Batch
 from fairmile.runs.record.spec import RunSpec, recorded_spec, start_command

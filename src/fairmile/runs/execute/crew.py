@@ -15,12 +15,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Any
 
 from fairmile.base.errors import SystemFailure
+from fairmile.base.quick_dataclass import dataclass
 
 CANCELLED = "cancelled"
 TAKEN = "taken"  # somebody else executes it at this moment

@@ -11,11 +11,12 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.spec import Nearby
 from fairmile.runs.execute.worker import Look
 from fairmile.runs.record.record import JobReference, RunRecord, TrialReference

@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from fairmile.base.errors import FairmileError, Integrity, NotFound
 from fairmile.base.files import safe_join
 from fairmile.base.git import Repository
 from fairmile.base.lazy import lazy
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.transfer.credentials import shown_address
 
 if TYPE_CHECKING:

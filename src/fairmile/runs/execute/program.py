@@ -14,10 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE
 from fairmile.meter.meter import Meter
 from fairmile.meter.sources import find_sources

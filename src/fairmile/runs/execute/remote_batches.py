@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, Locked, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.files import Lock, safe_join, write_atomic, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILES

@@ -11,12 +11,13 @@ import math
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, Literal, Protocol
 
 from fairmile.base.errors import FairmileError, Transient, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.spec import After, JobSpec, Resources
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
 from fairmile.runs.execute.batches import WORKER, ArrayState, Frozen, read_tasks, write_tasks

@@ -19,13 +19,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.files import Holder, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.cancellation import BEFORE, cancel_name, watcher
 from fairmile.runs.execute.claims import claim, claim_prepared, is_done

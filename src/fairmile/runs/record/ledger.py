@@ -11,12 +11,13 @@ import stat
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.meter.lines import number_text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.tail import Tail
 from fairmile.runs.record.record import Metric
 from fairmile.runs.record.run import Run, RunState

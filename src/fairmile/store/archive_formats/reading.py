@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 from fairmile.base.errors import FairmileError, Integrity, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.objects import Readable
 
 T = TypeVar("T")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from fairmile.base.errors import Integrity, Unsupported
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.archive_formats.reading import ListedSize, Member, Part, Source, damaged, refused
 from fairmile.store.objects import Readable
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairmile.base.errors import MissingExtra
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.sweeps.model import Better
 from fairmile.sweeps.tuning.engine import Curve, Settings, StopEarly, TrialRecord

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, S
 from fairmile.base.files import Holder
 from fairmile.base.html_tables import rows_table
 from fairmile.base.nouns import Noun
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus

@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fairmile.base.errors import Conflict, SystemFailure, UsageError
 from fairmile.base.files import Lock, write_failure
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, StopEarly, Trial, TrialRecord, TrialState

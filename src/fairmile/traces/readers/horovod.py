@@ -12,10 +12,11 @@ the COLLECTIVE row. None is work of the program, which the timeline does not tel
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from fairmile.base.errors import Integrity
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.events import MOST_RANKS, EventKind, EventTable, Lane, Process, RankGroup, Rows
 from fairmile.traces.readers.chrome import ChromeEvent, is_timed, mended
 from fairmile.traces.readers.naming import bytes_of_type, elements, listed_ranks, rank_in

@@ -15,7 +15,6 @@ import stat
 import string
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -31,6 +30,7 @@ from fairmile.base.errors import (
     Transient,
     UsageError,
 )
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import holds_secret, shown_address
 from fairmile.transfer.remote import Context, Remote

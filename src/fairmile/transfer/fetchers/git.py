@@ -15,7 +15,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +25,7 @@ from fairmile.base.digest import sha256_file
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, Transient, UsageError
 from fairmile.base.files import safe_join, write_failure
 from fairmile.base.git import Repository, refuse_commands
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.transfer.credentials import Login, shown_address, without_login
 from fairmile.transfer.http import Client
 from fairmile.transfer.lfs import POINTER_BYTES, LfsServer, OnBytes, Pointer, read_pointer

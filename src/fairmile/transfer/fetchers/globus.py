@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -32,6 +31,7 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.transfer.remote import Context, Remote
 
 if TYPE_CHECKING:

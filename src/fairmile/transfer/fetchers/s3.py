@@ -7,7 +7,7 @@ import binascii
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, NoReturn
@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import FairmileError, Integrity, MissingExtra, NotFound, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.transfer.credentials import Credentials, shown_address
 from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Body, Context, Remote
