@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.commands import Here
+from fairmile.base.digest_cache import Stamp
 from fairmile.base.errors import UsageError
 from fairmile.catalog import sources
 from fairmile.catalog.card import Card
@@ -215,7 +216,7 @@ def test_a_second_sync_brings_changes_only(outside: Path, copy: CatalogFolder, c
     bring(outside, copy)
     generation = copy.generation()
     kept = copy.cards_root / "model/kept/1.0.jsonld"
-    stamp = kept.stat()
+    stamp = Stamp.of(kept.stat())
     report = bring(outside, copy)
     assert (report.cards, report.changed, report.removed) == (3, 0, 0)
     assert copy.generation() == generation
@@ -225,7 +226,7 @@ def test_a_second_sync_brings_changes_only(outside: Path, copy: CatalogFolder, c
     report = bring(outside, copy)
     assert (report.cards, report.changed, report.removed) == (3, 2, 1)
     assert names(copy) == ["model/added/1.0", "model/changed/1.0", "model/kept/1.0"]
-    assert kept.stat() == stamp
+    assert Stamp.of(kept.stat()) == stamp
     assert copy.generation() != generation
 
 

@@ -385,6 +385,15 @@ class TestGoingOn:
 
 
 class TestRerun:
+    def test_of_a_run_whose_code_is_gone_says_so(self, runs: Runs, workspace: Workspace, script: Path) -> None:
+        run = runs.run(command())
+        root = run.captured.code.snapshot
+        for pool in workspace.store.pools:
+            (pool.folder / "trees" / root[:2] / root[2:]).unlink(missing_ok=True)
+        with pytest.raises(NotFound, match=f"the code of run {run.id} is missing in the store") as problem:
+            runs.rerun(run.id)
+        assert "check out the code and use `fairmile run -- " in (problem.value.hint or "")
+
     def test_is_from_the_record_alone(self, runs: Runs, script: Path) -> None:
         run = runs.run(command(), metrics=LOSS, outputs=("model.txt",))
         shutil.rmtree(Path.cwd())

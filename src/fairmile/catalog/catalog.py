@@ -59,6 +59,7 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "read_reference": Plugin("fairmile.catalog.hubs.hubs:read_reference"),
         "describe": Plugin("fairmile.catalog.describing.describe:describe"),
         "questions": Plugin("fairmile.catalog.describing.describe:questions"),
+        "with_place": Plugin("fairmile.catalog.describing.describe:with_place"),
         "measure": Plugin("fairmile.catalog.content:measure"),
         "measure_all": Plugin("fairmile.catalog.content:measure_all"),
         "document": Plugin("fairmile.catalog.exchange.draft:Document.from_file"),
@@ -381,7 +382,8 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         """Draft a card from a file, a folder or a URL, and list what only its owner can add.
 
         `set` has properties that you state, and `address` where others fetch the files. The card is written to the
-        file `target`, or added to the local catalog with `add`; otherwise nothing is written.
+        file `target`, or added to the local catalog with `add`; otherwise nothing is written. Files of this machine
+        that have no other address are fetched from where they lie.
         """
         draft = self._drafted(source, kind, address)
         if set:
@@ -395,7 +397,8 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
             write_atomic(file, text)
             draft = dataclasses.replace(draft, written=str(target))
         if add:
-            done = self.add(draft.card)[0]
+            is_here = Path(source).exists()  # else its address is on the card
+            done = self.add(_WORK["with_place"](draft.card, Path(source)) if is_here else draft.card)[0]
             draft = dataclasses.replace(draft, added=done.stands_as or done.handle)
         return draft
 

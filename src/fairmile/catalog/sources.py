@@ -21,7 +21,7 @@ from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, Syst
 from fairmile.base.files import Lock, write_atomic
 from fairmile.base.git import Repository, refuse_commands
 from fairmile.catalog import exchange
-from fairmile.catalog.card import Card
+from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.declared import LOCAL as LOCAL
 from fairmile.catalog.declared import SourceSpec, state
 from fairmile.catalog.declared import SyncReport as SyncReport
@@ -337,13 +337,27 @@ def _download(client: Client, url: str) -> bytes:
         raise Transient(f"{shown_address(url)} cannot be reached: {error}", hint=error.hint) from error
 
 
+def _for_others(card: Card) -> Card:
+    """Return a card without the paths of this machine, which tell others nothing."""
+    entries = as_list(card.get("distribution"))
+    files = [
+        {key: value for key, value in entry.items() if key != "contentUrl"} if _is_local(entry) else entry
+        for entry in entries
+    ]
+    return Card({**card.body, "distribution": files}, catalog=card.catalog) if files != entries else card
+
+
+def _is_local(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and str(entry.get("contentUrl", "")).startswith("file:")
+
+
 def publish(cards: Sequence[Card], target: Path) -> int:
     """Write the cards and an `index.json` to a folder that any web server can offer as a source."""
     entries = []
     for card in cards:
         handle = card.handle
         relative = f"{handle.kind}/{handle.name}/{handle.version}.jsonld"
-        text = card.to_json()
+        text = _for_others(card).to_json()
         write_atomic(target / relative, text)
         entries.append({"path": relative, "sha256": sha256_hex(text.encode())})
     write_atomic(target / INDEX_FILE, json.dumps({"cards": entries}, indent=1) + "\n")

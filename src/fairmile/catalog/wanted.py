@@ -70,7 +70,8 @@ def wanted(card: Card) -> list[Wanted]:
         files = [_from_repository(card)]
     if not files:
         data = [f"`fairmile fetch {id}`" for id in _data_sets(card)[:_NAMED]]
-        hint = f"its data: {', '.join(data)}" if data else access_steps(card) or None
+        ask = f"`fairmile catalog update {card.handle} --address https://…` sets where its files are"
+        hint = f"its data: {', '.join(data)}" if data else access_steps(card) or (ask if entries else None)
         raise NotFound(f"{card.handle} has no URL to fetch it from", hint=hint)
     return _merged(files)
 

@@ -234,7 +234,7 @@ class Planner(Ledger):
                 return _plan_crate(imported, crate, container, changes)
             reference = imported.id
         original = self.collect(reference)
-        check_repeatable(original)
+        check_repeatable(original, lambda root: self._services.store().complete(root))
         code = original.captured.code
         kept = {entry.path for entry in self._services.store().tree(code.snapshot)} if code.snapshot else set()
         foreign = is_foreign(original, self.root)
@@ -284,7 +284,7 @@ def _too_large(name: str, expected: Forecast) -> UsageError | None:
 def _plan_crate(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:
     """Return the plan of doing a record again that is not among ours yet."""
     original = Run(imported.record, Path())
-    check_repeatable(original)
+    check_repeatable(original, lambda _: True)  # its code is in the crate
     kept = {name.removeprefix(f"{CODE}/") for name in imported.files if name.startswith(f"{CODE}/")}
     spec, dropped = restrict(rerun_spec(original, {}, kept), original)
     spec = _changed_spec(spec, changes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
@@ -75,8 +76,8 @@ class Rerun(Result):
         )
 
 
-def check_repeatable(original: Run) -> None:
-    """Refuse a run that cannot be done again from its record."""
+def check_repeatable(original: Run, is_stored: Callable[[str], bool]) -> None:
+    """Refuse a run that cannot be done again from its record; `is_stored` tells whether the store has all of a tree."""
     if original.result is None:
         hint = f"`fairmile run --resume {original.id}` resumes it" if original.state.is_end else "wait until it ends"
         raise Conflict(f"run {original.id} is {original.state}", hint=hint)
@@ -87,6 +88,12 @@ def check_repeatable(original: Run) -> None:
         raise NotFound(
             f"the code of run {original.id} was not kept: {code.trouble or 'there is no snapshot of it'}",
             hint="check out the code and run it again",
+        )
+    if code.snapshot and not is_stored(code.snapshot):
+        raise NotFound(
+            f"the code of run {original.id} is missing in the store",
+            hint="restore the store from a backup, import the run again from its crate, or check out the code and use "
+            f"`fairmile run -- {shlex.join(original.spec.argv)}`",
         )
 
 

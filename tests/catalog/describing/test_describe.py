@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -113,6 +114,15 @@ def test_nothing_is_written_unless_asked_for(catalog: Catalog, lake: Path, tmp_p
     with pytest.raises(Conflict, match="already exists and differs"):
         catalog.describe(lake, target=target)
     assert target.read_text() == "{}"
+
+
+def test_an_added_card_of_this_machine_s_files_leads_to_them(catalog: Catalog, lake: Path, tmp_path: Path) -> None:
+    handle = catalog.describe(lake, add=True).added
+    addresses = [entry["contentUrl"] for entry in catalog.get(handle)["distribution"]]
+    assert all(Path(unquote(each.removeprefix("file://"))).is_relative_to(lake.resolve()) for each in addresses)
+    assert "distribution" in {each.property for each in catalog.describe(lake).questions}
+    catalog.publish(tmp_path / "site")
+    assert "contentUrl" not in next((tmp_path / "site" / "dataset").rglob("*.jsonld")).read_text()
 
 
 def test_what_only_the_owner_can_say_is_asked_with_the_command_that_sets_it(catalog: Catalog, tmp_path: Path) -> None:

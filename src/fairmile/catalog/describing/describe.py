@@ -185,16 +185,34 @@ def with_address(body: Mapping[str, Any], address: str) -> dict[str, Any]:
             hint="use an address on the public internet, such as https://HOST/FOLDER/",
         )
     files = as_list(body.get("distribution"))
-    lacking = [
-        entry
-        for entry in files
-        if isinstance(entry, Mapping) and not entry.get("containedIn") and not usable(file_addresses(entry))
-    ]
-    if not lacking:
+    if not _without_address(files):
         raise UsageError(
             "the card has no file that needs an address" if files else "the card declares no file",
             hint="" if files else "add the files with --file PATH",
         )
+    return _addressed(body, address)
+
+
+def with_place(card: Card, path: Path) -> Card:
+    """Return a card for this machine: what others cannot fetch so far is fetched from where it lies."""
+    if not _without_address(as_list(card.get("distribution"))):
+        return card
+    place = path.resolve().as_uri()
+    return Card(_addressed(card.body, f"{place}/" if path.is_dir() else place), catalog=card.catalog)
+
+
+def _without_address(files: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Return the entries of files that others cannot fetch."""
+    return [
+        entry
+        for entry in files
+        if isinstance(entry, Mapping) and not entry.get("containedIn") and not usable(file_addresses(entry))
+    ]
+
+
+def _addressed(body: Mapping[str, Any], address: str) -> dict[str, Any]:
+    files = as_list(body.get("distribution"))
+    lacking = _without_address(files)
     is_folder = address.endswith("/") or len(lacking) > 1 or lacking[0].get("@type") == "FileSet"
     made = []
     for entry in files:
@@ -218,8 +236,7 @@ def questions(card: Card, *, choices: Sequence[str] = ()) -> tuple[Question, ...
 
 def _is_open(card: Card, key: str) -> bool:
     if key == "distribution":
-        entries = [entry for entry in as_list(card.get(key)) if isinstance(entry, Mapping)]
-        return any(not entry.get("containedIn") and not usable(file_addresses(entry)) for entry in entries)
+        return bool(_without_address(as_list(card.get(key))))
     if key == "version":
         return card.version.startswith(DIGEST_VERSION_PREFIX)
     if key == "creator":
