@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
 
 import pytest
 
-from fairmile.cli.out import Out, _cut, count, one_line, print_json, printable
+from fairmile.cli.out import Out, _cut, count, one_line, place, print_json, printable
 
 Screen = Callable[..., Out]
 COLUMNS = ["kind", "name", "about"]
@@ -311,3 +312,10 @@ def test_a_styled_cell_that_is_cut_closes_its_style(streams: Streams) -> None:
     text = own.colour("a long state that has no room", "red")
     own.line(_cut(text, 8))
     assert out.text() == "\033[31ma long …\033[0m\n"
+
+
+@pytest.mark.parametrize(
+    ("system", "shown"), [("", "here"), ("laptop", "here"), (os.uname().nodename, "here"), ("jureca", "jureca")]
+)
+def test_this_machine_has_one_name_in_lists(system: str, shown: str) -> None:
+    assert place(system) == shown

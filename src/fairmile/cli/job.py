@@ -19,7 +19,7 @@ from fairmile.cli.job_options import job_options, spec_from, submit_options
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
 from fairmile.cli.options import DRY_RUN, SectionedCommand
-from fairmile.cli.out import Out, count, json_output
+from fairmile.cli.out import Out, count, json_output, place
 from fairmile.jobs.diagnosis import Diagnosis
 from fairmile.jobs.job_status import (
     CopiedFiles,
@@ -266,7 +266,15 @@ def _row(status: JobStatus, out: Out) -> list[str]:
     done = status.counts().get(State.DONE, 0)
     tasks = f"{done}/{len(status.tasks)}" if status.tasks else ""
     when = datetime.fromtimestamp(status.created, UTC).strftime("%Y-%m-%d %H:%M")
-    return [status.id, status.system, status.scheduler_id, _state(status, out), tasks, when, status.status.sentence]
+    return [
+        status.id,
+        place(status.system),
+        status.scheduler_id,
+        _state(status, out),
+        tasks,
+        when,
+        status.status.sentence,
+    ]
 
 
 @job.command()

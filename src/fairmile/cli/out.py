@@ -56,6 +56,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def place(system: str) -> str:
+    """Return where work is in a list: a system, a host, or `here` for this machine, by whichever name."""
+    return "here" if system in ("", "laptop", os.uname().nodename) else system
+
+
 def printable(text: str) -> str:
     """Return the text without what could steer a terminal: control characters become visible, our own style stays."""
     if _MARK not in text:

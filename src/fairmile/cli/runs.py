@@ -13,7 +13,7 @@ import click
 from fairmile.base.units import format_duration, format_number, format_size, format_value
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN, limit_option
-from fairmile.cli.out import Out, count, json_output
+from fairmile.cli.out import Out, count, json_output, place
 from fairmile.runs.prediction import amount_text, quantity_name
 from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
 from fairmile.runs.record.run import Run, RunState
@@ -252,7 +252,7 @@ def print_rows(out: Out, rows: Sequence[RunRow]) -> None:
         metrics = ", ".join(f"{name} {format_number(value, row.units.get(name, ''))}" for name, value in shown)
         state = out.colour(str(row.state), _COLOURS.get(row.state, "red"))
         params = [format_value(row.params.get(name, "")) for name in names]
-        cells.append([row.id, state, _date(row.created), took, row.system, *params, metrics or row.reason])
+        cells.append([row.id, state, _date(row.created), took, place(row.system), *params, metrics or row.reason])
     out.table(["run", "state", "started", "took", "on", *names, "metrics"], cells, shrink=[*names, "metrics"])
 
 

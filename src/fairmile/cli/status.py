@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from fairmile.base.units import format_duration
-from fairmile.cli.out import Out, json_output
+from fairmile.cli.out import Out, json_output, place
 from fairmile.cli.runs import print_rows
 from fairmile.status import Activity, WorkspaceStatus, states_text
 from fairmile.workspace import Workspace
@@ -44,7 +44,7 @@ def _print_status(out: Out, status: WorkspaceStatus) -> None:
 
 def _row(out: Out, each: Activity) -> list[str]:
     state = out.colour(each.state, _COLOURS.get(each.state, "dim"))
-    return [each.kind, each.id, state, each.system or "here", each.progress_text, _end_text(each)]
+    return [each.kind, each.id, state, place(each.system), each.progress_text, _end_text(each)]
 
 
 def _end_text(each: Activity) -> str:

@@ -18,7 +18,7 @@ from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
 from fairmile.cli.options import DRY_RUN, WAIT, limit_option
-from fairmile.cli.out import Out, count, json_output
+from fairmile.cli.out import Out, count, json_output, place
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, program_of, run_options
 from fairmile.jobs.diagnosis import REJECTED, Diagnosis
 from fairmile.runs.execute.crew import Ended
@@ -588,7 +588,7 @@ def _print_sweeps(out: Out, sweeps: SweepList) -> None:
             each.id,
             "study" if each.is_study else count(each.count, "point"),
             states_text(sweeps.counts[each.id]),
-            each.system or "here",
+            place(each.system),
             f"{datetime.fromtimestamp(each.created, UTC):%Y-%m-%d %H:%M}",
         ]
         for each in sweeps
