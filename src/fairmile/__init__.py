@@ -1,11 +1,12 @@
 """Fairmile: from the name of an AI model for science to a result that anyone can find, rerun and trust.
 
 `import fairmile as fm` gives the verbs of the command line (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`,
-`fm.rerun`, `fm.sweep`, `fm.tune`, `fm.status`, `fm.compare`, `fm.report`, `fm.watch`, `fm.trust`, `fm.doctor`) and
-nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`,
-`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.flows`, `fm.benchmarks`, `fm.reports`, `fm.predict`, `fm.traces`),
-all of the workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside
-a program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is part of.
+`fm.rerun`, `fm.sweep`, `fm.tune`, `fm.status`, `fm.compare`, `fm.report`, `fm.watch`, `fm.serve`, `fm.trust`,
+`fm.doctor`) and nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`,
+`fm.envs`, `fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.flows`, `fm.benchmarks`, `fm.reports`, `fm.predict`,
+`fm.traces`), all of the workspace that the settings name. Code that works with another one opens it:
+`fm.Workspace.open(...)`. Inside a program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is
+part of.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ __all__ = [
     "run",
     "runs",
     "search",
+    "serve",
     "show",
     "span",
     "status",
@@ -97,6 +99,7 @@ if TYPE_CHECKING:
     from fairmile.sweeps.tuning.results import StudyStatus
     from fairmile.sweeps.tuning.study import Studies
     from fairmile.traces.traces import Traces
+    from fairmile.web.serve import Serving
     from fairmile.workspace import Workspace
 
     Recorded = Run | SweepStatus | StudyStatus
@@ -326,6 +329,18 @@ def watch(command: Sequence[str] = (), *, seconds: float | None = None, **option
     from fairmile.meter.watching import watch
 
     return watch(command, seconds=seconds, **options)
+
+
+def serve(*, wait: bool = True, open_browser: bool = True, **settings: Any) -> Serving:
+    """Serve catalog, runs and flows to the browser, with a REST API, until interrupted.
+
+    Without `wait`, it serves in the background until `stop()` of the result is called. `settings` are those of
+    `fairmile.web.serve.ServeSettings`, such as `port` and `host`.
+    """
+    from fairmile.web.serve import ServeSettings, announce, serve
+
+    given = ServeSettings(**settings)
+    return serve(_workspace(), given, wait=wait, open_browser=open_browser, on_ready=announce)
 
 
 def doctor() -> Diagnosis:

@@ -89,6 +89,7 @@ EXTRAS: Mapping[str, _Extra] = {
     "science": _Extra(("h5py", "netCDF4", "pyarrow", "zarr"), "HDF5, NetCDF, Parquet and Zarr files"),
     "traces": _Extra(("msgspec", "otf2"), "traces of PyTorch, Chrome and OTF2"),
     "tune": _Extra(("optuna", "cmaes", "sklearn", "scipy"), "tuning with Optuna"),
+    "web": _Extra(("fastapi", "uvicorn", "jinja2"), "pages and REST of `fairmile serve`"),
 }
 
 

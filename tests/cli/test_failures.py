@@ -21,11 +21,11 @@ from fairmile.base.errors import (
     Unsupported,
     UsageError,
 )
-from fairmile.cli.failures import Failure
+from fairmile.cli.failures import ShownFailure
 
 
 def lines(error: Exception) -> list[str]:
-    return list(Failure.of(error).lines())
+    return list(ShownFailure.of(error).lines())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def lines(error: Exception) -> list[str]:
     ids=lambda value: type(value).__name__,
 )
 def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
-    assert Failure.of(error).exit_code == code
+    assert ShownFailure.of(error).exit_code == code
 
 
 def test_an_error_is_one_sentence_and_a_hint() -> None:
@@ -83,13 +83,13 @@ def test_a_hint_for_the_whole_document_is_told_once() -> None:
 
 
 def test_a_failing_file_is_named() -> None:
-    failure = Failure.of(PermissionError(errno.EACCES, "Permission denied", "/data/x"))
+    failure = ShownFailure.of(PermissionError(errno.EACCES, "Permission denied", "/data/x"))
     assert failure.message == "/data/x: Permission denied"
     assert failure.type == "SystemFailure"
 
 
 def test_a_full_disk_behind_the_output_is_told() -> None:
-    failure = Failure.of(OSError(errno.ENOSPC, "No space left on device"))
+    failure = ShownFailure.of(OSError(errno.ENOSPC, "No space left on device"))
     assert failure.message == "cannot write the output: No space left on device"
 
 
@@ -99,18 +99,18 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "gone").rmdir()
     with pytest.raises(FileNotFoundError) as caught:
         Path.cwd()
-    failure = Failure.of(caught.value)
+    failure = ShownFailure.of(caught.value)
     assert failure.message == "the current folder no longer exists"
     assert "cd" in failure.hint
 
 
 def test_a_missing_file_is_not_taken_for_a_missing_folder() -> None:
-    failure = Failure.of(FileNotFoundError(errno.ENOENT, "No such file or directory", "x.json"))
+    failure = ShownFailure.of(FileNotFoundError(errno.ENOENT, "No such file or directory", "x.json"))
     assert failure.message == "x.json: No such file or directory"
 
 
 def test_an_unexpected_error_is_a_fault_of_ours_and_says_how_to_report_it() -> None:
-    failure = Failure.of(KeyError("table_one"))
+    failure = ShownFailure.of(KeyError("table_one"))
     assert failure.message == "KeyError: 'table_one'"
     assert "--debug" in failure.hint
 
@@ -122,7 +122,7 @@ def test_an_error_cannot_leave_its_line_or_steer_the_terminal(text: str) -> None
 
 
 def test_a_very_long_value_is_shortened_for_people_and_whole_for_programs() -> None:
-    failure = Failure.of(UsageError("x" * 5000 + " is too long"))
+    failure = ShownFailure.of(UsageError("x" * 5000 + " is too long"))
     (line,) = failure.lines()
     assert len(line) < 700
     assert line.endswith("is too long")
@@ -130,7 +130,7 @@ def test_a_very_long_value_is_shortened_for_people_and_whole_for_programs() -> N
 
 
 def test_as_data_a_failure_has_type_message_hint_and_code() -> None:
-    assert Failure.of(NotFound("no such thing", hint="look")).to_dict() == {
+    assert ShownFailure.of(NotFound("no such thing", hint="look")).to_dict() == {
         "type": "NotFound",
         "message": "no such thing",
         "hint": "look",
@@ -139,5 +139,5 @@ def test_as_data_a_failure_has_type_message_hint_and_code() -> None:
 
 
 def test_as_data_an_invalid_document_lists_its_problems() -> None:
-    facts = Failure.of(InvalidDocument([Problem("a", hint="b"), Problem("c")])).to_dict()
+    facts = ShownFailure.of(InvalidDocument([Problem("a", hint="b"), Problem("c")])).to_dict()
     assert facts["problems"] == [{"message": "a", "hint": "b"}, {"message": "c", "hint": ""}]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import FairmileError
-from fairmile.cli.failures import Failure
+from fairmile.cli.failures import ShownFailure
 from fairmile.machine_checks import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +120,13 @@ def tune(_: Path) -> None:
     _import_optuna("random")
 
 
+def web(_: Path) -> None:
+    from fairmile.web.serve import serve
+    from fairmile.workspace import Workspace
+
+    serve(Workspace.open(), wait=False)
+
+
 # For each extra: the module that is not there, and a call that needs it.
 CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "archives": ("backports", archives),
@@ -138,6 +145,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "science": ("h5py", science),
     "traces": ("otf2", traces),
     "tune": ("optuna", tune),
+    "web": ("uvicorn", web),
 }
 
 
@@ -157,13 +165,12 @@ def test_a_missing_extra_ends_with_its_installation(
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, module, None)
-    for name in [
-        name for name in sys.modules if name.startswith(("fairmile.benchmarks.suite", "fairmile.runs.exchange."))
-    ]:
+    ours = ("fairmile.benchmarks.suite", "fairmile.runs.exchange.", "fairmile.web.server")
+    for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(FairmileError) as caught:
         call(tmp_path)
-    failure = Failure.of(caught.value)
+    failure = ShownFailure.of(caught.value)
     assert failure.exit_code == 3
     assert list(failure.lines())[-1] == f"  hint: pip install 'fairmile[{extra}]'"
 

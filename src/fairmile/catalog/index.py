@@ -61,6 +61,7 @@ _STEP_MATCHES = 150
 # A pattern that matches more keywords than this, or keywords of more cards, finds some of them.
 _TAGS = 2000
 _TAGGED_CARDS = 3000
+_COUNTED = 10_000  # matches of a search whose facets are counted
 # So few cards are read anew in a moment where the index cannot be brought in line with them.
 _FEW_CARDS = 2000
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
@@ -452,13 +453,22 @@ class Index:
         """Return every card with a file from that address."""
         return self._rows("id IN (SELECT card FROM alias WHERE value = ? AND what = 'url')", (url,))
 
-    def facet_values(self, facet: str) -> dict[str, int]:
-        """Return the values of a facet with the number of assets that have each in their latest version."""
+    def facet_values(self, facet: str, query: Query | None = None) -> dict[str, int]:
+        """Return the values of a facet with the number of assets that have each in their latest version.
+
+        With a query, those that match it count; of very many, some.
+        """
         asked, strangers = self._asked("facet.card")
+        matching: tuple[Any, ...] = ()
+        if query is not None and query.regexes:
+            asked += f" AND facet.card IN ({','.join(map(str, self._matching_names(query, _COUNTED)))})"
+        elif query is not None:
+            asked += " AND facet.card IN (SELECT rowid FROM latest WHERE latest MATCH ? LIMIT ?)"
+            matching = (self._expression(query), _COUNTED)
         counts = self._db.execute(
             "SELECT value, count(DISTINCT kind || '/' || name) FROM facet JOIN card ON card.id = facet.card"
             f" WHERE facet = ? AND latest AND NOT gone{asked} GROUP BY value ORDER BY 2 DESC, 1",
-            (facet, *strangers),
+            (facet, *strangers, *matching),
         )
         return dict(counts)
 

@@ -236,15 +236,19 @@ class Lookup:
         ordered = sorted((rows[number] for number in fitting), key=lambda row: (row.gone, -row.uses, row.name))
         return self._merge(index, ordered, query, lambda row: row.id in fitting)
 
-    def facets(self, facet: str) -> FacetValues:
-        """Return the values of a facet and how many cards have each."""
+    def facets(self, facet: str, text: str = "") -> FacetValues:
+        """Return the values of a facet and how many cards, of all or of a search, have each."""
         if facet not in FIELDS:
             near = closest(facet, FIELDS)
             raise UsageError(
                 f"no facet named {facet!r}", hint=f"did you mean {near[0]}?" if near else ", ".join(FIELDS)
             )
         with self.open_index() as index:
-            return FacetValues(facet, index.facet_values(FIELDS[facet]))
+            if not text.strip():
+                return FacetValues(facet, index.facet_values(FIELDS[facet]))
+            query = parse_query(text)
+            counts = index.facet_values(FIELDS[facet], query)
+            return FacetValues(facet, counts or index.facet_values(FIELDS[facet], query.as_beginnings()))
 
     # Hubs
 

@@ -32,7 +32,7 @@ from fairmile.catalog.results import (
     UpdatedCard,
     Versions,
 )
-from fairmile.cli.failures import Failure
+from fairmile.cli.failures import ShownFailure
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN, properties
 from fairmile.cli.out import Out, count, json_output, one_line
@@ -167,7 +167,7 @@ def _print_added(added: Additions, out: Out) -> None:
         for warning in each.warnings:
             out.say(f"  warning: {warning['field']}: {warning['message']}")
     for failed in added.failed:
-        Failure.of(failed.error).tell(as_json=False)
+        ShownFailure.of(failed.error).tell(as_json=False)
 
 
 @catalog.command(short_help="Draft a card from a file, folder or URL.")

@@ -50,6 +50,7 @@ COMMANDS = {
     "job": Entry("fairmile.cli.job", "job", "Submit jobs to a system, follow them, and copy their results."),
     "runs": Entry("fairmile.cli.runs", "runs", "List, show, pack, export and import recorded runs."),
     "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "List and create benchmarks; measure storage."),
+    "serve": Entry("fairmile.cli.serve", "serve", "Open catalog, runs and flows in the browser."),
     "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings file of a project."),
     "completion": Entry("fairmile.cli.completion", "completion", "Set up shell completion for bash, zsh or fish."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Check the installation, and show how to fix what is missing."),
@@ -57,7 +58,7 @@ COMMANDS = {
 
 _SECTIONS = {
     "Run": ("run", "rerun", "sweep", "tune", "flow", "status"),
-    "Results": ("compare", "report", "runs"),
+    "Results": ("compare", "report", "runs", "serve"),
     "Models and data": ("search", "show", "match", "fetch", "catalog", "store"),
     "Performance": ("predict", "trace", "watch", "benchmark"),
     "Machines and software": ("job", "system", "env"),
@@ -111,13 +112,13 @@ def run(arguments: list[str]) -> int:
         # The reader, a pager perhaps, has seen enough.
         return 0
     except Exception as error:  # noqa: BLE001  the one place where every error is told
-        from fairmile.cli.failures import Failure
+        from fairmile.cli.failures import ShownFailure
 
         if "--debug" in options:
             import traceback
 
             traceback.print_exc()
-        failure = Failure.of(error)
+        failure = ShownFailure.of(error)
         # Where even this cannot be written, the exit code still tells.
         with suppress(OSError):
             failure.tell(as_json="--json" in options)

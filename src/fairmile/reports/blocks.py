@@ -75,12 +75,16 @@ class Facts:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; `sort` is what it is ordered by where that is not its text."""
+    """A cell of a table; `sort` is what it is ordered by where that is not its text.
+
+    `link` is an address of the same server, which only its pages show.
+    """
 
     text: str
     sort: float | None = None
     tone: Tone = ""
     code: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True)

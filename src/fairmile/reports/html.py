@@ -42,14 +42,18 @@ def render(title: str, blocks: Sequence[Block]) -> str:
     script = resources.files("fairmile.reports").joinpath("page.js").read_text("utf-8")
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"
-    writing = _Writing(blocks)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"{writing.body()}\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
+        f"{body_of(blocks)}\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
     )
+
+
+def body_of(blocks: Sequence[Block]) -> str:
+    """Return blocks as HTML that stands inside a page with `page.css`."""
+    return _Writing(blocks).body()
 
 
 def inline_svg(svg: bytes, prefix: str, label: str) -> str:
@@ -191,6 +195,8 @@ def _cell(cell: Cell, is_number: bool, name: str) -> str:
     order = f' data-sort="{cell.sort:.17g}"' if cell.sort is not None else ""
     labelled = f' data-name="{_text(name)}"' if name and cell.text else ""
     text = f"<code>{_text(cell.text)}</code>" if cell.code else _breakable(cell.text)
+    if re.match(r"/(?!/)", cell.link):  # on this server: whatever a name holds, it leads nowhere else
+        text = f'<a href="{_text(cell.link)}">{text}</a>'
     return f"<td{named}{order}{labelled}>{text}</td>"
 
 

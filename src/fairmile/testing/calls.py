@@ -201,6 +201,7 @@ EXAMPLES = (
     Example("completion install --shell bash --dry-run", 'fairmile.completion.install("bash", dry_run=True)'),
     Example("completion uninstall --shell bash --dry-run", 'fairmile.completion.uninstall("bash", dry_run=True)'),
     Example("completion show --shell bash", 'fairmile.completion.script("bash")'),
+    _only_named("serve", "fm.serve()"),
     Example("trust --list", "fm.Workspace.trust().ls()"),
     Example("trust . --dry-run", 'fm.trust(".", dry_run=True)'),
     Example("doctor", "fm.doctor()"),

@@ -8,17 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from functools import cache, reduce
-from operator import or_
 from pathlib import Path
-from types import UnionType
-from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any
 
 import click
-import typing_extensions
-from pydantic import TypeAdapter
 
 from fairmile.base.results import Result
+from fairmile.base.schemas import schema_of_results
 from fairmile.cli.main import command_group
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -45,33 +41,9 @@ def result_types(command: click.Command) -> tuple[type[Result], ...]:
 
 def schema_of(name: str, results: tuple[type[Result], ...]) -> dict[str, Any]:
     """Return the JSON Schema of what a command with these results prints."""
-    schemas = [TypeAdapter(_readable(get_type_hints(each.to_dict)["return"])).json_schema() for each in results]
-    definitions = {key: value for schema in schemas for key, value in schema.pop("$defs", {}).items()}
-    body = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    body, definitions = schema_of_results(results)
     more = {"$defs": dict(sorted(definitions.items()))} if definitions else {}
     return {"$schema": _DIALECT, **body, "title": f"fairmile {name} --json", **more}
-
-
-@cache
-def _readable(hint: Any) -> Any:
-    """Return a type with every TypedDict as pydantic reads it: before Python 3.12, it refuses those of `typing`."""
-    if is_typeddict(hint):
-        fields = {name: _readable(each) for name, each in get_type_hints(hint, include_extras=True).items()}
-        optional = hint.__optional_keys__
-        fields = {
-            name: NotRequired[each] if name in optional and get_origin(each) is not NotRequired else each
-            for name, each in fields.items()
-        }
-        return typing_extensions.TypedDict(hint.__name__, fields)  # type: ignore[operator]
-    arguments = [_readable(each) if isinstance(each, type) or get_args(each) else each for each in get_args(hint)]
-    origin = get_origin(hint)
-    if not arguments or origin is None or list(get_args(hint)) == arguments:
-        return hint
-    return (
-        reduce(or_, arguments)
-        if origin is UnionType
-        else origin[arguments[0] if len(arguments) == 1 else tuple(arguments)]
-    )
 
 
 def schema_files() -> dict[str, str]:

@@ -1,0 +1,118 @@
+"""Who asks, and what they may do: the one place that decides.
+
+On the loopback interface the user who started the server has every right, and nobody else of the machine gets in: the
+kernel says to whom the other end of a connection belongs. Everywhere else people need accounts and a connection that is
+encrypted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from fairmile.base.errors import UsageError
+from fairmile.web.errors import Refused
+
+Right = Literal["read", "start", "admin"]
+EVERY_RIGHT: frozenset[Right] = frozenset({"read", "start", "admin"})
+Scope = MutableMapping[str, Any]  # what ASGI says of a request: its path, headers, client
+_TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
+_REMEMBERED_S = 2.0  # shorter than a port stays reserved after a connection has ended
+_MOST_REMEMBERED = 1_000
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Somebody who asks: a name, rights, and the groups whose assets they may see."""
+
+    name: str
+    rights: frozenset[Right]
+    groups: frozenset[str] = frozenset()
+
+    def may(self, right: Right) -> bool:
+        return right in self.rights
+
+    def require(self, right: Right) -> None:
+        """Refuse who lacks a right."""
+        if right not in self.rights:
+            raise Refused(403, f"{self.name} has no right to {right}", hint="ask the owner of this server for it")
+
+
+class Access(Protocol):
+    """Tells who sent a request. It is asked for every one of them, so it must not wait for anything."""
+
+    def identify(self, scope: Scope) -> Identity | None:
+        """Return who asks; None where they must log in first; a `Refused` is raised for whom nothing is served."""
+        ...
+
+
+class OwnerAccess:
+    """On loopback: the user who started the server, with every right."""
+
+    def __init__(self, uid: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._uid = os.getuid() if uid is None else uid
+        self._clock = clock
+        self._owner = Identity("owner", EVERY_RIGHT)
+        self._known: dict[tuple[str, int], float] = {}
+
+    def identify(self, scope: Scope) -> Identity | None:
+        client = scope.get("client")
+        if client is None:  # a Unix socket: whoever may open its file
+            return self._owner
+        now, peer = self._clock(), (str(client[0]), int(client[1]))
+        if self._known.get(peer, 0.0) < now:
+            uid = uid_of_peer(*peer)
+            if uid is not None and uid not in (self._uid, 0):
+                raise Refused(403, "this server is for the user who started it", hint="start your own: fairmile serve")
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            self._known[peer] = now + _REMEMBERED_S
+        return self._owner
+
+
+def uid_of_peer(address: str, port: int) -> int | None:
+    """Return the user on this machine whose process holds the other end of a connection; None where unknown."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    wanted = f"{_as_kernel_writes(address, family)}:{port:04X}"
+    try:
+        lines = _TABLES[family].read_text("ascii").splitlines()[1:]
+    except OSError:  # no such table on this system
+        return None
+    return next((int(fields[7]) for line in lines if (fields := line.split())[1] == wanted), None)
+
+
+def _as_kernel_writes(address: str, family: int) -> str:
+    packed = socket.inet_pton(family, address)
+    words = (packed[at : at + 4][::-1] for at in range(0, len(packed), 4))
+    return b"".join(words).hex().upper()
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only processes of this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def open_access(host: str, *, is_encrypted: bool) -> Access:
+    """Return who may use a server on this address; refuse one that others reach without encryption and accounts."""
+    if is_loopback(host):
+        return OwnerAccess()
+    if not is_encrypted:
+        raise UsageError(
+            f"{host} can be reached from other machines, so the connection must be encrypted",
+            hint="pass --cert and --key, or --behind-proxy ADDRESS where a proxy does it; or use the loopback address",
+        )
+    raise UsageError(
+        f"{host} can be reached from other machines, and this server has no accounts",
+        hint="serve on the loopback address, and forward the port: ssh -L 8765:localhost:8765 HOST",
+    )

@@ -1,0 +1,99 @@
+"""Answers: results as JSON with an entity tag, lists in parts with a cursor to the next."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairmile.base.errors import UsageError
+from fairmile.base.results import Result
+
+JSON = "application/json"
+_LONGEST_CURSOR = 500
+_TAG_BYTES = 12
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a long list: its JSON, and the cursor that gives the next part; empty where it is the last."""
+
+    data: Any
+    cursor: str = ""
+
+
+def page_of(items: Sequence[Any], *, cursor: str, limit: int) -> tuple[list[Any], str]:
+    """Return `limit` items from where a cursor points, and the cursor behind them."""
+    start = position_of(cursor)
+    more = len(items) > start + limit
+    return list(items[start : start + limit]), cursor_at(start + limit) if more else ""
+
+
+def cursor_at(position: Any) -> str:
+    """Return the cursor that stands for a position."""
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
+
+
+def position_of(cursor: str) -> int:
+    """Return the position that a cursor stands for: the number of items before it."""
+    if not cursor:
+        return 0
+    try:
+        padded = cursor.encode("ascii")[:_LONGEST_CURSOR]
+        position = json.loads(base64.b64decode(padded + b"=" * (-len(padded) % 4), altchars=b"-_", validate=True))
+    except (UnicodeEncodeError, binascii.Error, ValueError, RecursionError):
+        position = None
+    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position <= 10**9:
+        raise UsageError("this cursor is not one of ours", hint="take it from the Link header, or leave it out")
+    return position
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON that every reader takes: what is not finite is null."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":")).encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def answer(request: Request, result: Any, status: int = 200) -> Response:
+    """Return what a handler gave as a response."""
+    if isinstance(result, Response):
+        return result
+    headers = {"cache-control": "no-cache"}
+    if isinstance(result, Part):
+        if result.cursor:
+            following = request.url.include_query_params(cursor=result.cursor)
+            headers["link"] = f'<{following.path}?{following.query}>; rel="next"'
+        result = result.data
+    return tagged(request, to_json(result.to_dict() if isinstance(result, Result) else result), JSON, headers, status)
+
+
+def tagged(
+    request: Request, body: bytes, media_type: str, headers: Mapping[str, str] | None = None, status: int = 200
+) -> Response:
+    """Return a body with its entity tag, or only "not modified" to who has it already."""
+    tag = f'"{base64.urlsafe_b64encode(hashlib.sha256(body).digest()[:_TAG_BYTES]).decode()}"'
+    extra = {**(headers or {}), "etag": tag}
+    known = request.headers.get("if-none-match") if request.method in ("GET", "HEAD") else None
+    if known is not None and tag in (each.strip().removeprefix("W/") for each in known.split(",")):
+        return Response(status_code=304, headers=extra)
+    return Response(body, status_code=status, headers=extra, media_type=media_type)

@@ -1,0 +1,1 @@
+"""REST: one file for each noun."""

@@ -1,0 +1,1 @@
+"""Pages for people: one file for each noun."""

@@ -1,0 +1,100 @@
+"""Routes of one noun: each handler is one call of the Python API, whose result is the answer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from fairmile.web.access import Identity, Right
+from fairmile.web.answers import answer
+from fairmile.web.errors import error_body, facts_of, status_of
+from fairmile.web.render import Page, Pages
+from fairmile.workspace import Workspace
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+
+def workspace_of(request: Request) -> Workspace:
+    """Return the workspace that is served."""
+    workspace: Workspace = request.app.state.workspace
+    return workspace
+
+
+def identity_of(request: Request) -> Identity:
+    """Return who asks."""
+    identity: Identity = request.scope["fairmile.identity"]
+    return identity
+
+
+def error_response(request: Request, error: BaseException) -> Response:
+    """Return the answer to a request that failed."""
+    body, media_type = error_body(facts_of(error), as_json=is_api(request.scope["path"]))
+    return Response(body, status_code=status_of(error), media_type=media_type)
+
+
+def is_api(path: str) -> bool:
+    """Tell whether a path is one for programs."""
+    return path == "/api" or path.startswith("/api/") or path == "/openapi.json"
+
+
+class Routes(APIRouter):
+    """The routes of one noun; see `fairmile.web` for how handlers look."""
+
+    def __init__(self, noun: str) -> None:
+        super().__init__(tags=[noun], redirect_slashes=False)
+        self.noun = noun
+
+    def get(self, path: str, *, result: str = "", right: Right = "read", **options: Any) -> Callable[[H], H]:
+        """Serve what a handler returns; `result` names its type as "module:Class", for the description of the API."""
+        return self._serve("GET", path, result, right, 200, options)
+
+    def post(self, path: str, *, right: Right, result: str = "", status: int = 200, **options: Any) -> Callable[[H], H]:  # type: ignore[override]
+        """Serve a handler that computes or changes something."""
+        return self._serve("POST", path, result, right, status, options)
+
+    def delete(self, path: str, *, right: Right, result: str = "", **options: Any) -> Callable[[H], H]:  # type: ignore[override]
+        """Serve a handler that removes something."""
+        return self._serve("DELETE", path, result, right, 200, options)
+
+    def page(self, path: str, *, right: Right = "read") -> Callable[[H], H]:
+        """Serve a page for people; it is no part of the API's description."""
+        return self._serve("GET", path, "", right, 200, {"include_in_schema": False})
+
+    def _serve(
+        self, method: str, path: str, result: str, right: Right, status: int, options: dict[str, Any]
+    ) -> Callable[[H], H]:
+        def decorate(handler: H) -> H:
+            @wraps(handler)
+            def handle(request: Request, **arguments: Any) -> Response:
+                try:
+                    identity_of(request).require(right)
+                    result = handler(request=request, **arguments)
+                    if isinstance(result, Page):
+                        pages: Pages = request.app.state.pages
+                        return pages.response(request, result)
+                    return answer(request, result, status)
+                except Exception as error:  # noqa: BLE001  the one place where the error of a handler becomes an answer
+                    return error_response(request, error)
+
+            handle.result_types = result  # type: ignore[attr-defined]
+            handle.right = right  # type: ignore[attr-defined]
+            description = inspect.cleandoc(handler.__doc__ or "")
+            self.add_api_route(
+                path,
+                handle,
+                methods=[method],
+                response_model=None,
+                status_code=status,
+                summary=description.partition("\n")[0].rstrip("."),
+                description=description,
+                operation_id=handler.__name__,
+                **options,
+            )
+            return handler
+
+        return decorate

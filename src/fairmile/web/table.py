@@ -1,0 +1,27 @@
+"""What the server serves: modules with routes, entries of the menu, live topics. One line each."""
+
+from __future__ import annotations
+
+# Modules with a `routes`, imported when the server starts.
+MODULES = (
+    "fairmile.web.api.search",
+    "fairmile.web.pages.search",
+    "fairmile.web.pages.about_api",
+)
+
+# The menu, in its order; an entry whose page is not served is not shown.
+NAVIGATION = (
+    ("Search", "/"),
+    ("Runs", "/runs"),
+    ("Sweeps", "/sweeps"),
+    ("Flows", "/flows"),
+    ("Job scripts", "/scripts"),
+    ("Predict", "/predict"),
+    ("Traces", "/traces"),
+    ("Store", "/store"),
+    ("Systems", "/systems"),
+    ("Leaderboards", "/leaderboards"),
+)
+
+# What a page can follow: the name of a topic, and the `Topic` as "module:attribute".
+TOPICS: dict[str, str] = {}

@@ -1,0 +1,64 @@
+"""A real server on a free port, a client, and a browser: shared by all tests of one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import browser
+import httpx
+import pytest
+import web_pages
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from fairmile.web.serve import ServeSettings, Serving, serve
+from fairmile.workspace import Workspace
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace with the lake's card and program. Tests share it: what they add has a name of its own."""
+    home = tmp_path_factory.mktemp("served")
+    environ = {"FAIRMILE_HOME": str(home / "home"), "HOME": str(home), "PATH": "/usr/bin:/bin"}
+    workspace = Workspace.open(environ=environ, cwd=home)
+    workspace.catalog.add_files([EXAMPLES / "lake.jsonld", EXAMPLES / "codemeta.json"])
+    return workspace
+
+
+@pytest.fixture(scope="session")
+def server(workspace: Workspace) -> Iterator[Serving]:
+    """A server of that workspace, on loopback."""
+    with serve(workspace, ServeSettings(port=0), wait=False) as serving:
+        yield serving
+
+
+@pytest.fixture(scope="session")
+def client(server: Serving) -> Iterator[httpx.Client]:
+    """A program that uses the API."""
+    with httpx.Client(base_url=server.address, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """A browser, started once."""
+    with sync_playwright() as playwright:
+        program = playwright.chromium.launch(executable_path=browser.program(), args=["--no-sandbox"])
+        yield program
+        program.close()
+
+
+@pytest.fixture
+def page(chromium: Browser, server: Serving) -> Iterator[Page]:
+    """An empty page of a fresh browser profile; addresses are those of the server."""
+    context = chromium.new_context(base_url=server.address)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def page_is_sound(page: Page) -> Callable[..., None]:
+    """Check a page of the server, by its path: see `web_pages.page_is_sound`."""
+    return lambda path, **limits: web_pages.page_is_sound(page, path, **limits)

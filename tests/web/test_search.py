@@ -1,0 +1,81 @@
+"""Search, as a program and as a person use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from fairmile.workspace import Workspace
+
+
+def test_the_api_answers_with_what_the_call_returns(client: httpx.Client, workspace: Workspace) -> None:
+    answer = client.get("/api/search", params={"q": "lake temperature"})
+    assert answer.status_code == 200
+    assert answer.json() == workspace.catalog.search("lake temperature").to_dict()
+
+
+def test_a_long_list_comes_in_parts(client: httpx.Client, workspace: Workspace) -> None:
+    handles: list[str] = []
+    answer = client.get("/api/search", params={"q": "kind:dataset", "limit": 7})
+    while True:
+        handles += [hit["handle"] for hit in answer.json()["results"]]
+        if "next" not in answer.links:
+            break
+        answer = client.get(answer.links["next"]["url"])
+    assert handles == [hit.handle for hit in workspace.catalog.search("kind:dataset", limit=10_000)]
+
+
+def test_who_has_the_answer_already_is_told_so(client: httpx.Client) -> None:
+    first = client.get("/api/search", params={"q": "lake"})
+    again = client.get("/api/search", params={"q": "lake"}, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    other = client.get("/api/search", params={"q": "mnist"}, headers={"If-None-Match": first.headers["etag"]})
+    assert other.status_code == 200
+
+
+def test_facets_count_what_a_search_matches(client: httpx.Client) -> None:
+    every = client.get("/api/facets/kind").json()["values"]
+    some = client.get("/api/facets/kind", params={"q": "cosmology"}).json()["values"]
+    assert 0 < some["dataset"] < every["dataset"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/api/search?q=colour:red", 400, "no search field named 'colour'"),
+        ("/api/search?regex=(", 400, "("),
+        ("/api/search?limit=many", 422, "limit"),
+        ("/api/search?cursor=%21", 400, "cursor"),
+        ("/api/facets/nope", 400, "no facet named 'nope'"),
+        ("/api/nothing", 404, "nothing is served"),
+    ],
+)
+def test_an_error_is_the_object_of_the_command_line(client: httpx.Client, path: str, status: int, words: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert {"type", "message", "hint", "exit_code"} <= set(error)
+
+
+def test_results_follow_the_keys_and_the_address_keeps_the_search(page: Page) -> None:
+    page.goto("/")
+    page.get_by_role("searchbox").press_sequentially("lake temp")
+    expect(page.get_by_role("link", name="lake-temperatures")).to_be_visible()
+    expect(page).to_have_url("/?q=lake+temp")
+    page.get_by_role("link", name="dataset", exact=True).click()
+    expect(page.get_by_role("searchbox")).to_have_value("lake temp kind:dataset")
+    expect(page.get_by_role("listitem").filter(has=page.get_by_role("heading"))).to_have_count(1)
+
+
+def test_a_search_that_is_not_finished_says_what_is_wrong_with_it(page: Page) -> None:
+    page.goto("/?q=colour:red")
+    expect(page.get_by_text("no search field named 'colour'")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["/", "/?q=cosmology", "/?q=xyzzyx", "/api"])
+def test_the_pages_are_sound(page_is_sound: Callable[..., None], path: str) -> None:
+    page_is_sound(path)

@@ -1,0 +1,70 @@
+"""`fairmile serve` as a process and as a call."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairmile.base.errors import Conflict, UsageError
+from fairmile.web.access import OwnerAccess, uid_of_peer
+from fairmile.web.errors import Refused
+from fairmile.web.serve import PORT, ServeSettings, serve
+from fairmile.workspace import Workspace
+
+
+def test_the_command_prints_its_address_serves_and_ends_when_interrupted(tmp_path: Path) -> None:
+    environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "fairmile", "serve", "--no-browser", "--port", "0"]
+    with subprocess.Popen(
+        command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        address = process.stdout.readline().strip()
+        assert httpx.get(f"{address}api/search", trust_env=False).json()["results"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == "interrupted\n"
+
+
+def test_a_taken_port_is_named_when_it_was_asked_for_and_passed_over_when_not(workspace: Workspace) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(Conflict, match="cannot listen on"):
+            serve(workspace, ServeSettings(port=taken.getsockname()[1]), wait=False)
+    with serve(workspace, wait=False) as first, serve(workspace, wait=False) as second:
+        assert PORT <= first.port < second.port
+        assert json.loads(httpx.get(f"{second.address}api/search", trust_env=False).text)["results"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_other_machines_are_served_only_encrypted_and_with_accounts(workspace: Workspace, host: str) -> None:
+    with pytest.raises(UsageError, match="must be encrypted"):
+        serve(workspace, ServeSettings(host=host), wait=False)
+
+
+def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="belong together"):
+        ServeSettings(cert=tmp_path / "cert.pem")
+
+
+def test_another_user_of_the_machine_gets_nothing() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as connection:
+            peer = connection.getsockname()
+            assert uid_of_peer(*peer) == os.getuid()
+            assert OwnerAccess().identify({"client": peer}) is not None
+            own = os.getuid()
+            if own:  # the superuser of a machine can read everything anyway
+                with pytest.raises(Refused, match="for the user who started it"):
+                    OwnerAccess(uid=own + 1).identify({"client": peer})
