@@ -12,11 +12,11 @@ import os
 import socket
 import time
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.web.errors import Refused
 
 Right = Literal["read", "start", "admin"]

@@ -8,13 +8,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 
 JSON = "application/json"

@@ -69,7 +69,8 @@ def error_body(facts: ErrorDict, *, as_json: bool) -> tuple[bytes, str]:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Fairmile: error</title>\n'
-        '<link rel="icon" href="/static/icon.svg">\n<link rel="stylesheet" href="/static/page.css">\n<link rel="stylesheet" href="/static/app.css">\n</head>\n'
+        '<link rel="icon" href="/static/icon.svg">\n<link rel="stylesheet" href="/static/page.css">\n'
+        '<link rel="stylesheet" href="/static/app.css">\n</head>\n'
         f"<body>\n<main>\n<header><h1>{message}</h1></header>\n<p>{hint}</p>\n"
         '<p><a href="/">Start page</a></p>\n</main>\n</body>\n</html>\n'
     ).encode(), "text/html; charset=utf-8"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.web.access import Access, Scope
 from fairmile.web.errors import Refused, error_body, facts_of, status_of
 

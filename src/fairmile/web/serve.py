@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol, TypedDict
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.web.guard import Limits

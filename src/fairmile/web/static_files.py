@@ -9,7 +9,6 @@ import base64
 import hashlib
 import mimetypes
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 
@@ -24,24 +23,15 @@ _FOREVER = "public, max-age=31536000, immutable"
 _SERVED = (".css", ".js", ".svg", ".woff2")
 
 
-@dataclass(frozen=True)
 class StaticFile:
     """A file, and the digest by which a page names exactly this one."""
 
-    name: str
-    data: bytes
-
-    @property
-    def integrity(self) -> str:
-        return f"sha256-{base64.b64encode(hashlib.sha256(self.data).digest()).decode()}"
-
-    @property
-    def address(self) -> str:
-        return f"/static/{self.name}?{hashlib.sha256(self.data).hexdigest()[:12]}"
-
-    @property
-    def media_type(self) -> str:
-        return mimetypes.guess_type(self.name)[0] or "application/octet-stream"
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name = name
+        self.data = data
+        self.integrity = f"sha256-{base64.b64encode(hashlib.sha256(data).digest()).decode()}"
+        self.address = f"/static/{name}?{hashlib.sha256(data).hexdigest()[:12]}"
+        self.media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
 class StaticFiles:
