@@ -350,7 +350,10 @@ def main(arguments: Sequence[str]) -> int:
         works = [Member(Path(folder), int(n), statuses[int(n)].id, place) for n in names]
     with executor_of(runs, kind, place) as executor:
         over = followed(executor, executor.submit(works))
-    return 0 if all(each.state is RunState.DONE for each in over.values()) else 1
+    others = [each for each in over.values() if each.state is not RunState.DONE]
+    for each in others:
+        print(each, file=sys.stderr)
+    return 1 if others else 0
 
 
 if __name__ == "__main__":

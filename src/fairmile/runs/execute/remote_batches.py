@@ -227,14 +227,14 @@ class RemoteBatches:
                 group = ended[at : at + _MOST_TASKS]
                 ids = [id for n in group for id in array.tasks[n]]
                 for first in range(0, len(ids), _MOST_RUNS):
-                    self._fetch(array, ids[first : first + _MOST_RUNS])
+                    self._fetch(key, array, ids[first : first + _MOST_RUNS])
                 for n in group:
                     self._settle(key, array, job, n)
                 array = replace(array, brought=array.brought | set(group))
                 self._write(key, array)
             return array
 
-    def _fetch(self, array: _Array, ids: Sequence[str], files: Sequence[str] = _FILES) -> None:
+    def _fetch(self, key: str, array: _Array, ids: Sequence[str], files: Sequence[str] = _FILES) -> None:
         """Bring what runs left of their records; of one that left too much, only the record itself."""
         machine = self._jobs.machines[array.system]
         there, pack = f"{machine.place.root}/{array.batch}", f".bring-{secrets.token_hex(6)}"
@@ -243,22 +243,22 @@ class RemoteBatches:
         answer = machine.runner.run(argv, input="".join(f"{id}\n" for id in ids), timeout_s=_PATIENCE_S).stdout.split()
         if answer == ["large"] and len(ids) > 1:
             for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-                self._fetch(array, half, files)
+                self._fetch(key, array, half, files)
         elif answer == ["large"] and files != (RECORD,):
-            self._fetch(array, ids, (RECORD,))
+            self._fetch(key, array, ids, (RECORD,))
         elif answer == ["packed"]:
             note = "" if files == _FILES else f"its output and log are too large to copy; they are in {there}"
             try:
                 with tempfile.TemporaryDirectory(dir=self._root, prefix=".bring-") as temporary:
                     machine.place.bring(array.batch, pack, Path(temporary) / pack)
-                    self._unpack(Path(temporary) / pack, frozenset(ids), array.system, note)
+                    self._unpack(Path(temporary) / pack, frozenset(ids), key, array.system, note)
             finally:
                 with contextlib.suppress(FairmileError):
                     machine.runner.run(["rm", "-f", f"{there}/{pack}"], timeout_s=_PATIENCE_S)
         elif answer != ["nothing"]:
             raise SystemFailure(f"{array.system} did not pack the records in {there}: {' '.join(answer)[:200]!r}")
 
-    def _unpack(self, pack: Path, ids: frozenset[str], system: str, note: str) -> None:
+    def _unpack(self, pack: Path, ids: frozenset[str], key: str, system: str, note: str) -> None:
         """Lay files of records into the folders of their runs, the record itself last; anything else is left alone."""
         records: dict[str, bytes] = {}
         left_bytes = _MOST_BYTES + (_MOST_BYTES >> 6)  # it may have grown while it was packed
@@ -282,6 +282,8 @@ class RemoteBatches:
             raise Integrity(f"the records from {system} are damaged: {error}", hint="try again") from error
         for id, data in records.items():
             record = _checked(data, id, system)
+            if record.result is None and record.job is not None and record.job.key != key:
+                continue  # a task of another array is at it, whose end brings the record
             if note and record.result is not None:
                 record.result.notes.append(f"{note}/{_RUNS}/{id}")
             _made(self._root / id)
