@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 
@@ -23,9 +24,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     descendants.restore_signals()
     descendants.mark()
+    _use_one_cache()
     effort.quick = config.getoption("--quick")
     settings.register_profile("fairmile", max_examples=effort.examples(100), deadline=None)
     settings.load_profile("fairmile")
+
+
+def _use_one_cache() -> None:
+    """Let tests with a home of their own use the caches of whoever runs them, and find Python without a wrapper."""
+    os.environ.setdefault("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    os.environ["PATH"] = os.pathsep.join([os.path.join(sys.base_prefix, "bin"), os.environ.get("PATH", os.defpath)])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -352,7 +352,7 @@ def main(arguments: Sequence[str]) -> int:
         over = followed(executor, executor.submit(works))
     others = [each for each in over.values() if each.state is not RunState.DONE]
     for each in others:
-        print(each, file=sys.stderr)
+        sys.stderr.write(f"{each}\n")
     return 1 if others else 0
 
 

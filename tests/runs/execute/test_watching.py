@@ -191,6 +191,24 @@ class TestOtherPrograms:
         (tmp_path / "far.txt").write_text("3\n")
         assert "far.txt, which it read, changed" in run(workspace, "sh", "go.sh")[1]
 
+    @pytest.mark.skipif(not HAS_COMPILER, reason="there is no C compiler")
+    def test_need_the_library_built_once_for_all_workspaces(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "gcc").write_text(
+            f'#!/bin/sh\necho built >> {tmp_path}/builds\nexec /usr/bin/env -S cc "$@"\n'
+        )
+        (tmp_path / "bin" / "gcc").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            first, _ = run(open_workspace(tmp_path / name, monkeypatch, ""), "true")
+            assert first.captured.coverage is not None
+            assert first.captured.coverage.unwatched == []
+        assert (tmp_path / "builds").read_text() == "built\n"
+
     def test_are_run_again_where_nothing_watches_them(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         workspace = open_workspace(tmp_path, monkeypatch, "off")
         Path("data.txt").write_text("1\n")

@@ -250,23 +250,48 @@ def _built_library(runs: Path, env: Mapping[str, str]) -> str:
     """Return the library that is preloaded, built when it is first needed; empty where there is no C compiler."""
     try:
         source = _content("opened.c")
-        library = runs / f".opened-{_source_digest(source)}.so"
+        name = f"opened-{_source_digest(source)}.so"
+        library = runs / f".{name}"
         if library.exists():
             return str(library)
-        compiler = next(filter(None, (shutil.which(name, path=env.get("PATH")) for name in _COMPILERS)), "")
-        if not compiler:
-            return ""
-        import tempfile
-
-        with tempfile.TemporaryDirectory(dir=runs, prefix=".opened-") as folder:
-            made, code = Path(folder, "opened.so"), Path(folder, "opened.c")
-            code.write_bytes(source)
-            command = [compiler, "-shared", "-fPIC", "-O2", "-s", "-o", str(made), str(code), "-ldl"]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
-            os.replace(made, library)
-    except (OSError, subprocess.SubprocessError):
+        kept = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home()) / ".cache") / "fairmile" / name
+        data = _own_content(kept)
+        if not data:
+            data = _compiled(source, runs, env)
+            if not data:
+                return ""
+            with contextlib.suppress(OSError, FairmileError):  # the home of a compute node may be read-only
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(kept, data, sync=False)
+        write_atomic(library, data, sync=False)
+    except (OSError, FairmileError, subprocess.SubprocessError):
         return ""
     return str(library)
+
+
+def _own_content(file: Path) -> bytes:
+    """Return what a file of this user holds; nothing where it is missing or someone else's."""
+    try:
+        with file.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            is_own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+            return stream.read() if is_own else b""
+    except OSError:
+        return b""
+
+
+def _compiled(source: bytes, runs: Path, env: Mapping[str, str]) -> bytes:
+    compiler = next(filter(None, (shutil.which(name, path=env.get("PATH")) for name in _COMPILERS)), "")
+    if not compiler:
+        return b""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir=runs, prefix=".opened-") as folder:
+        made, code = Path(folder, "opened.so"), Path(folder, "opened.c")
+        code.write_bytes(source)
+        command = [compiler, "-shared", "-fPIC", "-O2", "-s", "-o", str(made), str(code), "-ldl"]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        return made.read_bytes()
 
 
 @functools.cache
