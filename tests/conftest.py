@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = effort.wanted(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
         items[:] = [item for item in items if item in wanted]
+    if hasattr(config, "workerinput"):
+        items[:] = effort.in_turns(items, config.workerinput["workercount"])
 
 
 @pytest.hookimpl(wrapper=True)

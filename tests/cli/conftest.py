@@ -51,7 +51,11 @@ class Terminal(io.TextIOWrapper):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder a user stands in: the examples of the documentation, an empty home, no settings."""
-    for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG", "NO_COLOR", "COLUMNS"))]:
+    for name in [
+        name
+        for name in os.environ
+        if name.startswith(("FAIRMILE", "XDG_CONFIG", "XDG_DATA", "XDG_STATE", "NO_COLOR", "COLUMNS"))
+    ]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("FAIRMILE_HOME", str(tmp_path / "home"))

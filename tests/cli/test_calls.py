@@ -73,7 +73,9 @@ def work(tmp_path_factory: pytest.TempPathFactory, filled_home: Path) -> Iterato
     for rank in (0, 1):
         write_kineto(work / "first", rank, events=kineto_events(rank, late_us=100.0 * rank))
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG"))]:
+        for name in [
+            name for name in os.environ if name.startswith(("FAIRMILE", "XDG_CONFIG", "XDG_DATA", "XDG_STATE"))
+        ]:
             patch.delenv(name)
         patch.setenv("HOME", str(top / "user"))
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

@@ -53,7 +53,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (work / "rates.yaml").write_text(SWEEP)
     (work / "quad.yaml").write_text(STUDY)
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG"))]:
+        for name in [
+            name for name in os.environ if name.startswith(("FAIRMILE", "XDG_CONFIG", "XDG_DATA", "XDG_STATE"))
+        ]:
             patch.delenv(name)
         patch.setenv("HOME", str(top / "user"))
         patch.setenv("FAIRMILE_HOME", str(top / "home"))

@@ -46,7 +46,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as a clone has it, with the examples of the documentation, and an empty home: here is where we are."""
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "work" / "docs" / "examples")
     (tmp_path / "user").mkdir()
-    for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG"))]:
+    for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG_CONFIG", "XDG_DATA", "XDG_STATE"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

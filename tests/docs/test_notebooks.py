@@ -57,7 +57,11 @@ def test_a_notebook_runs_and_shows_what_is_stored(file: Path, tmp_path: Path, mo
     folder = tmp_path / "docs" / file.parent.name
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
     folder.mkdir()
-    for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG", "JUPYTER", "IPYTHON"))]:
+    for name in [
+        name
+        for name in os.environ
+        if name.startswith(("FAIRMILE", "XDG_CONFIG", "XDG_DATA", "XDG_STATE", "JUPYTER", "IPYTHON"))
+    ]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 quick = False  # set by conftest.py before any test is read
 _MOST_CASES = 2
+# What waits for programs, services and machines; the longest come first.
+_WAITING = ("docs/", "runs/execute/", "e2e/", "web/", "sweeps/", "flows/", "jobs/", "traces/", "transfer/fetchers/")
 
 
 def examples(count: int) -> int:
@@ -35,3 +37,29 @@ def _some(name: str, cases: list[pytest.Item]) -> list[pytest.Item]:
         return cases
     first = zlib.crc32(name.encode())
     return [cases[(first + number * count // _MOST_CASES) % count] for number in range(_MOST_CASES)]
+
+
+def in_turns(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return tests in an order by which half of the workers begin with what waits, and the others with what computes.
+
+    Each worker is handed as many tests that follow each other as any other; who has done them takes from the others.
+    """
+    folders = {item: item.path.as_posix().partition("/tests/")[2] for item in items}
+    groups = [[item for item in items if folders[item].startswith(folder)] for folder in _WAITING]
+    waiting = [item for group in groups for item in group]
+    known = set(waiting)
+    computing = [item for item in items if item not in known]
+    order: list[pytest.Item] = []
+    for worker in range(workers):
+        size = (len(items) - len(order)) // (workers - worker)
+        first = _share(waiting, worker, max(workers // 2, 1))
+        more = max(size - len(first), 0)
+        order += first + computing[:more]
+        del computing[:more]
+    return order + computing
+
+
+def _share(items: list[pytest.Item], worker: int, workers: int) -> list[pytest.Item]:
+    if worker >= workers:
+        return []
+    return items[len(items) * worker // workers : len(items) * (worker + 1) // workers]
