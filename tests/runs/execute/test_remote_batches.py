@@ -312,7 +312,7 @@ class TestWhatComes:
                 link = tarfile.TarInfo("g-0/output.log")
                 link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
                 archive.addfile(link)
-            RemoteBatches(tmp_path / "runs", None)._unpack(pack, frozenset({"g-0"}), "far", "")  # type: ignore[arg-type]
+            RemoteBatches(tmp_path / "runs", None)._unpack(pack, frozenset({"g-0"}), "k", "far", "")  # type: ignore[arg-type]
 
         return unpack
 
@@ -325,6 +325,15 @@ class TestWhatComes:
         assert sorted(os.listdir(tmp_path)) == ["pack", "runs"]
         assert os.listdir(tmp_path / "runs") == ["g-0"]
         assert sorted(os.listdir(tmp_path / "runs" / "g-0")) == ["events-1.jsonl", "run.json"]
+
+    def test_a_record_that_another_task_still_writes_is_left_to_that_task(
+        self, unpack: Callable[..., None], tmp_path: Path
+    ) -> None:
+        record = {"id": "g-0", "spec": {}, "state": "running"}
+        for key, is_taken in (("other", False), ("k", True)):
+            job = {"key": key, "system": "far", "task": 0}
+            unpack(**{"g-0__run.json": json.dumps({**record, "job": job}).encode()})
+            assert (tmp_path / "runs" / "g-0" / "run.json").exists() == is_taken
 
     def test_a_record_of_another_run_is_refused(self, unpack: Callable[..., None]) -> None:
         with pytest.raises(Integrity, match="the record of another run"):
@@ -340,7 +349,7 @@ class TestWhatComes:
     def test_a_damaged_archive_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "pack").write_bytes(b"\x1f\x8bnothing")
         with pytest.raises(Integrity, match="damaged"):
-            RemoteBatches(tmp_path, None)._unpack(tmp_path / "pack", frozenset(), "far", "")  # type: ignore[arg-type]
+            RemoteBatches(tmp_path, None)._unpack(tmp_path / "pack", frozenset(), "", "far", "")  # type: ignore[arg-type]
 
 
 def test_an_environment_of_this_machine_is_refused(box: Runs, tmp_path: Path) -> None:
