@@ -21,7 +21,7 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.base.words import closest
 from fairmile.base.yaml import Located, load_located
-from fairmile.transfer.fetchers import scheme_of
+from fairmile.transfer.schemes import scheme_of
 
 DOCUMENTS = (".yaml", ".yml", ".json", ".jsonld")
 PROGRAMS = (".py", ".ipynb")

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.commands import Here
 from fairmile.base.config import Config, Guarded, Option
 from fairmile.base.errors import UsageError
+
+# Each command imports what it asks for: a search needs neither store nor engine, a list of runs no catalog.
+from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
 from fairmile.catalog import OWN_IDS
-from fairmile.transfer.credentials import Credentials
-from fairmile.transfer.fetchers import Fetchers
-from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
 
-# Each command imports what it asks for: a search needs neither store nor engine, a list of runs no catalog.
 if TYPE_CHECKING:
     from fairmile.base.progress import Watch
     from fairmile.base.trust import Trust
@@ -54,8 +53,15 @@ if TYPE_CHECKING:
     from fairmile.sweeps.sweeps import Sweeps
     from fairmile.sweeps.tuning.study import Studies
     from fairmile.traces.traces import Traces
+    from fairmile.transfer.credentials import Credentials
+    from fairmile.transfer.fetchers import Fetchers
     from fairmile.transfer.items import Watcher
+    from fairmile.transfer.remote import Context
     from fairmile.transfer.transfer import Transfer
+else:
+    Credentials = lazy("fairmile.transfer.credentials:Credentials")
+    Context = lazy("fairmile.transfer.remote:Context")
+    Fetchers = lazy("fairmile.transfer.fetchers:Fetchers")
 
 PROJECT_FILE = "fairmile.yaml"
 CHOSEN_FILE = "FAIRMILE_CONFIG"  # the variable that names a settings file to read in place of the project's

@@ -143,6 +143,15 @@ def test_a_search_imports_nothing_heavy(run: Run, environ: dict[str, str]) -> No
     assert not modules & {"importlib.metadata", "asyncio", "http.client", "ssl"}
 
 
+def test_looking_at_runs_imports_nothing_that_checks_specifications(run: Run, environ: dict[str, str]) -> None:
+    id = run("run", "--json", "--", "true")
+    assert id.returncode == 0, id.stderr
+    for arguments in (("runs", "ls"), ("status",), ("runs", "show", json.loads(id.stdout)["id"])):
+        assert not roots(imported(run, environ, *arguments)) & {*HEAVY, "packaging"}, arguments
+    modules = imported(run, environ, "run", "--again", "--", "true")
+    assert not {name for name in modules if name.startswith(("fairmile.envs.", "fairmile.store.objects", "packaging"))}
+
+
 # Streams
 
 

@@ -17,8 +17,9 @@ from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card, as_list, id_of, text_of
 from fairmile.catalog.declared import LOCAL
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.fetchers import FETCHERS, SCHEMES, scheme_of
+from fairmile.transfer.fetchers import FETCHERS
 from fairmile.transfer.items import check_path
+from fairmile.transfer.schemes import SCHEMES, scheme_of
 
 _CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
 _EXACT_SIZE = re.compile(r"\s*[0-9]{1,18}\s*(B|bytes?)?\s*", re.IGNORECASE)

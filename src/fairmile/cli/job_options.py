@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 import click
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.units import parse_duration, parse_size
-from fairmile.jobs.spec import Array, JobSpec, Launch, Resources, Signal
+from fairmile.jobs.launch import Launch
+
+if TYPE_CHECKING:
+    from fairmile.jobs.spec import Array, JobSpec, Resources, Signal
+else:
+    Array = lazy("fairmile.jobs.spec:Array")
+    JobSpec = lazy("fairmile.jobs.spec:JobSpec")
+    Resources = lazy("fairmile.jobs.spec:Resources")
+    Signal = lazy("fairmile.jobs.spec:Signal")
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairmile.base.lazy import without_plugins
 from fairmile.base.words import did_you_mean
 from fairmile.cli.options import write_sections
 
 if TYPE_CHECKING:
     from fairmile.cli.main import Entry
 
-_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 # Long enough for any summary: what does not fit is folded, not cut.
 _SUMMARY = 200
 
@@ -42,7 +40,7 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return super().get_command(ctx, cmd_name)
-        with _without_plugins():
+        with without_plugins():
             command: click.Command = getattr(importlib.import_module(entry.module), entry.name)
         return command
 
@@ -67,19 +65,3 @@ class LazyGroup(click.Group):
         rows |= {name: command.get_short_help_str(_SUMMARY) for name, command in self.commands.items()}
         sections = {title: [(name, rows.pop(name)) for name in names] for title, names in self._sections.items()}
         write_sections(formatter, {**sections, "Commands": list(rows.items())})
-
-
-@contextmanager
-def _without_plugins() -> Iterator[None]:
-    """Have models of pydantic built without its plug-ins, which it looks for in every installed package.
-
-    Programs that a command starts see nothing of it.
-    """
-    is_ours = _PLUGINS not in os.environ
-    if is_ours:
-        os.environ[_PLUGINS] = "__all__"
-    try:
-        yield
-    finally:
-        if is_ours:
-            del os.environ[_PLUGINS]

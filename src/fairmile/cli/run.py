@@ -5,19 +5,19 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from click.core import ParameterSource
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.units import format_duration, format_number, format_size
 from fairmile.cli.job_options import job_options
 from fairmile.cli.notices import notifies
 from fairmile.cli.options import DRY_RUN, WAIT
 from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import ANYWAY, WithCommand, changes_from, command_of, pairs, run_options
-from fairmile.runs.execute.isolation import isolating_runtime
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.prediction import Fit, amount_text, quantity_name
 from fairmile.runs.record.run import Run, RunState
@@ -26,6 +26,11 @@ from fairmile.runs.results import RunList
 from fairmile.runs.review import Review
 from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fairmile.runs.execute.isolation import isolating_runtime
+else:
+    isolating_runtime = lazy("fairmile.runs.execute.isolation:isolating_runtime")
 
 _INTERRUPTED = 130
 _REFUSED = 2

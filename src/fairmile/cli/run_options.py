@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.units import parse_duration
 from fairmile.cli.job_options import spec_from
 from fairmile.cli.options import SectionedCommand
-from fairmile.jobs.spec import Resources
 from fairmile.resolve import Word
 from fairmile.runs.arguments import is_program, start_program
 from fairmile.runs.parameters import mentions
-from fairmile.runs.record.spec import Input
 from fairmile.runs.record.values import parse_params
+
+if TYPE_CHECKING:
+    from fairmile.jobs.spec import Resources
+    from fairmile.runs.record.spec import Input
+else:
+    Input = lazy("fairmile.runs.record.spec:Input")
+    Resources = lazy("fairmile.jobs.spec:Resources")
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -291,7 +291,7 @@ def _watched_pairs(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what the program was seen to read, and what was not watched."""
     coverage = run.captured.coverage
     reads = list((coverage.reads or {}).items()) if coverage is not None else []
-    start = run.spec.folder or run.captured.start
+    start = run.record.spec.folder or run.captured.start
     for path, read in reads[:_READS]:
         state = f"sha256 {read.sha256[:12]}" if read.sha256 else "not there" if read.absent else read.trouble
         name = path.removeprefix(f"{start}/") if start else path
@@ -316,7 +316,7 @@ def _usage_texts(usage: Mapping[str, float]) -> list[str]:
 def _print_run(out: Out, details: RunDetails) -> None:
     run, footprint = details.run, details.footprint
     out.heading(f"{run.id}: {run.state}")
-    spec, code = run.spec, run.captured.code
+    spec, code = run.record.spec, run.captured.code
     pairs = [("command", " ".join(spec.argv)), ("started", _date(run.created)), ("on", run.system)]
     if run.elapsed_s is not None:
         pairs.append(("took", ", ".join([format_duration(run.elapsed_s), *_usage_texts(run.usage)])))

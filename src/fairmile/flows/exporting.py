@@ -10,7 +10,8 @@ from fairmile.flows.graph import is_wild, matches, placed
 from fairmile.flows.plan import ASSET, Action, PlannedStep, Planner
 from fairmile.flows.state import FlowState
 from fairmile.runs.arguments import PARAMS
-from fairmile.runs.record.spec import RunSpec, start_command
+from fairmile.runs.record.commands import start_command
+from fairmile.runs.record.spec import RunSpec
 
 
 def exported_step(planned: PlannedStep, planner: Planner, state: FlowState) -> ExportedStep:

@@ -21,7 +21,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from fairmile.base.units import parse_duration
 from fairmile.jobs.spec import Resources
-from fairmile.runs.record.spec import MetricSpec, is_inside
+from fairmile.runs.record.commands import is_inside
+from fairmile.runs.record.spec import MetricSpec
 from fairmile.runs.record.values import Value
 
 HERE = ("", "local", "laptop")  # what `on` says of a step of this machine

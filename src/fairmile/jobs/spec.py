@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from fairmile.base.units import parse_duration
+from fairmile.jobs.launch import Launch
 
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Count = Annotated[int, Field(ge=1)]
 # These become words of a header line, where no scheduler offers quoting.
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:,+=/@%\[\]&|*()!-]*$")]
-Launch = Literal["torchrun", "srun", "mpirun", "mpiexec", "jsrun", "flux", "horovodrun", "deepspeed", "plain"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(r"[^/\0\n][^\0\n]*")
 

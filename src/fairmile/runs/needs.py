@@ -12,17 +12,18 @@ from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.card import as_list
-from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute import capture
 from fairmile.runs.record.record import Captured
-from fairmile.runs.record.spec import RunSpec
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.request_rules import make_request
+    from fairmile.jobs.spec import JobSpec
+    from fairmile.runs.record.spec import RunSpec
     from fairmile.systems.model import System
 else:
     make_request = lazy("fairmile.jobs.request_rules:make_request")
+    JobSpec = lazy("fairmile.jobs.spec:JobSpec")
 
 _PURL = re.compile(r"pkg:(?:pypi|conda)/(?:[^/@?#]+/)?([^/@?#]+)")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")

@@ -7,13 +7,16 @@ import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.placeholders import names_in
 from fairmile.base.source_files import is_source
 from fairmile.base.words import closest
 from fairmile.runs.arguments import PARAMS
-from fairmile.runs.record.spec import RunSpec
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.spec import RunSpec
 
 # Programs of ours that take their parameters from there, whichever they are.
 _OWN_READERS = frozenset({"fairmile.benchmarks", "fairmile.sweeps.notebooks"})

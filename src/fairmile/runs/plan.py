@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
@@ -14,9 +14,11 @@ from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import Need
 from fairmile.runs.prediction import Fit
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.results import RunPlanDict, StepDict
 from fairmile.runs.review import Review
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.spec import RunSpec
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import Conflict, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
@@ -20,17 +21,15 @@ from fairmile.runs.execute.materials import plan_materials
 from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.recorder import check_no_orphan
 from fairmile.runs.ignored import check_arguments
-from fairmile.runs.interchange import known_run
 from fairmile.runs.needs import Need, check_needs, offer_for, unmet
 from fairmile.runs.parameters import UNSEEN_READER, check_placeholders, check_used, unused_params
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.prediction import Fit, Forecast, forecast
-from fairmile.runs.projection import with_time
+from fairmile.runs.record.commands import local_command, value_texts
 from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.packing import SUFFIX as PACKED
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import RunSpec, local_command, value_texts
 from fairmile.runs.rerun import check_repeatable, rerun_spec
 from fairmile.runs.review import is_foreign, restrict, review
 from fairmile.runs.services import Services
@@ -38,6 +37,12 @@ from fairmile.runs.targets import Runnable, checked_spec, resolve_run
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus
+    from fairmile.runs.interchange import known_run
+    from fairmile.runs.projection import with_time
+    from fairmile.runs.record.spec import RunSpec
+else:
+    known_run = lazy("fairmile.runs.interchange:known_run")
+    with_time = lazy("fairmile.runs.projection:with_time")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import islice
 from statistics import median, stdev
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairmile.base.distributions import fit_line, t_quantile
 from fairmile.base.errors import FairmileError, SystemFailure
@@ -20,8 +20,10 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.units import format_duration, format_size
 from fairmile.runs.record.record import RecordedSpec
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.spec import RunSpec
 
 LEVEL = 0.9
 _NEWEST = 20  # runs that a number is taken from: what was long ago says less than it seems

@@ -14,12 +14,12 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import Spans
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.results import Projection
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import Jobs
+    from fairmile.runs.record.spec import RunSpec
 
 _MINUTE_S = 60
 _STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows

@@ -7,17 +7,21 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.base.html_tables import rows_table
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.runs.execute import capture
+from fairmile.runs.record.commands import is_inside
 from fairmile.runs.record.record import Captured, CapturedCode, ReadFile
 from fairmile.runs.record.run import Metric, Run
-from fairmile.runs.record.spec import Input, RunSpec, is_inside
 from fairmile.runs.record.values import is_speed
 from fairmile.runs.results import RerunDict, VerdictDict
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.spec import Input, RunSpec
 
 # Two runs of one program on one machine differ by rounding and by the order of threads; what matters is declared.
 DEFAULT_TOLERANCE = 0.05

@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING
 from fairmile.base.digest import ManifestEntry, sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.coverage import MOST, Cover, changed_files, find_led_out, find_loose, find_newer, names_digest
 from fairmile.runs.execute.watching import changed_read
+from fairmile.runs.record.commands import recorded_spec
 from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.record import Captured, Coverage, OutputFile, ReadFile, RecordedSpec
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.spec import RunSpec, recorded_spec
-from fairmile.store.refs import Ref
 
 if TYPE_CHECKING:
+    from fairmile.runs.record.spec import RunSpec
+    from fairmile.store.refs import Ref
     from fairmile.store.store import Store
+else:
+    Ref = lazy("fairmile.store.refs:Ref")
 
 _MOST_ALIKE = 10  # older runs are not looked at
 # Larger results are not kept a second time: what lost them is run again.

@@ -12,16 +12,19 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
+from fairmile.runs.record.commands import value_texts
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.spec import RunSpec, value_texts
 from fairmile.runs.results import ReviewDict
 from fairmile.systems.hardware import settable
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.spec import RunSpec
 
 # Variables by which a loader, a shell, an interpreter or git runs something else; no environment of others sets them.
 _NEVER = re.compile(

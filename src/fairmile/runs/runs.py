@@ -16,28 +16,22 @@ from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import written_aside
 from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
-from fairmile.jobs.spec import JobSpec, Nearby
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.runs.execute import capture, carrier
-from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.execute.claims import is_claimed
 from fairmile.runs.execute.executor import After, Executor, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
-from fairmile.runs.execute.freezing import freeze
-from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import begin, finish
-from fairmile.runs.interchange import export_run, import_runs
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.planner import Planner
-from fairmile.runs.projection import project, walltime
+from fairmile.runs.record.commands import local_command, recorded_spec
 from fairmile.runs.record.layout import OUTPUT, open_arrays
 from fairmile.runs.record.ledger import Changes, RunRows
 from fairmile.runs.record.record import Captured, RecordedSpec, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import MetricSpec, RunSpec, local_command, recorded_spec
 from fairmile.runs.record.values import Value
 from fairmile.runs.rerun import Rerun, rerun_identity, verdicts
 from fairmile.runs.results import (
@@ -55,11 +49,27 @@ if TYPE_CHECKING:
     from fairmile.jobs.diagnosis import Diagnosis, diagnose
     from fairmile.jobs.judge import TaskStatus
     from fairmile.jobs.queue import JobStatus
+    from fairmile.jobs.spec import JobSpec, Nearby
+    from fairmile.runs.execute.batches import Frozen
+    from fairmile.runs.execute.freezing import freeze
     from fairmile.runs.execute.isolation import isolated_environment
+    from fairmile.runs.execute.job_arrays import Arrays
+    from fairmile.runs.interchange import export_run, import_runs
+    from fairmile.runs.projection import project, walltime
+    from fairmile.runs.record.spec import MetricSpec, RunSpec
 else:
     diagnose = lazy("fairmile.jobs.diagnosis:diagnose")
     TaskStatus = lazy("fairmile.jobs.judge:TaskStatus")
     isolated_environment = lazy("fairmile.runs.execute.isolation:isolated_environment")
+    freeze = lazy("fairmile.runs.execute.freezing:freeze")
+    export_run = lazy("fairmile.runs.interchange:export_run")
+    import_runs = lazy("fairmile.runs.interchange:import_runs")
+    Arrays = lazy("fairmile.runs.execute.job_arrays:Arrays")
+    project = lazy("fairmile.runs.projection:project")
+    walltime = lazy("fairmile.runs.projection:walltime")
+    JobSpec = lazy("fairmile.jobs.spec:JobSpec")
+    Nearby = lazy("fairmile.jobs.spec:Nearby")
+    RunSpec = lazy("fairmile.runs.record.spec:RunSpec")
 
 _TAIL_BYTES = 64 << 10
 

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import ValidationError
-
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.placeholders import fill_words
@@ -24,15 +22,18 @@ from fairmile.resolve import Nouns, Resolver, Target, Word, refuse_unused_option
 from fairmile.runs.arguments import argument_params, is_program, start_program, with_options
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import declared_needs
-from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value
-from fairmile.transfer.credentials import shown_address
 
 if TYPE_CHECKING:
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.needs import environment_of
+    from fairmile.runs.record.spec import MetricSpec, RunSpec
+    from fairmile.transfer.credentials import shown_address
 else:
     environment_of = lazy("fairmile.catalog.needs:environment_of")
+    shown_address = lazy("fairmile.transfer.credentials:shown_address")
+    MetricSpec = lazy("fairmile.runs.record.spec:MetricSpec")
+    RunSpec = lazy("fairmile.runs.record.spec:RunSpec")
 
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
@@ -108,15 +109,15 @@ def resolve_run(
 
     `options` are those that the resolver of a kind of target knows; `changes` are fields of the specification.
     """
-    if isinstance(what, RunSpec):
-        spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
-        runnable = Runnable(spec)
-    elif isinstance(what, str):
+    if isinstance(what, str):
         target = resolve(what, Nouns(catalog=catalog), for_="run", options=options)
         runnable = runnable_of(target, catalog, dataset, changes)
-    else:
+    elif isinstance(what, Sequence):
         refuse_unused_options(options, "command", " ".join(what))
         runnable = command_target(what, changes)
+    else:
+        spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
+        runnable = Runnable(spec)
     return replace(runnable, spec=_lasting(runnable.spec))
 
 
@@ -236,6 +237,8 @@ def is_run_file(name: str) -> bool:
 
 def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | None = None) -> RunSpec:
     """Return a specification, or every reason why it is none."""
+    from pydantic import ValidationError
+
     try:
         return RunSpec.model_validate(given)
     except ValidationError as error:

@@ -20,14 +20,15 @@ from fairmile.catalog.catalog import Catalog
 from fairmile.runs.arguments import PARAMS
 from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.parameters import mentions
-from fairmile.runs.record.spec import RunSpec, value_texts
+from fairmile.runs.record.commands import value_texts
+from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.targets import checked_spec
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.sweeps.rendering import CONFIG, Renderer
 from fairmile.sweeps.templates import Texts
-from fairmile.transfer.fetchers import scheme_of
+from fairmile.transfer.schemes import scheme_of
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _OF_RUNS = re.compile(r"run|source|seed|python|inputs\..+")  # what the run itself knows

@@ -11,7 +11,8 @@ from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.runs.execute.worker import BATCH, MEMBER, MEMBERS, Batch
-from fairmile.runs.record.spec import RunSpec, recorded_spec, start_command
+from fairmile.runs.record.commands import recorded_spec, start_command
+from fairmile.runs.record.spec import RunSpec
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus

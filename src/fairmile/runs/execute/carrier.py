@@ -24,7 +24,7 @@ import rfc8785
 
 from fairmile.base.errors import FairmileError, SystemFailure, Transient, UsageError
 from fairmile.base.files import safe_join, write_atomic, write_failure
-from fairmile.jobs.spec import JobSpec, Nearby
+from fairmile.base.lazy import lazy
 from fairmile.jobs.states import State
 from fairmile.runs.execute.executor import PreparedRun
 from fairmile.runs.execute.program import Ending
@@ -33,10 +33,13 @@ from fairmile.runs.record.crate import INPUTS
 from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, WORK, read_record, record_text
 from fairmile.runs.record.record import Attempt, Captured, JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import RunSpec
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import Jobs, JobStatus
+    from fairmile.jobs.spec import JobSpec, Nearby
+    from fairmile.runs.record.spec import RunSpec
+else:
+    JobSpec = lazy("fairmile.jobs.spec:JobSpec")
 
 _FOLDER = "run"  # of the run in the folder of its job
 WORK_THERE = f"{_FOLDER}/{WORK}"

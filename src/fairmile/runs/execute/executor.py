@@ -13,15 +13,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.jobs.spec import Nearby
-from fairmile.runs.execute.worker import Look
 from fairmile.runs.record.record import JobReference, RunRecord, TrialReference
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import RunSpec
+
+if TYPE_CHECKING:
+    from fairmile.jobs.spec import Nearby
+    from fairmile.runs.execute.worker import Look
+    from fairmile.runs.record.spec import RunSpec
 
 Condition = Literal["done", "failed", "ended", "over"]
 

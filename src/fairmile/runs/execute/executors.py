@@ -7,21 +7,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from fairmile.base.lazy import lazy
-from fairmile.runs.execute.batch_status import MemberStatus, member_statuses
 from fairmile.runs.execute.executor import Executor, Work
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.in_place import InPlace
-from fairmile.runs.execute.job_arrays import Arrays
-from fairmile.runs.execute.local_pool import LocalPool
-from fairmile.runs.execute.scheduler import Packing, Scheduler, SharedRuns
 from fairmile.runs.execute.worker import Batch
 
 if TYPE_CHECKING:
+    from fairmile.runs.execute.batch_status import MemberStatus, member_statuses
+    from fairmile.runs.execute.job_arrays import Arrays
+    from fairmile.runs.execute.local_pool import LocalPool
     from fairmile.runs.execute.pilot import Pilot
+    from fairmile.runs.execute.scheduler import Packing, Scheduler, SharedRuns
     from fairmile.runs.execute.ssh import SentRuns
 else:
     Pilot = lazy("fairmile.runs.execute.pilot:Pilot")
     SentRuns = lazy("fairmile.runs.execute.ssh:SentRuns")
+    member_statuses = lazy("fairmile.runs.execute.batch_status:member_statuses")
+    Arrays = lazy("fairmile.runs.execute.job_arrays:Arrays")
+    LocalPool = lazy("fairmile.runs.execute.local_pool:LocalPool")
+    Packing = lazy("fairmile.runs.execute.scheduler:Packing")
+    Scheduler = lazy("fairmile.runs.execute.scheduler:Scheduler")
+    SharedRuns = lazy("fairmile.runs.execute.scheduler:SharedRuns")
 
 
 class Executors:

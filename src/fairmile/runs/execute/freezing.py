@@ -14,9 +14,10 @@ from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.worker import MEMBER, Batch
 from fairmile.runs.needs import Need
 from fairmile.runs.plan import RunPlan
+from fairmile.runs.record.commands import local_command, recorded_spec
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import RunRecord
-from fairmile.runs.record.spec import RunSpec, local_command, recorded_spec
+from fairmile.runs.record.spec import RunSpec
 
 
 def freeze(

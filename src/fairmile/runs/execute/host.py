@@ -13,9 +13,9 @@ from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.processes import end_run
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import finish
+from fairmile.runs.record.commands import start_command
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import start_command
 from fairmile.runs.reuse import keep_inputs, keep_outputs
 from fairmile.runs.services import Services
 

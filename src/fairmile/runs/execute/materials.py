@@ -24,13 +24,14 @@ from fairmile.base.files import safe_join
 from fairmile.base.git import Repository
 from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.transfer.credentials import shown_address
 
 if TYPE_CHECKING:
     from fairmile.catalog.assets import Assets
+    from fairmile.transfer.credentials import shown_address
     from fairmile.transfer.fetchers.git import GitAddress
 else:
     GitAddress = lazy("fairmile.transfer.fetchers.git:GitAddress")
+    shown_address = lazy("fairmile.transfer.credentials:shown_address")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")

@@ -19,11 +19,11 @@ from fairmile.base.views import View, describe_left_behind, show_files, show_fol
 from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.materials import bring, materialize
-from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
 from fairmile.runs.execute.watching import DIGESTS, listing_digest
 from fairmile.runs.needs import Need, needs_record
 from fairmile.runs.parameters import program_files
 from fairmile.runs.plan import RunPlan
+from fairmile.runs.record.commands import local_command, python_of, recorded_spec
 from fairmile.runs.record.crate import READ
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import (
@@ -38,7 +38,6 @@ from fairmile.runs.record.record import (
     RunRecord,
 )
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.spec import Input, RunSpec, local_command, python_of, recorded_spec
 from fairmile.runs.rerun import rerun_spec
 from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
 from fairmile.runs.services import Services
@@ -47,8 +46,14 @@ from fairmile.systems.hardware import passed_on
 if TYPE_CHECKING:
     from fairmile.envs.records import Environment
     from fairmile.envs.spec import parse_spec
+    from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
+    from fairmile.runs.record.spec import Input, RunSpec
 else:
     parse_spec = lazy("fairmile.envs.spec:parse_spec")
+    code_files = lazy("fairmile.runs.execute.snapshot:code_files")
+    keep_code = lazy("fairmile.runs.execute.snapshot:keep_code")
+    lay_code = lazy("fairmile.runs.execute.snapshot:lay_code")
+    Input = lazy("fairmile.runs.record.spec:Input")
 
 _LINK_MODE = 0o120000
 _RESTORED: list[int] = [-1]  # the stamp of a file that a rerun gets from what was kept

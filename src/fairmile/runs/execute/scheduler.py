@@ -30,10 +30,11 @@ from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.worker import Batch
 from fairmile.runs.projection import most_steps, with_time
+from fairmile.runs.record.commands import start_command
 from fairmile.runs.record.layout import write_record
 from fairmile.runs.record.record import JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.spec import RunSpec, start_command
+from fairmile.runs.record.spec import RunSpec
 
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the runs
 _HISTORY = 50

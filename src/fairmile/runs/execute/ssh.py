@@ -12,9 +12,9 @@ from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute import carrier
 from fairmile.runs.execute.executor import PreparedRun
 from fairmile.runs.execute.host import WorkspaceRuns
+from fairmile.runs.record.commands import start_command
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import RunRecord
-from fairmile.runs.record.spec import start_command
 
 
 class SentRuns:

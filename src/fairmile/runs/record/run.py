@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 from fairmile.base.html_tables import fields_table
+from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration, format_number
 from fairmile.meter.lines import FILES, Log, event_files, read_log
@@ -34,11 +34,12 @@ from fairmile.runs.record.values import Value
 
 if TYPE_CHECKING:
     from fairmile.runs.record.spec import RunSpec
+else:
+    # A list of runs needs no specification, and what checks one takes longer to load than the list to make.
+    RunSpec = lazy("fairmile.runs.record.spec:RunSpec")
 
 __all__ = ["Metric", "Run", "RunState"]
 
-# A list of runs needs no specification, and what checks one takes longer to load than the list to make.
-_SPECS: Registry[type[RunSpec]] = Registry("specification", {"run": Plugin("fairmile.runs.record.spec:RunSpec")})
 _SHOWN = 5
 
 
@@ -60,7 +61,7 @@ class Run(Result):
 
     @property
     def spec(self) -> RunSpec:
-        return _SPECS["run"].model_validate(self.record.spec.to_dict())
+        return RunSpec.model_validate(self.record.spec.to_dict())
 
     @property
     def identity(self) -> str:

@@ -13,6 +13,7 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.remote import Context, FolderFetcher, RangeFetcher, Remote
+from fairmile.transfer.schemes import SCHEMES, scheme_of
 
 if TYPE_CHECKING:
     from fairmile.transfer.fetchers.command import Command
@@ -45,43 +46,6 @@ FETCHERS: Registry[type] = Registry(
 _PROGRAMS: Registry[ModuleType] = Registry("kind of program", {"all": Plugin(f"{_HERE}.command")})
 _HEAD_START_S = 0.005  # enough to come to where it waits for the network; threads that compute take turns as long
 _REPOSITORY = re.compile(r"(?:https?|ssh)://[^?#\s]+\.git(?:@[^/?#\s]+)?(?:#.*)?")
-
-# Which fetcher serves the scheme of an address; those of declared commands and of entry points come on top.
-SCHEMES = {
-    "http": "http",
-    "https": "http",
-    "ftp": "ftp",
-    "ftps": "ftp",
-    "file": "file",
-    "ssh": "ssh",
-    "scp": "ssh",
-    "sftp": "ssh",
-    "rsync": "rsync",
-    "rsync+ssh": "rsync",
-    "s3": "s3",
-    "git": "git",
-    "git+https": "git",
-    "git+http": "git",
-    "git+ssh": "git",
-    "git+file": "git",
-    "globus": "globus",
-    "hf": "huggingface",
-    "zenodo": "zenodo",
-    "doi": "zenodo",
-    "openml": "openml",
-    "pypi": "pypi",
-    "npm": "npm",
-    "list+https": "file_list",
-    "list+http": "file_list",
-    "list+file": "file_list",
-}
-
-
-def scheme_of(address: str) -> str:
-    """Return the scheme of an address, in lower case; empty where it has none."""
-    head, colon, _ = address.partition(":")
-    is_scheme = colon and head[:1].isalpha() and head.replace("+", "").replace("-", "").replace(".", "").isalnum()
-    return head.lower() if is_scheme and head.isascii() else ""
 
 
 class _Question:

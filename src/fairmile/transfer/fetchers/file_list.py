@@ -15,8 +15,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import Integrity, InvalidDocument, NotFound, Problem, SystemFailure, Unsupported, UsageError
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.fetchers import Fetchers, scheme_of
+from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.remote import Body, Context, RangeFetcher, Remote
+from fairmile.transfer.schemes import scheme_of
 
 _MOST_BYTES = 256 << 20
 _LONGEST_NAME = 255
