@@ -191,7 +191,15 @@ def test_folders_in_a_settings_file_are_seen_from_that_file(tmp_path: Path) -> N
 
 
 SAFE = {
-    *("catalog.base", "footprint.region", "footprint.pue", "notify.after", "transfer.connections", "transfer.segment"),
+    *(
+        "catalog.base",
+        "flows.host_timeout",
+        "footprint.region",
+        "footprint.pue",
+        "notify.after",
+        "transfer.connections",
+        "transfer.segment",
+    ),
     *("transfer.stall", "transfer.retries", "transfer.socket_buffer", "transfer.limits"),
 }
 

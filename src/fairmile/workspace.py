@@ -207,6 +207,9 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "systems": Option({}, _mapping, "how you reach systems: name: host, or name: {host, folder, account, file, …}"),
         "notify.to": Option((), _destinations, "who hears of the end of long work: e-mail or web addresses, commands"),
         "notify.after": safe(600.0, _seconds, "work that ends sooner than this is not announced"),
+        "flows.host_timeout": safe(
+            259_200.0, _seconds, "a flow stops waiting for hosts that do not answer for so long"
+        ),
         "footprint.region": safe("", _text, "where your machines draw power, as DE: runs then tell cost and CO₂"),
         "footprint.pue": safe(1.0, _pue, "what the building uses for each joule of the machines"),
         "footprint.table": Option(None, _table, "your own table of regions; empty: the built-in table"),
@@ -630,6 +633,7 @@ class Workspace:
             assets=lambda: self.assets,
             resolve=self.resolve,
             environ=self.environ,
+            host_timeout_s=self.config["flows.host_timeout"],
         )
 
     @property

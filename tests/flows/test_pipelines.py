@@ -72,7 +72,7 @@ def test_a_script_that_fails_or_is_not_there_is_an_error(data: Workspace) -> Non
         data.datasets.apply("gauges", "bad.py", threads=4)
     with pytest.raises(UsageError, match=r"notes\.txt is not a program"):
         data.datasets.apply("gauges", "notes.txt")
-    with pytest.raises(NotFound, match=r"none\.py is no file here and no supporting file"):
+    with pytest.raises(NotFound, match=r"none\.py: no such file here, and local/dataset/gauges@1\.0 has no supporting"):
         data.datasets.apply("gauges", "none.py")
     with pytest.raises(NotFound):
         data.datasets.apply("gauges", "nothing")

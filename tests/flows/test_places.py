@@ -16,6 +16,7 @@ from far_systems import plain_system
 from ssh_server import SshServer, Wire
 from sweep_making import wait_until, workspace_here
 
+from fairmile.base.errors import Transient
 from fairmile.workspace import Workspace
 
 LARGE = 3_000_000
@@ -131,6 +132,25 @@ def test_a_flow_waits_for_a_host_that_goes_away_and_returns(
     assert results and results[0].counts() == {"done": 3}, (results, events)
     assert sorted((tmp_path / "count").read_text().split()) == ["next", "slow"]
     assert Path("slow.txt").read_text() == "1\n"
+
+
+def test_a_flow_gives_up_on_a_host_that_stays_away_and_goes_on_later(
+    workspace: Workspace, other_sshd: SshServer
+) -> None:
+    Path("flow.yaml").write_text(
+        "steps:\n  here: {command: touch here.txt, outputs: here.txt}\n"
+        "  there: {shell: cat here.txt > there.txt, inputs: here.txt, outputs: there.txt, on: other}\n"
+    )
+    workspace.flows._host_timeout_s = 0.5
+    other_sshd.stop()
+    with pytest.raises(Transient, match="no answer for 500 ms: the connection to there failed") as error:
+        workspace.flows.run("flow.yaml")
+    assert error.value.hint and "goes on where it stopped" in error.value.hint
+    assert {step.name: step.state for step in workspace.flows.status("flow.yaml").steps} == {
+        **{"here": "done", "there": "waiting"}
+    }
+    other_sshd.start()
+    assert workspace.flows.run("flow.yaml").counts() == {"done": 2}
 
 
 def test_names_with_blanks_quotes_and_newlines_go_there_and_back(workspace: Workspace) -> None:

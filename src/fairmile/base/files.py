@@ -28,6 +28,7 @@ _HINTS = {
     errno.EEXIST: "part of the path is a file, not a folder",
     errno.EISDIR: "a folder has that name: choose another name",
 }
+RENEWAL = "lock-renewal"  # the name of threads that keep a lock: they wait, and touch its file
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EBADF})
 
@@ -324,7 +325,7 @@ class Lock:
         import threading
 
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._renew, args=(self._stop,), name="lock-renewal", daemon=True)
+        self._thread = threading.Thread(target=self._renew, args=(self._stop,), name=RENEWAL, daemon=True)
         self._thread.start()
 
     def _renew(self, stop: Event) -> None:

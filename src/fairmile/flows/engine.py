@@ -13,6 +13,7 @@ becomes tasks of the same graph.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError, Integrity, NotFound, Transient
+from fairmile.base.units import format_duration
 from fairmile.flows.ahead import Ahead, plan_ahead
 from fairmile.flows.graph import is_wild, placed
 from fairmile.flows.keeping import copy_outputs, keep_outputs, restore_outputs
@@ -57,6 +59,7 @@ class Engine:
         store: Callable[[], Store],
         *,
         at_once: int,
+        host_timeout_s: float = math.inf,
         native: bool = False,
         on_event: OnEvent = lambda *_: None,
     ) -> None:
@@ -72,8 +75,10 @@ class Engine:
         self._ahead: Mapping[str, Ahead] = {}
         self._owed: dict[str, Entry] = {}  # steps whose results are still to come home
         self._step_of: dict[str, str] = {}  # by the ids of runs
+        self._patients: dict[Executor, Patient] = {}  # that hold runs for a system until it answers
         self._lasting: list[Executor] = []  # executors whose systems go on without this process
         self._looked = 0.0
+        self._host_timeout_s, self._heard, self._silence = host_timeout_s, time.monotonic(), ""
         self._has_new_outputs = False
 
     def run(self, again: Collection[str] = ()) -> Mapping[str, PlannedStep]:
@@ -94,9 +99,28 @@ class Engine:
                     self._graph.cancel()
                 if self._native and self._graph.waits_only_for(self._lasting):
                     break
+                if self._is_given_up():
+                    break
             self._settle_debts()
         self._keep()
+        is_open = self._owed or any(each.action in (Action.RUN, Action.WAIT) for each in self._round.steps.values())
+        if is_open and self._is_given_up():
+            raise Transient(
+                f"no answer for {format_duration(self._host_timeout_s)}: {self._silence}",
+                hint=f"`fairmile flow run {self._state.id}` goes on where it stopped; the setting `flows.host_timeout` "
+                "says how long a flow waits",
+            )
         return self._round.steps
+
+    def _is_given_up(self) -> bool:
+        """Tell whether all that is left waits for systems that have not answered for too long."""
+        live = (self._patients.get(each) for each in self._graph.executors)
+        if not self._silence or any(each is None or not each.is_silent for each in live):
+            self._heard = time.monotonic()
+        return time.monotonic() - self._heard > self._host_timeout_s
+
+    def _note_answer(self) -> None:
+        self._heard, self._silence = time.monotonic(), ""
 
     def collect(self) -> None:
         """Take the ends of runs that others were left to execute; nothing is begun."""
@@ -156,13 +180,17 @@ class Engine:
             pilot = self._runs.executors.pilot(system, self._flow.pilots or 1)
             executor: Executor = self._open.enter_context(pilot)
         else:
-            patient = Patient(self._runs.executors.on(system), self._tell_waiting)
+            patient = Patient(self._runs.executors.on(system), self._tell_waiting, self._note_answer)
             executor = patient
             self._lasting.append(patient)
-        return Limited(executor, limit) if limit is not None else executor
+        made = Limited(executor, limit) if limit is not None else executor
+        if isinstance(executor, Patient):
+            self._patients[made] = executor
+        return made
 
     def _tell_waiting(self, work: Work, why: str) -> None:
         name = next((name for name, entry in self._state.newest.items() if entry.run == work.id), work.id)
+        self._silence = why
         self._on_event(name, "waiting", why)
 
     # Tasks
@@ -228,6 +256,7 @@ class Engine:
             if planned.action is Action.RESTORE and not self._restored(name):
                 return self._prepared(self._round.decide(name))
         except Transient as error:
+            self._silence = str(error)
             if self._reasons.get(name) != str(error):
                 self._tell(name, "waiting", str(error))
             return TaskStatus(Handle(""), RunState.QUEUED, str(error))
@@ -442,17 +471,18 @@ class Engine:
         try:
             self._places.bring_outputs(entry)
         except Transient as error:
-            self._owed[entry.step] = entry
+            self._owed[entry.step], self._silence = entry, str(error)
             self._on_event(entry.step, "waiting", str(error))
 
     def _settle_debts(self) -> None:
         """Bring home the results that could not come when their steps ended."""
-        while self._owed and not self._native and not self._state.is_asked_to_stop:
+        while self._owed and not self._native and not self._state.is_asked_to_stop and not self._is_given_up():
             time.sleep(_LOOK_S)
             for entry in list(self._owed.values()):
                 with contextlib.suppress(Transient):
                     self._places.bring_outputs(entry)
                     del self._owed[entry.step]
+                    self._note_answer()
 
     def _ended_without_run(self, planned: PlannedStep, status: TaskStatus) -> None:
         name = planned.name

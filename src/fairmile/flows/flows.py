@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -88,11 +89,12 @@ class Flows(Noun):
         assets: Callable[[], Assets],
         resolve: Callable[..., Target],
         environ: Mapping[str, str],
+        host_timeout_s: float = math.inf,
     ) -> None:
         self.root = root
         self._runs, self._sweeps, self._catalog = runs, sweeps, catalog
         self._envs, self._store, self._machines, self._environ = envs, store, machines, environ
-        self._assets, self._resolve = assets, resolve
+        self._assets, self._resolve, self._host_timeout_s = assets, resolve, host_timeout_s
 
     # Plan
 
@@ -155,8 +157,8 @@ class Flows(Noun):
         state = self._opened(source, params or {})
         with state.held():
             processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            limits: dict[str, Any] = {"at_once": at_once or processors, "native": native}
-            engine = Engine(planner, state, self._runs(), self._store, **limits, on_event=on_event)
+            limits: dict[str, Any] = {"at_once": at_once or processors, "host_timeout_s": self._host_timeout_s}
+            engine = Engine(planner, state, self._runs(), self._store, **limits, native=native, on_event=on_event)
             steps = engine.run(again)
         return FlowStatus(state.id, [self._ended_status(engine, state, each) for each in steps.values()])
 

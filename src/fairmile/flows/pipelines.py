@@ -120,7 +120,10 @@ class Datasets(verbs.Datasets):
         if here.exists():
             raise UsageError(f"{word} is not a program", hint=f"make it executable with `chmod +x {word}`")
         if here.suffix:
-            raise NotFound(f"{word} is no file here and no supporting file of {card.handle}")
+            raise NotFound(
+                f"{word}: no such file here, and {card.handle} has no supporting file of that name",
+                hint=f"check the path; `fairmile show {card.handle}` lists the files",
+            )
         return None
 
 

@@ -26,9 +26,10 @@ CONTROLLER = """\
 import sys
 from pathlib import Path
 from fairmile.runs.execute.crew import Order, execute_all
+from fairmile.runs.execute.worker import start
 
 orders = [Order(Path(sys.argv[1]), number, f"g-{number}") for number in range(int(sys.argv[2]))]
-for ended in execute_all(orders, 2):
+for ended in execute_all(orders, 2, start):
     print(ended.number, flush=True)
 """
 

@@ -14,17 +14,19 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Any
 
 from fairmile.base.errors import SystemFailure
+from fairmile.base.forks import Fork, can_fork
 from fairmile.base.quick_dataclass import dataclass
 
 CANCELLED = "cancelled"
 TAKEN = "taken"  # somebody else executes it at this moment
 _PATIENCE_S = 30.0  # for programs that were asked to end
+Start = Callable[[Sequence[str]], int]  # what a worker does, with the words that it is started with
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ class Crew:
     killed, the workers end what they are at, and begin nothing more; where it is asked to end, they are, too.
     """
 
-    def __init__(self, at_once: int, *, launch: Sequence[str] = ()) -> None:
-        self._at_once, self._launch = at_once, launch
+    def __init__(self, at_once: int, start: Start, *, launch: Sequence[str] = ()) -> None:
+        self._at_once, self._start, self._launch = at_once, start, launch
         self._waiting: deque[Order] = deque()
         self._workers: list[_Worker] = []
         self._selector = DefaultSelector()
@@ -142,7 +144,7 @@ class Crew:
                     idle[0].finish()
                 return
             order = self._waiting.popleft()
-            worker = _Worker(order, self._launch)
+            worker = _Worker(order, self._start, self._launch)
             self._workers.append(worker)
             worker.give(order)
             self._selector.register(worker.answers, EVENT_READ, worker)
@@ -178,9 +180,9 @@ class Crew:
             worker.close()
 
 
-def execute_all(orders: Iterable[Order], at_once: int, *, launch: Sequence[str] = ()) -> Generator[Ended]:
+def execute_all(orders: Iterable[Order], at_once: int, start: Start, *, launch: Sequence[str] = ()) -> Generator[Ended]:
     """Carry out orders, so many at once, and yield how each ended."""
-    with Crew(at_once, launch=launch) as crew:
+    with Crew(at_once, start, launch=launch) as crew:
         crew.give(orders)
         while not crew.is_idle:
             yield from crew.take()
@@ -212,14 +214,19 @@ class _Worker:
 
     _orders: IO[bytes]
     answers: IO[bytes]
+    _process: subprocess.Popen[bytes] | Fork
 
-    def __init__(self, first: Order, launch: Sequence[str]) -> None:
+    def __init__(self, first: Order, start: Start, launch: Sequence[str]) -> None:
         self._kind = first.worker
+        words = [*first.worker, "--", *launch]
+        # In a session of its own: what is typed to end this process is passed on once, by us.
         if first.argv:
             self._start_loop(first)
+        elif can_fork():
+            self._process = Fork(lambda: start(words))
+            self._orders, self.answers = self._process.stdin, self._process.stdout
         else:
-            argv = [sys.executable, "-P", *_worker_module(), *first.worker, "--", *launch]
-            # A session of its own: what is typed to end this process is passed on once, by us.
+            argv = [sys.executable, "-P", *_worker_module(), *words]
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )

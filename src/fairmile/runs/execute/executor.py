@@ -350,6 +350,11 @@ class Graph:
         """Tell whether nothing is left to do here before a run of one of some executors has ended."""
         return not (self._ready or self._later) and all(each in executors for each in self._live)
 
+    @property
+    def executors(self) -> Collection[Executor]:
+        """The executors that have tasks which have not ended."""
+        return self._live.keys()
+
     def cancel(self) -> None:
         """End what runs, and have nothing more begin; `advance` tells of the ends."""
         self._is_cancelled = True

@@ -12,6 +12,7 @@ from fairmile.runs.execute.cancellation import BEFORE
 from fairmile.runs.execute.crew import TAKEN, Crew, Ended, Order
 from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower
+from fairmile.runs.execute.worker import start
 from fairmile.runs.record.layout import RECORD, read_record
 from fairmile.runs.record.run import Run, RunState
 
@@ -32,7 +33,7 @@ class LocalPool:
     """Executes so many runs at once, each process one after the other; they end with the block of this pool."""
 
     def __init__(self, at_once: int, host: RunHost) -> None:
-        self._crew = Crew(at_once)
+        self._crew = Crew(at_once, start)
         self._host = host
         self._works: dict[Handle, Work] = {}  # what was given to the crew and has not ended
         self._elsewhere: dict[Handle, Work] = {}

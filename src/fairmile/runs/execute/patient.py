@@ -18,14 +18,27 @@ class ChainingExecutor(Executor, Chaining, Protocol):
 
 
 class Patient:
-    """Hands runs to the executor of a system; those that it cannot take now wait, and `on_wait` is told why."""
+    """Hands runs to the executor of a system; those that it cannot take now wait, and `on_wait` is told why.
 
-    def __init__(self, executor: ChainingExecutor, on_wait: Callable[[Work, str], None] = lambda _, __: None) -> None:
-        self._executor, self._on_wait = executor, on_wait
+    `on_answer` is called whenever the system has answered.
+    """
+
+    def __init__(
+        self,
+        executor: ChainingExecutor,
+        on_wait: Callable[[Work, str], None] = lambda _, __: None,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._executor, self._on_wait, self._on_answer = executor, on_wait, on_answer
         self._waiting: dict[Handle, tuple[Work, Mapping[Handle, Condition]]] = {}
         self._refused: set[Handle] = set()
         self._news: list[TaskStatus] = []
         self._next, self._pause_s = 0.0, _FIRST_PAUSE_S
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the system did not answer when something was to be handed over last."""
+        return bool(self._waiting)
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
         """Take runs, and hand them over as soon as the system answers."""
@@ -55,6 +68,7 @@ class Patient:
                 self._refused.add(handle)
                 self._news.append(TaskStatus(handle, RunState.FAILED, str(error)))
             self._pause_s = _FIRST_PAUSE_S
+            self._on_answer()
             del self._waiting[handle]
 
     def _submit(self, work: Work, after: Mapping[Handle, Condition]) -> None:

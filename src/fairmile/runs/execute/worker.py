@@ -387,7 +387,7 @@ def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
     if at_once > 1:
         os.environ[_AT_JOB] = json.dumps(job.to_dict())
         orders = (Order(folder, number, batch.member(number)["id"]) for number in numbers)
-        ends: Generator[Ended] = execute_all(orders, at_once, launch=launch)
+        ends: Generator[Ended] = execute_all(orders, at_once, start, launch=launch)
     else:
         ends = (_ended(batch, number, job) for number in numbers)
     with contextlib.closing(ends):
