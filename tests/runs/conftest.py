@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elsewhere import elsewhere
 
 from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
+
+__all__ = ["elsewhere"]  # a fixture, for every file
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ from fairmile.testing.executors import ExecutorSetup, ExecutorSuite
 from fairmile.workspace import Workspace
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def remote(folder: Path, systems: str) -> Workspace:
     workspace = workspace_here(folder, systems)
     # A test wants to know sooner than a scheduler should be asked.

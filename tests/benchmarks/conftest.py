@@ -1,0 +1,5 @@
+"""Where these tests begin."""
+
+from elsewhere import elsewhere
+
+__all__ = ["elsewhere"]  # a fixture, for every file
