@@ -238,7 +238,8 @@ def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:
         "# digits · tune (20 done, 5 pruned, 1 failed)",
         "26 trials",
         "> 1 of 26 runs failed: 1 × out of memory.",
-        "Trial 19 was the best; 6 more followed without a better value.",
+        "best throughput",  # each goal has its best
+        "Trial 19 was the best by loss; 6 more followed without a better value.",
         "## Importance of parameters",
         "from 25 trials",
         "## Pareto front",
@@ -249,6 +250,8 @@ def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:
         "## All trials",
     ):
         assert words in text, words
+    assert text.index("## Pareto front") < text.index("## Progress of the study")
+    assert text.count("★ front") > 1
     names = [picture.name for picture in made.pictures]
     assert {"history", "trial-curves", "importance", "slices-loss", "pareto"} <= set(names)
     assert "fairmile rerun tune-20" not in text  # pruned is not failed

@@ -258,7 +258,8 @@ def _print_status(out: Out, workspace: Workspace, status: StudyStatus) -> None:
         stopped = f"stopped {row['stopped']} of {row['trials']} trials early, {row['correctly']} of them correctly"
         out.line(f"{row['method']} would have {stopped}, and saved {row['steps saved']:g} of {row['steps']:g} steps")
     if best:
-        out.hint(f"`fairmile report {study.id}` plots it; `fairmile rerun {best[0].run}` repeats the best trial")
+        which = "the best trial" if len(metrics) == 1 else f"trial {best[0].number}"
+        out.hint(f"`fairmile report {study.id}` plots it; `fairmile rerun {best[0].run}` repeats {which}")
 
 
 def _print_failures(out: Out, workspace: Workspace, status: StudyStatus) -> None:

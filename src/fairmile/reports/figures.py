@@ -547,7 +547,10 @@ def _draw_bars(panel: Axes, row: MetricRow, colours: Mapping[str, str]) -> None:
     panel.set_xlim(-0.7, len(row.cells) - 0.3)
     panel.grid(False, axis="x")
     arrow = {"lower": " ↓", "higher": " ↑"}.get(row.better, "")
-    panel.set_title(axis_name(row.metric, unit) + arrow)
+    name = axis_name(row.metric, unit) + arrow
+    # Three panels side by side on a phone leave room for few letters.
+    is_narrow = width_share(panel.get_figure()) < 0.7  # type: ignore[arg-type]
+    panel.set_title(name.replace(" (", "\n(") if is_narrow else name)
 
 
 def _telling(known: Mapping[str, Curve], asked: Sequence[str] | None) -> list[str]:

@@ -64,6 +64,7 @@ _MOST_PARAMETERS = 8  # columns of a list of runs
 _MOST_BANDS = 2
 _MOST_IN_NOTEBOOK = 4  # figures
 _NARROWEST_MM, _WIDEST_MM = 60, 400  # of figures
+_MOST_BESIDE = 6
 _HISTOGRAM_FROM = 10
 _TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NOT_COMPARABLE: "warn"}
 
@@ -380,7 +381,8 @@ def _curves(
     if 1 < len(few) <= 4 and len(groups) < len(few):  # single runs have their curves above
         by_run = {run.id: colours[name] for name, runs in groups.items() for run in runs}
         images += drawn(lambda: figures.learning_curve(few, metrics, by_run))
-    if main and len(done) >= _HISTOGRAM_FROM:
+    is_compared = 1 < len(groups) <= _MOST_BESIDE  # the runs of each group are drawn side by side
+    if main and len(done) >= _HISTOGRAM_FROM and not is_compared:
         measured = [each for run in done if (each := measures(run).get(main))]
         images += drawn(lambda: figures.histogram([each.value for each in measured], main, measured[0].unit))
     if images:

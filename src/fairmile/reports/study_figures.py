@@ -21,6 +21,7 @@ from fairmile.reports.figures import (
     more_note,
     short_label,
     whole_numbers,
+    width_share,
 )
 from fairmile.reports.measures import ending, title
 from fairmile.reports.readings import name_points
@@ -253,7 +254,8 @@ def pareto(pareto_front: Front, units: Sequence[str]) -> Picture:
         if xs.log:
             logarithmic(axis, "x")
         axis.set_xlabel(f"{axis_name(one, xs.unit)}, {DIRECTIONS[better_x]}")
-        axis.set_ylabel(f"{axis_name(other, ys.unit)}, {DIRECTIONS[better_y]}")
+        between = ",\n" if width_share(figure) < 0.7 else ", "
+        axis.set_ylabel(f"{axis_name(other, ys.unit)}{between}{DIRECTIONS[better_y]}")
         legend_below(figure)
 
     note = "On the front no goal gets better without another getting worse."

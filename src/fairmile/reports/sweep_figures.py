@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _MOST_PANELS = 6
 _MOST_COORDINATES = 8
 _MOST_POLYLINES = 300
+_LETTERS_BELOW = 95  # that fit below a figure of full width
 _MOST_NAMED = 12
 
 
@@ -115,6 +116,8 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
             _draw_coordinate(axis, at, place.ticks)
         _draw_coordinate(axis, last, [(turned(shades, tick / 4), shades.text(tick / 4)) for tick in range(5)])
         names = [*(cut_label(short_label(each.name), 18) for each in chosen), axis_name(sweep.metric, shades.unit)]
+        if len("  ".join(names)) > _LETTERS_BELOW * width_share(figure):  # else they would touch
+            names = [f"\n{name}" if at % 2 else name for at, name in enumerate(names)]
         axis.set_xticks(range(last + 1), names)
         axis.set_xlim(-0.1, last + 0.35)
         axis.set_ylim(-0.04, 1.04)

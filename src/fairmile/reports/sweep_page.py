@@ -56,7 +56,7 @@ _OF_JOBS = ("variable SLURM_", "variable PBS_", "variable LSB_", "variable FLUX_
 _MOST_REASONS = 4
 _MOST_VALUES = 8
 _OPEN = ("queued", "running")
-_BEST = "★ best"
+_BEST, _ON_FRONT = "★ best", "★ front"
 
 
 @dataclass(frozen=True)
@@ -110,20 +110,20 @@ def sweep_blocks(
     steps = history(runs, known.metric, better=known.better) if trials and known.metric else []
     weights = importance(known) if trials and known.metric else None
     edge = _front(known, goals)
-    blocks: list[Block] = [_tiles(known, best), *(Note(note, "dim") for note in notes), *_troubles(known)]
-    if trials:
-        blocks += [Text(_best_trial(best, runs))] if best else []
-        blocks += _study(known, steps, weights, over)
-    else:
-        blocks += [Text(best.text)] if best else []
-        blocks += _influence(known, over)
+    blocks: list[Block] = [_tiles(known, best, edge), *(Note(note, "dim") for note in notes), *_troubles(known)]
     blocks += _fronts(known, edge)
+    if trials:
+        blocks += [Text(_best_trial(best, runs))] if best and edge is None else []
+        blocks += _study(known, steps, weights, over, len(goals))
+    else:
+        blocks += [Text(best.text)] if best and edge is None else []
+        blocks += _influence(known, over)
     blocks += _hindsight(hindsight)
     blocks += _budget(runs) if trials else ()
     data: dict[str, Any] = {"sweep": known.document() | {"best": best and _best_document(best)}}
     if trials:
         data["study"] = study_document(steps, weights, edge, runs)
-    return SweepReport(known, best, comparison, tuple(blocks), tuple(_all_points(known, goals, best)), data)
+    return SweepReport(known, best, comparison, tuple(blocks), tuple(_all_points(known, goals, best, edge)), data)
 
 
 def _numbered(runs: Sequence[Run]) -> Sequence[Run]:
@@ -163,9 +163,11 @@ def _number(sweep: Sweep) -> int:
     return len(sweep.runs) if any(map(is_trial, sweep.runs)) else len(sweep.points)
 
 
-def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
+def _tiles(sweep: Sweep, best: Best | None, edge: Front | None) -> Tiles:
     tiles = []
-    if best:
+    if edge:
+        tiles += [_goal_tile(sweep, edge, at) for at in range(len(edge.goals))]
+    elif best:
         mean = format_number(best.first.estimate.mean, best.board.unit)
         run = next(run for run in sweep.runs if run.id == best.first.runs[0])
         tiles.append(Tile(f"best {title(sweep.metric)}", mean, _place(run) + best.names[run.id]))
@@ -189,6 +191,19 @@ def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
         share = f"measured for {whole.metered:,} of {whole.trials:,}" if whole.metered < whole.trials else ""
         tiles.append(Tile("energy of all runs", format_number(whole.energy_j, "J"), share))
     return Tiles(tuple(tiles))
+
+
+def _goal_tile(sweep: Sweep, edge: Front, at: int) -> Tile:
+    """Return the best value of one of several goals, and the point on the front that has it."""
+    name, better = edge.goals[at]
+    point = (max if better == "higher" else min)(edge.points, key=lambda each: edge.values(each)[at])
+    value = format_number(edge.values(point)[at], _unit(sweep, name))
+    label = f"trial {point.runs[0].trial.number}: {point.label}" if point.runs[0].trial else point.label
+    return Tile(f"best {title(name)}", value, label)
+
+
+def _unit(sweep: Sweep, metric: str) -> str:
+    return next((each.unit for run in sweep.runs if (each := measures(run).get(metric))), "")
 
 
 def _place(run: Run) -> str:
@@ -230,9 +245,9 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
         yield Note(f"Not only the parameters differ among these runs: {', '.join(own[:_MOST_VALUES])}{more}.")
 
 
-def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Iterator[Block]:
+def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None, edge: Front | None) -> Iterator[Block]:
     names = metric_names(sweep, goals)
-    marks = _marks(best)
+    marks = {point.runs[0].id: _ON_FRONT for point in edge.points} if edge else _marks(best)
     units = {name: each.unit for run in sweep.runs if counts(run) for name, each in measures(run).items()}
     points, trials = _ordered(sweep), any(map(is_trial, sweep.runs))
     yield Heading("All trials" if trials else "All points")
@@ -249,7 +264,7 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Itera
     rows: list[Row] = []
     for point in points[:_MOST_POINTS]:
         mark = marks.get(point.runs[0].id, "")
-        row: Row = [Cell(mark, tone="good" if mark == _BEST else "dim")] if marks else []
+        row: Row = [Cell(mark, tone="good" if mark in (_BEST, _ON_FRONT) else "dim")] if marks else []
         row += [_trial_number(point)] if trials else []
         row += [_param(axis, point) for axis in sweep.axes] or [point.label]
         row += [", ".join(_seeds(point))] if seeded else []
@@ -395,7 +410,9 @@ def _values(axis: Axis) -> str:
     return shown + (f" … ({len(axis.values)})" if len(axis.values) > _MOST_VALUES else "")
 
 
-def _study(sweep: Sweep, steps: Sequence[Step], weights: Importance | None, over: Sequence[str]) -> Iterator[Block]:
+def _study(
+    sweep: Sweep, steps: Sequence[Step], weights: Importance | None, over: Sequence[str], goals: int
+) -> Iterator[Block]:
     if not steps:
         return
     yield Heading("Progress of the study")
@@ -403,10 +420,10 @@ def _study(sweep: Sweep, steps: Sequence[Step], weights: Importance | None, over
     if records:
         last = records[-1]
         after = len(steps) - 1 - steps.index(last)
-        yield Text(
-            f"Trial {last.number} was the best; {after} more followed without a better value. "
-            f"The best value improved {len(records) - 1} times."
-        )
+        later = f"; {after} more followed without a better value" if after else " and the last"
+        times = "once" if len(records) == 2 else f"{len(records) - 1} times"
+        of = f" by {title(sweep.metric)}" if goals > 1 else ""
+        yield Text(f"Trial {last.number} was the best{of}{later}. The best value improved {times}.")
     metric, unit, better = sweep.metric, sweep.unit, sweep.better
     yield from drawn(lambda: study_figures.history(steps, metric, unit, better))
     trials = trial_curves(steps, metric, better=better)
@@ -452,7 +469,7 @@ def _weighed(weights: Importance | None) -> Iterator[Block]:
 def _fronts(sweep: Sweep, edge: Front | None) -> Iterator[Block]:
     if edge is None:
         return
-    units = [next((each.unit for run in sweep.runs if (each := measures(run).get(name))), "") for name, _ in edge.goals]
+    units = [_unit(sweep, name) for name, _ in edge.goals]
     yield Heading("Pareto front")
     rows: list[Row] = []
     for point in edge.points:

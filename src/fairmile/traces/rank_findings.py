@@ -54,7 +54,7 @@ _RANK_CAUSES = {
     ),
     "idle": (
         "late rank",
-        "{who} is late, and nothing was recorded meanwhile",
+        "{who} is late for no recorded reason",
         "The rank recorded no operator, input or copy in that time: Python code, a sleep, or another process.",
         "Put spans around the code between steps on that rank, or record with --stack.",
     ),

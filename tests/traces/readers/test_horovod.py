@@ -93,7 +93,7 @@ def test_negotiation_is_no_work_and_who_is_late_is_named(tmp_path: Path, late: i
     assert state.exposed_s == state.seconds == pytest.approx(0.015)
     assert {each.last for each in found.waiting.worst} == {f"rank {late}"}
     first = found.findings[0]
-    assert (first.kind, first.title) == ("late rank", f"Rank {late} is late, and nothing was recorded meanwhile")
+    assert (first.kind, first.title) == ("late rank", f"Rank {late} is late for no recorded reason")
     assert "has only collectives" in first.why
     without = replay(table, WhatIf(without_straggler=("", late)))
     assert without.step_s == pytest.approx(without.measured_step_s - 0.015, rel=0.1)
