@@ -37,7 +37,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     error, schemas = schema_of_results((_Error,), ref_template=_PLACE)
     schemas["ErrorAnswer"] = {"type": "object", "properties": {"error": error}, "required": ["error"]}
     for route in api_routes(app):
-        operation = document["paths"][route.path][next(iter(route.methods or ())).lower()]
+        operation = document["paths"][route.path_format][next(iter(route.methods or ())).lower()]
         success = str(route.status_code)
         responses = {success: operation["responses"][success], "4XX": _ERROR}
         types = getattr(route.endpoint, "result_types", "")

@@ -45,6 +45,11 @@ class Refused(FairmileError):
         self.status = status
 
 
+def is_api(path: str) -> bool:
+    """Tell whether a path is one for programs."""
+    return path.startswith(("/api/", "/workflow")) or path == "/openapi.json"
+
+
 def status_of(error: BaseException) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, Refused):

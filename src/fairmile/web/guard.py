@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.web.access import Access, Scope
-from fairmile.web.errors import Refused, error_body, facts_of, status_of
+from fairmile.web.errors import Refused, error_body, facts_of, is_api, status_of
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -146,14 +146,14 @@ def _check_origin(scope: Scope, headers: dict[bytes, bytes], own: str) -> None:
     site = headers.get(b"sec-fetch-site", b"none")
     origin = headers.get(b"origin")
     is_ours = site in (b"none", b"same-origin") and (origin is None or origin.decode("latin-1").lower() == own.lower())
-    is_link = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == b"navigate" and scope["path"][:4] != "/api"
+    is_link = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == b"navigate" and not is_api(scope["path"])
     if not is_ours and not is_link:
         raise Refused(403, "a page of another site sent this request", hint="use this server's own pages or a program")
 
 
 async def _tell(scope: Scope, send: Send, error: BaseException) -> None:
     path = scope["path"]
-    as_json = path.startswith("/api") or path == "/openapi.json" or scope["method"] not in _SAFE
+    as_json = is_api(path) or scope["method"] not in _SAFE
     status = status_of(error)
     if status == 401 and not as_json:
         there = f"/login?next={quote(path)}".encode()

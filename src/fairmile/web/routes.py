@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from fairmile.web.access import Identity, Right
 from fairmile.web.answers import answer
-from fairmile.web.errors import error_body, facts_of, status_of
+from fairmile.web.errors import error_body, facts_of, is_api, status_of
 from fairmile.web.render import Page, Pages
 from fairmile.workspace import Workspace
 
@@ -35,11 +35,6 @@ def error_response(request: Request, error: BaseException) -> Response:
     """Return the answer to a request that failed."""
     body, media_type = error_body(facts_of(error), as_json=is_api(request.scope["path"]))
     return Response(body, status_code=status_of(error), media_type=media_type)
-
-
-def is_api(path: str) -> bool:
-    """Tell whether a path is one for programs."""
-    return path == "/api" or path.startswith("/api/") or path == "/openapi.json"
 
 
 class Routes(APIRouter):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 # Modules with a `routes`, imported when the server starts.
 MODULES = (
+    "fairmile.web.api.flows",
+    "fairmile.web.api.predict",
+    "fairmile.web.api.runs",
     "fairmile.web.api.search",
+    "fairmile.web.api.store",
+    "fairmile.web.api.sweeps",
+    "fairmile.web.api.systems",
     "fairmile.web.pages.search",
     "fairmile.web.pages.about_api",
 )

@@ -1,4 +1,4 @@
-"""`/api/search`: find assets, as `fairmile search` does."""
+"""Assets: find them, read their cards, fetch them; as `fairmile search`, `show`, `match` and `fetch` do."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fastapi import Query, Request
 
 from fairmile.base.results import Result
 from fairmile.web.answers import Part, cursor_at, position_of
+from fairmile.web.parameters import AssetName, Cursor, Limit, Word
 from fairmile.web.routes import Routes, workspace_of
+from fairmile.web.starting import Started, start
 
 routes = Routes("catalog")
 MOST_HITS = 10_000  # that can be turned over; who wants more narrows the search
 
 Text = Annotated[str, Query(max_length=1000, description="words, `field:value`, `prefix*`, `/regex/`, `-not`")]
-Limit = Annotated[int, Query(ge=1, le=200, description="most results in one answer")]
-Cursor = Annotated[str, Query(max_length=500, description="from the Link header of the answer before")]
 
 
 @routes.get("/api/search", result="fairmile.catalog.results:SearchResult")
@@ -28,7 +28,7 @@ def search_assets(
     limit: Limit = 20,
     cursor: Cursor = "",
 ) -> Part:
-    """Return the assets that match; `fairmile search --json` prints the same."""
+    """Return the assets that match, as `fairmile search`."""
     start = min(position_of(cursor), MOST_HITS)
     catalog = workspace_of(request).catalog
     hits = catalog.search(q, kind=kind, regex=regex, limit=start + limit + 1, all_versions=all_versions)
@@ -39,5 +39,47 @@ def search_assets(
 
 @routes.get("/api/facets/{facet}", result="fairmile.catalog.results:FacetValues")
 def list_facet(request: Request, facet: str, q: Text = "") -> Result:
-    """Return the values of a field of cards with the number of assets that have each, of all or of a search."""
+    """Return the values of a field of cards and how many assets, of all or of a search, have each."""
     return workspace_of(request).catalog.facets(facet, q)
+
+
+@routes.get("/api/catalogs", result="fairmile.catalog.results:Catalogs")
+def list_catalogs(request: Request) -> Result:
+    """Return the catalogs in order of precedence, as `fairmile catalog source ls`."""
+    return workspace_of(request).catalog.catalogs()
+
+
+@routes.get("/api/assets/{name:path}", result="fairmile.catalog.results:ResolvedCard")
+def show_asset(request: Request, name: AssetName, kind: Word = "") -> Result:
+    """Return the card of an asset, as `fairmile show`."""
+    return workspace_of(request).catalog.get(name, kind=kind or None)
+
+
+@routes.get("/api/versions/{name:path}", result="fairmile.catalog.results:Versions")
+def list_versions(request: Request, name: AssetName) -> Result:
+    """Return every version of an asset, as `fairmile catalog versions`."""
+    return workspace_of(request).catalog.versions(name)
+
+
+@routes.get("/api/fair/{name:path}", result="fairmile.catalog.fair:Assessment")
+def assess_asset(request: Request, name: AssetName) -> Result:
+    """Return how FAIR an asset is, with advice, as `fairmile show --fair`."""
+    return workspace_of(request).catalog.fair(name)
+
+
+@routes.get("/api/matches", result="fairmile.catalog.match:Matches")
+def match_assets(
+    request: Request, model: Word = "", dataset: Word = "", domain: Word = "", limit: Limit = 20
+) -> Result:
+    """Return which models and data sets fit each other, and why, as `fairmile match`."""
+    return workspace_of(request).catalog.match(
+        model=model or None, dataset=dataset or None, domain=domain or None, limit=limit
+    )
+
+
+@routes.post("/api/fetch/{name:path}", right="start", result="fairmile.web.starting:Started", status=202)
+def fetch_asset(request: Request, name: AssetName) -> Started:
+    """Begin to fetch an asset of a catalog into the store; `/api/status` shows the transfer."""
+    workspace = workspace_of(request)
+    row, _ = workspace.catalog.resolve(name)  # an asset of a catalog, never an address that somebody made up
+    return start(workspace, "fetch", row.handle)

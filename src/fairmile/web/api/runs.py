@@ -1,0 +1,93 @@
+"""Runs: list, show, compare, cancel; as `fairmile runs`, `compare`, `report --top` and `status` do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+from pydantic import StringConstraints
+
+from fairmile.base.errors import Unsupported
+from fairmile.base.results import Result
+from fairmile.runs.record.record import RunState
+from fairmile.web.answers import Part, cursor_at, position_of
+from fairmile.web.parameters import Cursor, DryRun, Id, Limit, Word
+from fairmile.web.routes import Routes, workspace_of
+
+routes = Routes("runs")
+# Of ids, groups and names: never the path of a folder, which the call would take as well.
+_Reference = Annotated[str, StringConstraints(pattern=r"^[^/\\]*[^/\\.][^/\\]*$", max_length=200)]
+
+
+@routes.get("/api/status", result="fairmile.status:WorkspaceStatus")
+def show_status(request: Request) -> Result:
+    """Return unfinished work of every kind with its progress, and recent runs, as `fairmile status`."""
+    return workspace_of(request).status()
+
+
+@routes.get("/api/runs", result="fairmile.runs.record.ledger:RunRows")
+def list_runs(
+    request: Request,
+    name: Word = "",
+    group: Word = "",
+    state: Annotated[list[RunState], Query(max_length=10)] = [],  # noqa: B006  FastAPI copies it
+    tag: Word = "",
+    limit: Limit = 50,
+    cursor: Cursor = "",
+) -> Part:
+    """Return runs, newest first, as `fairmile runs ls`."""
+    start = position_of(cursor)
+    rows = workspace_of(request).ledger.rows(name=name, group=group, states=state, tag=tag, limit=start + limit + 1)
+    more = len(rows) > start + limit
+    rows[:] = rows[start : start + limit]
+    return Part(rows.to_dict(), cursor_at(start + limit) if more else "")
+
+
+@routes.get("/api/runs/{name}", result="fairmile.runs.results:RunDetails")
+def show_run(request: Request, name: Id) -> Result:
+    """Return the whole record of a run, as `fairmile runs show`."""
+    return workspace_of(request).runs.show(name)
+
+
+@routes.get("/api/runs/{name}/output", result="fairmile.runs.results:RunOutput")
+def show_output(request: Request, name: Id) -> Result:
+    """Return what a run printed, as `fairmile runs log`."""
+    return workspace_of(request).runs.output(name)
+
+
+@routes.get("/api/runs/{name}/trace", result="fairmile.traces.analyze:TraceAnalysis")
+def analyze_run(request: Request, name: Id, on: Word = "") -> Result:
+    """Return where the time of a run went, from the traces in its folder, as `fairmile trace analyze`."""
+    workspace = workspace_of(request)
+    run = workspace.ledger.get(name)
+    if run.packed:
+        raise Unsupported(f"run {run.id} is packed", hint=f"`fairmile runs unpack {run.id}` unpacks it")
+    return workspace.traces.analyze([str(run.folder)], on=on)
+
+
+@routes.post("/api/runs/{name}/cancel", right="start", result="fairmile.runs.results:CancelledRuns")
+def cancel_run(request: Request, name: Id, dry_run: DryRun = False) -> Result:
+    """Cancel a queued or running run, as `fairmile runs cancel`."""
+    return workspace_of(request).runs.cancel_runs([name], dry_run=dry_run)
+
+
+@routes.get("/api/compare", result="fairmile.reports.reports:Evaluation")
+def compare_runs(
+    request: Request,
+    run: Annotated[list[_Reference], Query(min_length=1, max_length=50)],
+    metric: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006
+    confidence: Annotated[float, Query(gt=0.5, lt=1)] = 0.95,
+) -> Result:
+    """Compare runs or groups of repeats with the first, as `fairmile compare`."""
+    return workspace_of(request).reports.evaluate(*run, metrics=metric, confidence=confidence)
+
+
+@routes.get("/api/leaderboards/{metric}", result="fairmile.reports.leaderboard:Leaderboard")
+def show_leaderboard(
+    request: Request,
+    metric: str,
+    limit: Limit = 10,
+    where: Annotated[list[str], Query(max_length=20)] = [],  # noqa: B006
+) -> Result:
+    """Return the best runs by a metric, as `fairmile report --top`."""
+    return workspace_of(request).reports.leaderboard(metric, n=limit, where=where)

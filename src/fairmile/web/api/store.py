@@ -1,0 +1,38 @@
+"""The store and its pools, as `fairmile store` lists them."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from fairmile.base.results import Result
+from fairmile.web.answers import Part, page_of
+from fairmile.web.parameters import Cursor, Limit
+from fairmile.web.routes import Routes, workspace_of
+
+routes = Routes("store")
+
+
+@routes.get("/api/store", result="fairmile.store.upkeep:StoredNames")
+def list_store(request: Request, limit: Limit = 50, cursor: Cursor = "") -> Part:
+    """Return what the store holds, as `fairmile store ls`."""
+    names = workspace_of(request).store.ls()
+    names[:], following = page_of(names, cursor=cursor, limit=limit)
+    return Part(names.to_dict(), following)
+
+
+@routes.get("/api/store/usage", result="fairmile.store.upkeep:PoolUsages")
+def show_usage(request: Request) -> Result:
+    """Return how much each pool holds, as `fairmile store du`."""
+    return workspace_of(request).store.du()
+
+
+@routes.get("/api/store/pools", result="fairmile.store.pools:RankedPools")
+def list_pools(request: Request) -> Result:
+    """Return the pools with their free space, as `fairmile store pool ls`."""
+    return workspace_of(request).store.pools.ranked()
+
+
+@routes.get("/api/store/pins", result="fairmile.store.pins:Pins")
+def list_pins(request: Request) -> Result:
+    """Return what is kept whatever happens, as `fairmile store pins`."""
+    return workspace_of(request).store.pins()

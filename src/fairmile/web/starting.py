@@ -1,0 +1,79 @@
+"""Work that outlives the request which starts it: a command of its own, which goes on when the server ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TypedDict
+
+from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.results import Result
+from fairmile.workspace import Workspace
+
+_LOOK_S = 0.1
+_PATIENCE_S = 10.0  # most commands that cannot begin say so sooner
+
+
+class StartedDict(TypedDict):
+    command: list[str]
+    follow: str
+
+
+@dataclass(frozen=True, repr=False)
+class Started(Result):
+    """A command that was started, and where its progress can be asked for."""
+
+    command: tuple[str, ...]
+    follow: str = "/api/status"
+
+    def to_dict(self) -> StartedDict:
+        return {"command": list(self.command), "follow": self.follow}
+
+
+def start(
+    workspace: Workspace, *words: str, cwd: Path | None = None, has_begun: Callable[[], bool] = lambda: False
+) -> Started:
+    """Start a command of ours; return when `has_begun`, or when it is still running after some seconds.
+
+    What it says when it fails sooner is raised.
+    """
+    output = tempfile.TemporaryFile()  # noqa: SIM115  the process and the thread that waits for it share it
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairmile", *words, "--json"],
+        cwd=cwd,
+        env=dict(workspace.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    ended = threading.Event()
+    threading.Thread(target=_wait, args=(process, ended), daemon=True).start()
+    waited = 0.0
+    while waited < _PATIENCE_S and not ended.wait(_LOOK_S) and not has_begun():
+        waited += _LOOK_S
+    if ended.is_set() and process.returncode:
+        raise UsageError(*_failure(output))
+    output.close()
+    return Started(("fairmile", *words))
+
+
+def _wait(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    process.wait()
+    ended.set()
+
+
+def _failure(output: IO[bytes]) -> tuple[str]:
+    """Return what a command printed of its failure."""
+    with output, contextlib.suppress(ValueError, KeyError, TypeError):
+        output.seek(0)
+        error = json.loads(output.read())["error"]
+        return (": ".join(filter(None, (error["message"], error["hint"]))),)
+    return ("the command failed",)
