@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fairmile.base.errors import UsageError
 from fairmile.base.results import Result
 from fairmile.jobs.spec import Array, JobSpec, Launch, Resources
 from fairmile.web.parameters import DryRun, Id, Word
@@ -116,4 +117,9 @@ def cancel_job(request: Request, name: Id, dry_run: DryRun = False) -> Result:
 
 
 def _spec(job: ScriptRequest) -> JobSpec:
-    return JobSpec.model_validate(job.model_dump())
+    try:
+        return JobSpec.model_validate(job.model_dump())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{place}: {first['msg']}") from error
