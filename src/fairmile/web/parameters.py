@@ -11,8 +11,6 @@ Id = Annotated[str, Path(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 # A name, handle, id, DOI or digest of an asset; only catalogs are asked.
 AssetName = Annotated[str, Path(min_length=1, max_length=500)]
 Limit = Annotated[int, Query(ge=1, le=200, description="most results in one answer")]
-Cursor = Annotated[
-    str, Query(max_length=500, pattern="^[A-Za-z0-9_-]*$", description="from the Link header")
-]
+Cursor = Annotated[str, Query(max_length=500, pattern="^[A-Za-z0-9_-]*$", description="from the Link header")]
 Word = Annotated[str, Query(max_length=200)]
 DryRun = Annotated[bool, Query(description="say what would happen, and do nothing")]
