@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from fairmile.base.errors import Conflict, UsageError
-from fairmile.web.access import OwnerAccess, uid_of_peer
+from fairmile.web.access import NOBODY, OwnerAccess, uid_of_peer
 from fairmile.web.errors import Refused
 from fairmile.web.serve import PORT, ServeSettings, serve
 from fairmile.workspace import Workspace
@@ -64,7 +64,18 @@ def test_another_user_of_the_machine_gets_nothing() -> None:
             peer = connection.getsockname()
             assert uid_of_peer(*peer) == os.getuid()
             assert OwnerAccess().identify({"client": peer}) is not None
-            own = os.getuid()
-            if own:  # the superuser of a machine can read everything anyway
-                with pytest.raises(Refused, match="for the user who started it"):
-                    OwnerAccess(uid=own + 1).identify({"client": peer})
+
+
+def test_who_is_not_the_owner_or_hangs_up_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a connection that its sender has closed, the kernel says that it was the superuser's."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as connection:
+            peer = connection.getsockname()
+        assert uid_of_peer(*peer) == NOBODY
+        with pytest.raises(Refused, match="for the user who started it"):
+            OwnerAccess().identify({"client": peer})
+    monkeypatch.setattr("fairmile.web.access.uid_of_peer", lambda *_: 4711)
+    with pytest.raises(Refused, match="for the user who started it"):
+        OwnerAccess(uid=4712).identify({"client": peer})

@@ -25,6 +25,8 @@ Scope = MutableMapping[str, Any]  # what ASGI says of a request: its path, heade
 _TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
 _REMEMBERED_S = 2.0  # shorter than a port stays reserved after a connection has ended
 _MOST_REMEMBERED = 1_000
+_ESTABLISHED = "01"
+NOBODY = -1
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,24 @@ class OwnerAccess:
 
 
 def uid_of_peer(address: str, port: int) -> int | None:
-    """Return the user on this machine whose process holds the other end of a connection; None where unknown."""
+    """Return the user whose process holds the other end of a connection; None where the system has no such table.
+
+    Of a connection that is being closed the kernel no longer knows the user, and says 0, the superuser's: whoever sends
+    a request and hangs up at once is nobody, and refused.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     wanted = f"{_as_kernel_writes(address, family)}:{port:04X}"
     try:
-        lines = _TABLES[family].read_text("ascii").splitlines()[1:]
-    except OSError:  # no such table on this system
+        table = _TABLES[family].read_text("ascii")
+    except OSError:
         return None
-    return next((int(fields[7]) for line in lines if (fields := line.split())[1] == wanted), None)
+    at = table.find(f" {wanted} ")  # the local address of a line; the remote one of ours stands behind another
+    while at >= 0:
+        fields = table[table.rfind("\n", 0, at) + 1 : table.find("\n", at)].split()
+        if fields[1] == wanted:
+            return int(fields[7]) if fields[3] == _ESTABLISHED else NOBODY
+        at = table.find(f" {wanted} ", at + 1)
+    return NOBODY
 
 
 def _as_kernel_writes(address: str, family: int) -> str:

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairmile.base.errors import UsageError
 from fairmile.base.results import Result
-from fairmile.jobs.spec import Array, JobSpec, Launch, Resources
+from fairmile.jobs.launch import Launch
+from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.web.parameters import DryRun, Id, Word
 from fairmile.web.routes import Routes, workspace_of
 
