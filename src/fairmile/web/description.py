@@ -42,8 +42,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         responses = {success: operation["responses"][success], "4XX": _ERROR}
         types = getattr(route.endpoint, "result_types", "")
         if types:
-            body, definitions = schema_of_results(_types(types), ref_template=_PLACE)
-            schemas |= definitions
+            body = _add_schema(schemas, _types(types))
             responses[success]["content"] = {"application/json": {"schema": body}}
         operation["responses"] = responses
         operation["x-right"] = getattr(route.endpoint, "right", "read")
@@ -52,6 +51,21 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         own.pop(unused, None)
     document.setdefault("components", {})["schemas"] = dict(sorted((own | schemas).items()))
     return document
+
+
+def _add_schema(schemas: dict[str, Any], results: tuple[type[Result], ...]) -> dict[str, Any]:
+    """Return the schema of results, and add the definitions that it refers to.
+
+    Two parts of the package may give different things the same name: the later ones are then named after the result.
+    """
+    body, definitions = schema_of_results(results, ref_template=_PLACE)
+    if all(schemas.get(name, each) == each for name, each in definitions.items()):
+        schemas |= definitions
+        return body
+    prefix = results[0].__name__
+    body, definitions = schema_of_results(results, ref_template=_PLACE.replace("{model}", f"{prefix}.{{model}}"))
+    schemas |= {f"{prefix}.{name}": each for name, each in definitions.items()}
+    return body
 
 
 def api_routes(app: FastAPI) -> list[APIRoute]:
