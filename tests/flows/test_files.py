@@ -9,7 +9,7 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.flows.flows import Flows
-from fairmile.flows.model import Flow, Step
+from fairmile.flows.model import Flow, FromFiles, Step
 
 Write = Callable[[str], Path]
 
@@ -134,3 +134,20 @@ def test_the_steps_of_another_file_stand_where_a_step_names_it(flows: Flows, wri
     }
     flows.run(file)
     assert Path("last.txt").read_text() == "5\n"
+
+
+def test_a_flow_made_in_python_is_saved_as_a_file_that_says_the_same(flows: Flows, tmp_path: Path) -> None:
+    steps = {
+        "raw data": Step(command=["sh", "-c", "echo '12:00:00 no' > a.txt; echo 1 | cat", "|"], outputs="a.txt"),
+        "fit": Step(shell="cat a.txt\ncat a.txt > f{rate}.txt", over={"rate": [0.1, 2]}, inputs={"raw": "a.txt"},
+                    outputs="f{rate}.txt", timeout="90s", retries=2, params={"on": "no", "n": 1e-3}),
+        "each": Step(command="wc -l {name}", over={"name": FromFiles(glob="f*.txt")}, when="always", on="local"),
+    }  # fmt: skip
+    flow = Flow(name="tides", steps=steps, params={"epochs": 5}, limits={"local": 2})
+    file = flow.save("tides.yaml")
+    assert file.read_text().startswith("name: tides\nparams:\n  epochs: 5\n")
+    assert "command: wc -l {name}\n" in file.read_text()
+    assert flows.read(file).flow == flows.read(flow).flow
+    (tmp_path / "other").mkdir()
+    assert flows.read(flow.save(tmp_path / "other" / "tides.yaml")).flow.folder == str(Path.cwd())
+    assert flows.run("tides.yaml").counts() == {"done": 5}

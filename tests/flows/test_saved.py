@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pipeline_cards import FLOW, add_programs
 
-from fairmile.base.errors import Conflict, NotFound, UsageError
+from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
 from fairmile.flows.flows import Flows
 from fairmile.workspace import Workspace
 
@@ -36,6 +36,25 @@ def test_steps_are_programs_of_the_catalog_that_pass_files_on(flows: Flows, pipe
     again = flows.run(pipeline, params={"lr": 0.25})
     assert lr_of("model.json") == 0.25
     assert again.step("prepare").run == flows.status(pipeline).step("prepare").run
+
+
+def test_a_step_may_be_a_flow_of_the_catalog(flows: Flows, write: Write, tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / "count.py").write_text("import sys; open('n.txt', 'w').write(sys.argv[1])\n")
+    text = "params: {n: 1}\nsteps:\n  count: {command: 'python count.py {n}', outputs: n.txt}\n"
+    (folder / "count.yaml").write_text(text)
+    flows.save(folder / "count.yaml", name="counter", set={"version": "1.0"})
+    file = write(
+        "steps:\n  first: {flow: counter, params: {n: 5}}\n"
+        "  last: {shell: cat counter/n.txt > last.txt, inputs: counter/n.txt, outputs: last.txt}\n"
+    )
+    assert list(flows.plan(file).steps) == ["first/count", "last"]
+    assert flows.run(file).counts() == {"done": 2}
+    assert Path("last.txt").read_text() == "5"
+    assert flows.plan(file).is_up_to_date
+    with pytest.raises(InvalidDocument, match=r"there is no file .*, and no flow of the catalog"):
+        flows.plan(write("steps:\n  a: {flow: nothing-such}\n"))
 
 
 def test_a_saved_flow_is_found_fetched_and_run_elsewhere_with_other_parameters(

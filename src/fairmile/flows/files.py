@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +51,9 @@ class Reader(Protocol):
         """Return the label of a step with what is known of it filled in; see `labels`."""
         return text
 
+
+# Returns the file of a flow of the catalog; its files are, or will be, in a folder of its name below the one given.
+CatalogFlow = Callable[[str, Path], Path]
 
 READERS: Registry[Reader] = Registry(
     "format of flows",
@@ -93,16 +96,80 @@ class Source:
         return os.path.relpath(self.file) if self.file is not None else ""
 
 
-def read_flow(file: Path, *, copies: Path | None = None, changes: Mapping[str, Any] | None = None) -> Source:
+def read_flow(
+    file: Path,
+    *,
+    copies: Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    catalog: CatalogFlow | None = None,
+) -> Source:
     """Return the flow that a file describes, or every reason why it describes none.
 
     `copies` is a folder for parsed copies of long files; `changes` are values of parameters that go before those of
-    the file.
+    the file. `catalog` finds flows that steps name and that are no files.
     """
-    return _read(file, copies, changes or {}, ())
+    return _Reading(copies, catalog).read(file, changes or {}, ())
 
 
-def _read(file: Path, copies: Path | None, changes: Mapping[str, Any], outer: tuple[Path, ...]) -> Source:
+@dataclass(frozen=True)
+class _Reading:
+    copies: Path | None
+    catalog: CatalogFlow | None
+
+    def read(self, file: Path, changes: Mapping[str, Any], outer: tuple[Path, ...]) -> Source:
+        """Return the flow of a file, with the steps of flows that it names in their places."""
+        source = _read(file, self.copies, changes)
+        return replace(source, flow=self._with_inner_flows(source, (*outer, file.absolute())))
+
+    def _with_inner_flows(self, source: Source, outer: tuple[Path, ...]) -> Flow:
+        """Return a flow in which the steps of other flows stand where steps name those."""
+        flow = source.flow
+        if not any(step.flow for step in flow.steps.values()):
+            return flow
+        steps: dict[str, Step] = {}
+        for name, step in flow.steps.items():
+            steps |= dict(self._inner_steps(source, name, step, outer)) if step.flow else {name: step}
+        return flow.model_copy(update={"steps": steps})
+
+    def _inner_steps(
+        self, source: Source, name: str, step: Step, outer: tuple[Path, ...]
+    ) -> Iterator[tuple[str, Step]]:
+        def refuse(message: str, key: str = "flow") -> InvalidDocument:
+            line = source.line_of([name, key])
+            return InvalidDocument([Problem(message, f"steps.{name}.{key}", file=source.shown, line=line)])
+
+        given = step.model_dump(exclude_defaults=True)
+        if extra := [key for key in given if key not in ("flow", "after", "params", "folder", "on")]:
+            raise refuse(f"a step that is a flow takes no {extra[0]}: write it in {step.flow}", extra[0])
+        try:
+            file = self._file(step.flow, Path(source.flow.folder, step.folder))
+            if file.absolute() in outer or len(outer) >= _DEEPEST:
+                raise refuse(f"{step.flow} is part of itself")
+            inner = self.read(file, step.params, outer).flow
+        except NotFound as error:
+            raise refuse(str(error)) from None
+        folder = os.path.relpath(inner.folder, source.flow.folder)
+        for each, own in inner.steps.items():
+            update: dict[str, Any] = {
+                "params": {**inner.params, **own.params},
+                "folder": "" if (at := os.path.normpath(os.path.join(folder, own.folder))) == "." else at,
+                "after": (*(f"{name}/{other}" for other in own.after), *step.after),
+                "on": own.on or step.on,
+            }
+            yield f"{name}/{each}", own.model_copy(update=update)
+
+    def _file(self, word: str, folder: Path) -> Path:
+        """Return the file of a flow that a step names: one here, else one of the catalog."""
+        file = folder / word
+        if file.is_file() or self.catalog is None or file.suffix in (".yaml", ".yml", ".json"):
+            return file
+        try:
+            return self.catalog(word, folder)
+        except NotFound as error:
+            raise NotFound(f"there is no file {file}, and no flow of the catalog: {error}") from None
+
+
+def _read(file: Path, copies: Path | None, changes: Mapping[str, Any]) -> Source:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -131,12 +198,11 @@ def _read(file: Path, copies: Path | None, changes: Mapping[str, Any], outer: tu
         near = did_you_mean(unknown[0], _all_params(source.flow))
         raise UsageError(f"{source.shown}: no step has a parameter {unknown[0]!r}{f'; {near}' if near else ''}")
     flow = source.flow.model_copy(update={"params": {**source.flow.params, **changes}})
-    flow = _without_own(flow, changes)
-    return replace(source, flow=_with_inner_flows(replace(source, flow=flow), copies, (*outer, file)))
+    return replace(source, flow=_without_own(flow, changes))
 
 
 def _folder(data: Mapping[str, Any], file: Path) -> str:
-    return os.path.join(file.parent, str(data.get("folder") or "")).rstrip("/") or "/"
+    return os.path.normpath(os.path.join(file.parent, str(data.get("folder") or "")))
 
 
 def _all_params(flow: Flow) -> set[str]:
@@ -218,45 +284,3 @@ def _problem(error: Any, file: str, located: Located | None) -> Problem:
         message = f"{message[:1].lower()}{message[1:]}, found {error['input']!r:.60}"
     line = located.line([part if not part.isdigit() else int(part) for part in place]) if located is not None else None
     return Problem(message, ".".join(place), file=file, line=line, hint=hint)
-
-
-# Flows in flows
-
-
-def _with_inner_flows(source: Source, copies: Path | None, outer: tuple[Path, ...]) -> Flow:
-    """Return a flow in which the steps of other files stand where steps name those files."""
-    flow = source.flow
-    if not any(step.flow for step in flow.steps.values()):
-        return flow
-    steps: dict[str, Step] = {}
-    for name, step in flow.steps.items():
-        steps |= dict(_inner_steps(source, name, step, copies, outer)) if step.flow else {name: step}
-    return flow.model_copy(update={"steps": steps})
-
-
-def _inner_steps(
-    source: Source, name: str, step: Step, copies: Path | None, outer: tuple[Path, ...]
-) -> Iterator[tuple[str, Step]]:
-    def refuse(message: str, key: str = "flow") -> InvalidDocument:
-        line = source.line_of([name, key])
-        return InvalidDocument([Problem(message, f"steps.{name}.{key}", file=source.shown, line=line)])
-
-    file = Path(source.flow.folder, step.folder, step.flow)
-    if file.absolute() in outer or len(outer) >= _DEEPEST:
-        raise refuse(f"{step.flow} is part of itself")
-    given = step.model_dump(exclude_defaults=True)
-    if extra := [key for key in given if key not in ("flow", "after", "params", "folder", "on")]:
-        raise refuse(f"a step that is a flow takes no {extra[0]}: write it in {step.flow}", extra[0])
-    try:
-        inner = _read(file, copies, step.params, outer).flow
-    except NotFound:
-        raise refuse(f"there is no file {file}") from None
-    folder = os.path.relpath(inner.folder, source.flow.folder)
-    for each, own in inner.steps.items():
-        update: dict[str, Any] = {
-            "params": {**inner.params, **own.params},
-            "folder": "" if (at := os.path.normpath(os.path.join(folder, own.folder))) == "." else at,
-            "after": (*(f"{name}/{other}" for other in own.after), *step.after),
-            "on": own.on or step.on,
-        }
-        yield f"{name}/{each}", own.model_copy(update=update)

@@ -43,6 +43,7 @@ from fairmile.runs.record.values import Value
 # A plan asks few of them, and each takes longer to load than most plans to make.
 if TYPE_CHECKING:
     from fairmile.catalog.assets import Assets
+    from fairmile.catalog.card import Card
     from fairmile.catalog.catalog import Catalog
     from fairmile.envs.envs import Envs
     from fairmile.flows.engine import Engine, OnEvent
@@ -104,9 +105,21 @@ class Flows(Noun):
         `params` go before its own. An asset is read from the folder of its name here, else from the store.
         """
         if not isinstance(what, Flow):
-            return read_flow(self._file(what), copies=self.root / _COPIES, changes=params)
+            return self._read(self._file(what), params)
         folder = os.path.abspath(what.folder)
         return Source(what.model_copy(update={"folder": folder, "params": {**what.params, **(params or {})}}))
+
+    def _read(self, file: Path, params: Mapping[str, Value] | None, *, is_run: bool = False) -> Source:
+        def catalog(word: str, folder: Path) -> Path:
+            target = self._resolve(word, for_="flow")
+            if target.kind != "workflow":
+                raise NotFound(f"{word!r} is a {target.kind}")
+            card = target.content
+            at = folder / card.handle.name
+            # No plan can be made without its files, so that they come where they are to run.
+            return self._asset_file(card, at, is_run=is_run or not (at / main_file(card)).is_file())
+
+        return read_flow(file, copies=self.root / _COPIES, changes=params, catalog=catalog)
 
     def plan(
         self,
@@ -150,7 +163,10 @@ class Flows(Noun):
         `pilots` is the number of pilot jobs on each system that execute the steps there, instead of a job for each.
         Calls `on_event` with the step, its new state and the reason.
         """
-        source = self.read(what if isinstance(what, Flow) else self._file(what, is_run=True, to=to), params=params)
+        if isinstance(what, Flow):
+            source = self.read(what, params=params)
+        else:
+            source = self._read(self._file(what, is_run=True, to=to), params, is_run=True)
         if pilots is not None:
             source = replace(source, flow=source.flow.model_copy(update={"pilots": pilots}))
         planner = self._planner(source)
@@ -359,8 +375,10 @@ class Flows(Noun):
         target = self._resolve(os.fspath(what), for_="flow")
         if target.kind != "workflow":
             return target.path or Path(target.content.file)
-        card = target.content
-        folder = Path(to or card.handle.name).absolute()
+        return self._asset_file(target.content, Path(to or target.content.handle.name).absolute(), is_run=is_run)
+
+    def _asset_file(self, card: Card, folder: Path, *, is_run: bool) -> Path:
+        """Return the file of a flow of the catalog: in a folder, which is fetched to run it, or else in the store."""
         name = main_file(card)
         if is_run:
             self._assets().fetch(str(card.handle), to=folder)

@@ -6,20 +6,23 @@
     })
 
 A step that is repeated over values becomes several nodes of the graph (see `graph`); every other step is one node.
-Nothing here reads a file or asks a machine.
+`Flow.save` writes a flow as the file that `fairmile flow run` takes. Nothing here asks a machine.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from fairmile.base.files import write_atomic
 from fairmile.base.units import parse_duration
+from fairmile.base.yaml import dump
 from fairmile.jobs.spec import Resources
 from fairmile.runs.record.commands import is_inside
 from fairmile.runs.record.spec import MetricSpec
@@ -188,6 +191,19 @@ class Flow(_Part):
     pilots: Annotated[int, Field(ge=0, le=1000)] = 0  # pilot jobs on each system, for its steps; 0: a job each
     folder: str = ""  # where paths begin; empty: where the person stands
 
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write this flow to a YAML file that `fairmile flow run` takes, and return the file.
+
+        Its paths begin where they did: where that is not the folder of the file, the file says so.
+        """
+        target = Path(path).absolute()
+        document = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"folder"})
+        folder = os.path.relpath(self.folder or os.getcwd(), target.parent)
+        steps = {name: _written(step) for name, step in document.pop("steps").items()}
+        head = {"name": self.name, **({} if folder == "." else {"folder": folder})}
+        write_atomic(target, dump({**head, **document, "steps": steps}))
+        return target
+
     @field_validator("steps")
     @classmethod
     def _have_names(cls, steps: Mapping[str, Step]) -> Mapping[str, Step]:
@@ -195,6 +211,18 @@ class Flow(_Part):
             if not name.strip() or "\0" in name or len(name) > _LONGEST_NAME:
                 raise ValueError(f"{name[:50]!r} is no name of a step: expected 1 to {_LONGEST_NAME} characters")
         return steps
+
+
+def _written(step: dict[str, Any]) -> dict[str, Any]:
+    """Return a step as a person would write it: a command, and lists of one, as texts."""
+    if "command" in step:
+        text = " ".join(step["command"])
+        if re.search(r"[\\'\"\s]", "".join(step["command"])) or "" in step["command"]:
+            text = shlex.join(step["command"])
+        if not _SHELL_WORDS.intersection(step["command"]) and "\n" not in text:
+            step = {**step, "command": text}
+    short = {key: step[key][0] for key in ("outputs", "after", "code") if len(step.get(key, ())) == 1}
+    return {**step, **short}
 
 
 def is_in_pilot(flow: Flow, step: Step) -> bool:

@@ -282,7 +282,8 @@ def collect(run: Run, jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
     if record.result is not None:
         return Run(record, run.folder)
     if not job.is_over:
-        return Run(record, run.folder).in_state(RunState.RUNNING if job.state is State.RUNNING else RunState.QUEUED)
+        state = RunState.RUNNING if job.state is State.RUNNING else RunState.QUEUED
+        return Run(record, run.folder).in_state(state, job.trouble)
     _complete(run.folder, record, job, jobs)
     return Run(record, run.folder)
 
