@@ -378,6 +378,8 @@ class Expansion:
         whole += [
             other for other in others if any(other == each or other.startswith(f"{each}/") for each in step.after)
         ]
+        if name not in graph.fixed:  # its values are known when all nodes that make them are done
+            whole += graph.sources(name)
         needs = dict.fromkeys(each.name for other in dict.fromkeys(whole) for each in self._of[other])
         parts = [self._index(other) for other in others if other not in whole]
         for node in nodes:
