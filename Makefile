@@ -86,6 +86,7 @@ speed: $(VENV)/.dev
 	$(BIN)/python speed/tuning.py
 	$(BIN)/python speed/benchmarks.py
 	$(BIN)/python speed/traces.py
+	$(BIN)/python speed/web.py
 	$(BIN)/python speed/coupling.py
 	$(BIN)/python speed/accuracy_time.py
 	$(BIN)/python speed/accuracy_collectives.py
