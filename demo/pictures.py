@@ -37,7 +37,7 @@ def trace_picture(folder: Path) -> None:
     rest = ["--", "torchrun", "--nproc-per-node", "2", program]
     fairmile("trace", "record", "--skip", "2", "--steps", "5", "-o", "two-ranks", *rest, folder=folder)
     fairmile("trace", "analyze", "two-ranks", "-o", "trace.html", folder=folder)
-    take(folder / "trace.html", "trace", "1180,705")
+    take(folder / "trace.html", "trace", "1180,672")
 
 
 if __name__ == "__main__":

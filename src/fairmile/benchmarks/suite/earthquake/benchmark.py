@@ -253,8 +253,8 @@ def _notes(settings: Settings, scores: Sequence[Score], validation: Windows) -> 
         for name in names
         if name not in won
     ]
-    verdict = f"{own.name} is the best of all on {', '.join(won) or 'none'}"
-    notes.append(verdict + (f"; another is at least as good on {', '.join(lost)}" if lost else ""))
+    verdict = f"{own.name} has the best {', '.join(won)}" if won else f"{own.name} is best in no score"
+    notes.append(verdict + (f"; as good or better: {', '.join(lost)}" if lost else ""))
     if settings.split == "location":
         notes.append(
             "validation locations share their times with training, as published: what happened at a time in the region "
