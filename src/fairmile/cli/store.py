@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
@@ -17,8 +16,9 @@ from fairmile.store.cleanup import GcPlan, PoolPlan
 from fairmile.store.declared import AddedPool, RemovedPool
 from fairmile.store.exchange import Exchanged
 from fairmile.store.pins import Pinned, Pins, Unpinned
-from fairmile.store.pools import MeasuredPool, Ranked, RankedPools
-from fairmile.store.upkeep import PoolUsage, PoolUsages, StoredName, StoredNames, Verified
+from fairmile.store.pools import MeasuredPool, RankedPools
+from fairmile.store.rows import NAME_COLUMNS, POOL_COLUMNS, USAGE_COLUMNS, day, name_rows, pool_rows, usage_rows
+from fairmile.store.upkeep import PoolUsages, StoredNames, Verified
 from fairmile.workspace import Workspace
 
 T = TypeVar("T")
@@ -49,20 +49,10 @@ def ls(out: Out) -> int:
 
 
 def _print_names(names: StoredNames, out: Out) -> None:
-    columns = ["kind", "name", "files", "size", "pool", "state", "last use"]
-    out.table(columns, [_name_row(each) for each in names], shrink=["name"])
+    out.table(NAME_COLUMNS, name_rows(names), shrink=["name"])
     if not names:
         out.say("the store is empty")
         out.hint("`fairmile fetch NAME` downloads an asset")
-
-
-def _name_row(row: StoredName) -> list[str]:
-    state = "complete" if row.complete else "incomplete"
-    return [row.kind, row.name, f"{row.files:,}", format_size(row.size_bytes), row.pool, state, _day(row.used)]
-
-
-def _day(time: float) -> str:
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d")
 
 
 @store.command()
@@ -74,17 +64,10 @@ def du(out: Out) -> int:
 
 
 def _print_usages(usages: PoolUsages, out: Out) -> None:
-    columns = ["pool", "objects", "size", "packed", "shared", "damaged", "incoming", "reserved", "free", "folder"]
-    out.table(columns, [_usage_row(each) for each in usages])
+    out.table(USAGE_COLUMNS, usage_rows(usages))
     for each in usages:
         if each.trouble:
             out.say(f"pool {each.pool}: {each.trouble}")
-
-
-def _usage_row(row: PoolUsage) -> list[str]:
-    sizes = (row.packed_bytes, row.shared_bytes, row.damaged_bytes, row.incoming_bytes, row.reserved_bytes)
-    free = "unknown" if row.free_bytes is None else format_size(row.free_bytes)
-    return [row.pool, f"{row.objects:,}", format_size(row.objects_bytes), *map(format_size, sizes), free, row.folder]
 
 
 @store.command()
@@ -242,7 +225,7 @@ def pins(out: Out) -> int:
 
 
 def _print_pins(pins: Pins, out: Out) -> None:
-    rows = [[pin.name, pin.details["of"], format_size(pin.size_bytes), _day(pin.created)] for pin in pins]
+    rows = [[pin.name, pin.details["of"], format_size(pin.size_bytes), day(pin.created)] for pin in pins]
     out.table(["pin", "of", "size", "since"], rows)
 
 
@@ -304,18 +287,11 @@ def pool() -> None:
 @json_output(RankedPools)
 def pool_ls(out: Out) -> int:
     """List the pools in the order in which the next fetch would use them."""
-    columns = ["pool", "speed", "purpose", "free", "limited by", "folder", "why"]
     out.show(
         Workspace.open().store.pools.ranked(),
-        lambda pools: out.table(columns, [_rank_row(each) for each in pools], shrink=["why"]),
+        lambda pools: out.table(POOL_COLUMNS, pool_rows(pools), shrink=["why"]),
     )
     return 0
-
-
-def _rank_row(each: Ranked) -> list[str]:
-    free, limit = (format_size(each.space.free_bytes), each.space.limited_by) if each.space else ("unknown", "")
-    why = each.trouble or each.why
-    return [each.pool.name, each.speed_class, each.pool.purpose, free, limit, str(each.pool.folder), why]
 
 
 @pool.command("add")

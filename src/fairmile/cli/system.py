@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from fairmile.base.errors import Problem
-from fairmile.base.units import format_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.main import Entry
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
-from fairmile.systems.model import Partition, SoftwareSet, System
-from fairmile.systems.registry import AddedSystem, FileChecks, RemovedSystem, SystemList, SystemSummary
+from fairmile.systems.described import (
+    FILE_SYSTEM_COLUMNS,
+    PARTITION_COLUMNS,
+    SYSTEM_COLUMNS,
+    facts,
+    file_system_rows,
+    marked,
+    partition_rows,
+    resources,
+    system_rows,
+)
+from fairmile.systems.model import System
+from fairmile.systems.registry import AddedSystem, FileChecks, RemovedSystem, SystemList
 from fairmile.systems.system_details import SystemDetails
 from fairmile.workspace import Workspace
 
 _FILE = click.Path(path_type=Path)
-_GPU_OPTIONS = {
-    "gpus-per-node": "GPUs by --gpus-per-node",
-    "gres": "GPUs by --gres",
-    "both": "GPUs by --gpus-per-node and --gres",
-}
-
 ENTRIES = {
     "modules": Entry("fairmile.cli.system_modules", "modules", "Print the module lines of a framework on a system."),
     "eval": Entry("fairmile.cli.system_modules", "eval_", "Update the module blocks of a script."),
@@ -57,18 +60,10 @@ def ls(out: Out) -> int:
 
 
 def _print_list(out: Out, systems: SystemList) -> None:
-    columns = ["name", "centre", "scheduler", "partitions", "GPUs", "software", "compared", "newest source"]
-    rows = [_row(each) for each in systems if not each.problem]
-    out.table(columns, rows, shrink=["partitions", "GPUs", "software"])
+    out.table(SYSTEM_COLUMNS, system_rows(systems), shrink=["partitions", "GPUs", "software"])
     for each in systems:
         if each.problem:
             out.say(f"{each.name} cannot be used: {each.problem}")
-
-
-def _row(system: SystemSummary) -> list[str]:
-    compared = f"retired {system.retired}" if system.retired else str(system.verified or "")
-    lists = [", ".join(each) for each in (system.partitions, system.gpus, system.software)]
-    return [system.name, system.centre, system.scheduler, *lists, compared, system.newest_source]
 
 
 @system.command()
@@ -92,87 +87,30 @@ def _print_details(out: Out, details: SystemDetails) -> None:
     out.heading(f"{system.title} ({system.name})")
     if system.description:
         out.paragraph(system.description)
-    out.items(list(_facts(system, details.origin)))
+    out.items(list(facts(system, details.origin)))
     _print_partitions(system, out)
     _print_file_systems(system, out)
     _print_software(system, out)
     _print_sources(system, out)
 
 
-def _facts(system: System, origin: str) -> Iterator[tuple[str, str]]:
-    rules, launch = system.scheduler, system.launch
-    if system.retired:
-        yield "retired", str(system.retired)
-    if system.centre:
-        yield "centre", ", ".join(filter(None, [system.centre, system.country]))
-    if system.aliases:
-        yield "also", ", ".join(system.aliases)
-    if system.login:
-        yield "login", _marked(system, "login", system.login)
-    needs = [word for word, needed in (("account", rules.needs_account), ("time", rules.needs_time)) if needed]
-    asks = _GPU_OPTIONS.get(rules.gpu_option, "") if rules.dialect == "slurm" else ""
-    words = [rules.dialect, rules.version, f"every job names {' and '.join(needs)}" if needs else "", asks]
-    yield "scheduler", _marked(system, "scheduler", "; ".join(filter(None, [*words, *rules.options])))
-    suffix = f"first node's name + {launch.rendezvous_suffix!r}" if launch.rendezvous_suffix else ""
-    start = [launch.launcher, f"--mpi={launch.mpi}" if launch.mpi else "", launch.binding]
-    variables = [f"{name}={value}" for name, value in launch.environment.items()]
-    yield (
-        "launch",
-        _marked(system, "launch", "; ".join(filter(None, [" ".join(filter(None, start)), suffix, *variables]))),
-    )
-    if system.stages:
-        yield "stages", ", ".join(system.stages)
-    yield "architecture", system.architecture
-    yield "from", origin
-
-
-def _marked(system: System, path: str, text: str) -> str:
-    return f"{text} ?" if text and system.is_unverified(path) else text
-
-
 def _print_partitions(system: System, out: Out) -> None:
     out.line()
-    columns = ["partition", "nodes", "cores", "memory", "GPUs", "longest", "most nodes", "network"]
-    out.table(columns, [_partition(system, name, each) for name, each in system.partitions.items()], shrink=["network"])
+    out.table(PARTITION_COLUMNS, partition_rows(system), shrink=["network"])
     for name, each in system.partitions.items():
         named = [] if each.named else ["no partition"]
         options = [*named, *each.options, *([f"qos {each.qos}"] if each.qos else [])]
         if options:
-            out.item(f"  {name}: ", _marked(system, f"partitions.{name}.options", f"jobs name {', '.join(options)}"))
+            out.item(f"  {name}: ", marked(system, f"partitions.{name}.options", f"jobs name {', '.join(options)}"))
         if each.note:
-            out.item(f"  {name}: ", _marked(system, f"partitions.{name}.note", each.note))
-
-
-def _partition(system: System, name: str, each: Partition) -> list[str]:
-    gpu = each.gpu
-    memory = f"{gpu.memory_gib:g} GiB" if gpu and gpu.memory_gib else ""
-    if not system.is_unverified(f"partitions.{name}.gpu.model"):
-        memory = _marked(system, f"partitions.{name}.gpu.memory_gib", memory)
-    cells = {
-        "nodes": f"{each.nodes:,}" if each.nodes else "",
-        "cores": f"{each.cores}" + (f" × {each.threads_per_core}" if each.threads_per_core > 1 else "")
-        if each.cores
-        else "",
-        "memory_gib": f"{each.memory_gib:g} GiB" if each.memory_gib else "",
-        "gpu.model": " ".join(filter(None, [f"{gpu.count} × {gpu.model}", memory])) if gpu else "",
-        "max_time": format_duration(each.max_time) if each.max_time else "",
-        "max_nodes": f"{each.max_nodes:,}" if each.max_nodes else "",
-        "interconnect": each.interconnect,
-    }
-    label = f"{name} *" if name == system.default_partition else name
-    return [label, *(_marked(system, f"partitions.{name}.{key}", text) for key, text in cells.items())]
+            out.item(f"  {name}: ", marked(system, f"partitions.{name}.note", each.note))
 
 
 def _print_file_systems(system: System, out: Out) -> None:
     if not system.file_systems:
         return
     out.line()
-    columns = ["file system", "path", "purpose", "kind", "purge"]
-    rows = [
-        [name, *(_marked(system, f"file_systems.{name}.{key}", getattr(each, key)) for key in columns[1:])]
-        for name, each in system.file_systems.items()
-    ]
-    out.table(columns, rows, shrink=["purge"])
+    out.table(FILE_SYSTEM_COLUMNS, file_system_rows(system), shrink=["purge"])
 
 
 def _print_software(system: System, out: Out) -> None:
@@ -181,26 +119,14 @@ def _print_software(system: System, out: Out) -> None:
             out.line()
             where = f" on {', '.join(each.partitions)}" if each.partitions else ""
             variant = f" (variant {number + 1})" if number else ""
-            out.heading(_marked(system, f"software.{name}", f"{name}{variant}{where}"))
-            resources = _resources(each)
-            if resources:
-                out.line(f"  {resources}")
+            out.heading(marked(system, f"software.{name}", f"{name}{variant}{where}"))
+            if text := resources(each):
+                out.line(f"  {text}")
             for line in each.lines:
                 out.line(f"  {line}")
             for text in (*each.disagrees, each.note):
                 if text:
                     out.item("  note: ", text)
-
-
-def _resources(each: SoftwareSet) -> str:
-    parts = {
-        "partition": each.partition,
-        "tasks per node": each.tasks_per_node,
-        "CPUs per task": each.cpus_per_task,
-        "GPUs per node": each.gpus_per_node,
-        "launch": each.launch,
-    }
-    return ", ".join(f"{label} {value}" for label, value in parts.items() if value not in (None, ""))
 
 
 def _print_sources(system: System, out: Out) -> None:

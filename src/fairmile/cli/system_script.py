@@ -7,26 +7,11 @@ from typing import Any
 
 import click
 
-from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.options import SectionedCommand
 from fairmile.cli.out import Out, json_output
-from fairmile.jobs.request import Request
 from fairmile.jobs.script import Script
 from fairmile.workspace import Workspace
-
-_LABELS = {
-    "partition": "partition",
-    "nodes": "nodes",
-    "tasks_per_node": "tasks per node",
-    "cpus_per_task": "CPUs per task",
-    "gpus_per_node": "GPUs per node",
-    "memory_gib": "memory per node",
-    "time_s": "time",
-    "account": "account",
-    "qos": "quality of service",
-    "launch": "launch",
-}
 
 
 @click.command(cls=SectionedCommand)
@@ -53,22 +38,10 @@ def script(out: Out, on: str, output: Path | None, explain: bool, **options: Any
 
 def _print_script(out: Out, script: Script, explain: bool) -> None:
     if explain:
-        out.table(["value", "", "where it comes from"], _explained(script.request), shrink=["where it comes from"])
+        out.table(["value", "", "where it comes from"], script.explained(), shrink=["where it comes from"])
     elif not script.file:
         out.document(script.text)
     else:
         out.say(f"wrote {script.file}")
     for note in script.notes:
         out.say(f"note: {note}")
-
-
-def _explained(request: Request) -> list[list[str]]:
-    rows = []
-    for name, value, origin in request.decided():
-        if value is None or value == "":
-            continue
-        text = str(value)
-        if isinstance(value, (int, float)):
-            text = {"time_s": format_duration(value), "memory_gib": f"{value:g} GiB"}.get(name, text)
-        rows.append([_LABELS[name], text, origin])
-    return rows

@@ -10,6 +10,7 @@ from typing import NotRequired, TypedDict
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
+from fairmile.base.units import format_duration
 from fairmile.base.version import __version__
 from fairmile.jobs.directives import WRITES_LOGS
 from fairmile.jobs.launchers import make_launch
@@ -19,6 +20,18 @@ from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.spec import JobSpec
 from fairmile.systems.model import System
 
+_LABELS = {
+    "partition": "partition",
+    "nodes": "nodes",
+    "tasks_per_node": "tasks per node",
+    "cpus_per_task": "CPUs per task",
+    "gpus_per_node": "GPUs per node",
+    "memory_gib": "memory per node",
+    "time_s": "time",
+    "account": "account",
+    "qos": "quality of service",
+    "launch": "launch",
+}
 _OPTION_LINE = re.compile(r"^[ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|FLUX|flux)\b.*", re.MULTILINE)
 _NOT_STARTED = 78  # the exit code of a job that ended before its program began
 # The first names the line that failed: at the time of the ERR trap, DEBUG has already run for that trap's own command.
@@ -168,6 +181,18 @@ class Script(Result):
             "notes": list(self.notes),
         }
         return {**script, "file": self.file} if self.file else script
+
+    def explained(self) -> list[list[str]]:
+        """Return each value that was decided: its name, the value in words, and where it comes from."""
+        rows = []
+        for name, value, origin in self.request.decided():
+            if value is None or value == "":
+                continue
+            text = str(value)
+            if isinstance(value, (int, float)):
+                text = {"time_s": format_duration(value), "memory_gib": f"{value:g} GiB"}.get(name, text)
+            rows.append([_LABELS[name], text, origin])
+        return rows
 
     def summary(self) -> str:
         """Return the system, the partition and the nodes."""

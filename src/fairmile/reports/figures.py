@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_WIDTH = 7.0  # inches; 700 pixels on the web
+PAGE_WIDTH = 7.0  # inches; 700 pixels on the web
 PAPER_WIDTH_MM = 178.0  # across two columns of a paper; one column is about 85 mm
 _MM = 1 / 25.4  # inches
 _PAPER_LETTERS = 7.5  # points, as journals ask for
@@ -119,11 +119,11 @@ class Picture:
 
     def png(self, *, dots_per_inch: int = 200) -> bytes:
         """Return the figure as PNG."""
-        return self._rendered("png", _WIDTH, {}, dpi=dots_per_inch)[0]
+        return self._rendered("png", PAGE_WIDTH, {}, dpi=dots_per_inch)[0]
 
     def readable(self, *, narrow: bool = False) -> tuple[bytes, list[Series]]:
         """Return the figure as SVG for a page, wide or for a phone, and the points that a pointer can read in it."""
-        return self._rendered("svg", _NARROW_WIDTH, _SMALL_LETTERS) if narrow else self._rendered("svg", _WIDTH, {})
+        return self._rendered("svg", _NARROW_WIDTH, _SMALL_LETTERS) if narrow else self._rendered("svg", PAGE_WIDTH, {})
 
     def _repr_svg_(self) -> str:
         """Return the figure for a notebook: light or dark as the notebook is."""
@@ -144,7 +144,7 @@ class Picture:
             from matplotlib.figure import Figure
 
             # A narrow figure keeps some of its height: letters do not shrink with it.
-            figure = Figure(figsize=(width, self.height * min(1.0, 0.4 + 0.6 * width / _WIDTH)))
+            figure = Figure(figsize=(width, self.height * min(1.0, 0.4 + 0.6 * width / PAGE_WIDTH)))
             FigureCanvasAgg(figure)
             self.draw(figure)
             stream = io.BytesIO()
@@ -334,7 +334,7 @@ def logarithmic(axes: Axes, side: Literal["x", "y"]) -> None:
 
 def width_share(figure: Figure) -> float:
     """Return how wide a figure is, as a part of the width on a page."""
-    return float(figure.get_figwidth()) / _WIDTH
+    return float(figure.get_figwidth()) / PAGE_WIDTH
 
 
 def legend_below(figure: Figure, *, handles: Sequence[Any] = (), most: int = 5) -> None:

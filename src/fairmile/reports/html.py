@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib import resources
 
@@ -27,7 +27,7 @@ from fairmile.reports.blocks import (
     clean,
 )
 from fairmile.reports.colours import follow_theme, with_variables
-from fairmile.reports.figures import Picture
+from fairmile.reports.figures import PAGE_WIDTH, Picture
 from fairmile.reports.readings import Series
 
 _LONG = 70  # letters; a table with a longer text is read on a phone line by line
@@ -51,9 +51,18 @@ def render(title: str, blocks: Sequence[Block]) -> str:
     )
 
 
-def body_of(blocks: Sequence[Block]) -> str:
-    """Return blocks as HTML that stands inside a page with `page.css`."""
-    return _Writing(blocks).body()
+def body_of(blocks: Sequence[Block], *, figure_at: Callable[[Picture], str] | None = None) -> str:
+    """Return blocks as HTML that stands inside a page with `page.css`.
+
+    `figure_at` returns the address of a figure, which `page.js` then loads when it comes into sight.
+    """
+    return _Writing(blocks, figure_at).body()
+
+
+def figure_view(picture: Picture, *, narrow: bool = False, prefix: str) -> str:
+    """Return a figure as HTML for screens of one kind; `prefix` keeps its ids apart from those of others."""
+    svg, series = picture.readable(narrow=narrow)
+    return _view("view", svg, series, prefix, picture.title)
 
 
 def inline_svg(svg: bytes, prefix: str, label: str) -> str:
@@ -77,8 +86,9 @@ def standalone(picture: Picture) -> str:
 class _Writing:
     """Writes blocks one after the other."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[Block], figure_at: Callable[[Picture], str] | None = None) -> None:
         self._blocks = blocks
+        self._figure_at = figure_at
         self._figures = 0
         self._sections = 0
         self._open = False
@@ -120,7 +130,7 @@ class _Writing:
                 caption = f"<figcaption>{_text(block.file)}</figcaption>"
                 return f'<figure><h3>{title}</h3>\n<img alt="{title}" src="{address}">\n{caption}</figure>'
             case Code():
-                return f"<pre><code>{_text(block.text)}</code></pre>"
+                return f'<pre tabindex="0"><code>{_text(block.text)}</code></pre>'
             case Fold():
                 inside = "\n".join(map(self._block, block.blocks))
                 return f"<details><summary>{_text(block.title)}</summary>\n{inside}\n</details>"
@@ -128,6 +138,8 @@ class _Writing:
     def _figure(self, image: Image) -> str:
         self._figures += 1
         picture = image.picture
+        if self._figure_at is not None:
+            return _figure_to_load(picture, self._figure_at(picture))
         svg, series = picture.readable()
         views = _view("wide", svg, series, f"f{self._figures}", picture.title)
         views += _view("narrow", *picture.readable(narrow=True), f"n{self._figures}", picture.title)
@@ -138,6 +150,18 @@ class _Writing:
             f"<figure><h3>{_text(picture.title)}</h3>\n{views}"
             f'<figcaption>{note}<a download="{name}.svg" href="{address}">SVG</a></figcaption></figure>'
         )
+
+
+def _figure_to_load(picture: Picture, address: str) -> str:
+    """Return the place of a figure, with its title and of about its height, that a script fills."""
+    name, source = _text(picture.name), _text(address)
+    note = f"<span>{_text(picture.note)}</span> " if picture.note else ""
+    return (
+        f'<figure data-figure="{source}"><h3>{_text(picture.title)}</h3>\n'
+        f'<div><svg viewBox="0 0 {PAGE_WIDTH:g} {picture.height:g}" aria-hidden="true"></svg></div>'
+        f'<noscript><img alt="{_text(picture.title)}" src="{source}.svg"></noscript>\n'
+        f'<figcaption>{note}<a download="{name}.svg" href="{source}.svg">SVG</a></figcaption></figure>'
+    )
 
 
 def _view(kind: str, svg: bytes, series: Sequence[Series], prefix: str, label: str) -> str:
@@ -170,6 +194,8 @@ def _table(table: Table) -> str:
 
     head = "".join(
         f'<th scope="col"{side(column)}><button type="button">{_breakable(column)}</button></th>'
+        if column
+        else "<td></td>"
         for column in table.columns
     )
     rows = "".join(

@@ -13,7 +13,7 @@ for (const button of document.querySelectorAll("th button")) {
   });
 }
 const REACH = 40; // of the pointer, in pixels
-for (const view of document.querySelectorAll("[data-read]")) {
+function followPointer(view) {
   const svg = view.querySelector("svg"), tip = document.createElement("output");
   const mark = document.createElementNS("http://www.w3.org/2000/svg", "circle");
   mark.setAttribute("r", 4.5);
@@ -46,3 +46,20 @@ for (const view of document.querySelectorAll("[data-read]")) {
   svg.addEventListener("pointerdown", read);
   svg.addEventListener("pointerleave", hide);
 }
+for (const view of document.querySelectorAll("[data-read]")) followPointer(view);
+// A figure with an address is drawn when it comes into sight, for the width that the screen has.
+const inSight = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) if (isIntersecting) { inSight.unobserve(target); showFigure(target); }
+}, { rootMargin: "400px" });
+async function showFigure(figure) {
+  const kind = matchMedia("screen and (max-width: 560px)").matches ? "?narrow=true" : "";
+  const answer = await fetch(figure.dataset.figure + kind);
+  const place = figure.querySelector("div");
+  if (!answer.ok) { place.textContent = "This figure is not there any more: load the page again."; return; }
+  place.innerHTML = await answer.text();
+  for (const view of place.querySelectorAll("[data-read]")) followPointer(view);
+}
+for (const figure of document.querySelectorAll("[data-figure]")) inSight.observe(figure);
+document.addEventListener("fairmile:part", (event) => {
+  for (const figure of event.target.querySelectorAll("[data-figure]")) inSight.observe(figure);
+});

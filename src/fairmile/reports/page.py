@@ -58,7 +58,7 @@ from fairmile.runs.record.run import Run, RunState
 Format = Literal["html", "md", "svg", "png", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _MOST_GROUPS = 6  # more groups than this are ranked, not compared with the first
-_MOST_RUNS = 500
+MOST_ROWS = 500  # of a table
 _TOP = 20
 _MOST_PARAMETERS = 8  # columns of a list of runs
 _MOST_BANDS = 2
@@ -160,12 +160,13 @@ def report(
     over: Sequence[str] = (),
     log: Collection[str] = (),
     supply: Supply | None = None,
+    most_rows: int = MOST_ROWS,
 ) -> Report:
     """Report one run in full, or several as a comparison of their groups with a leaderboard.
 
     Runs of one group that differ in parameters are reported as a sweep, and trials as a study; see `sweep_blocks` for
     what `objectives`, `notes`, `hindsight`, `over` and `log` say of those. `supply` tells what the energy of one run
-    meant.
+    meant. Tables of points and of runs have at most `most_rows`.
     """
     if not runs:
         raise UsageError("no run to report", hint="`fairmile runs ls` lists the runs")
@@ -186,18 +187,21 @@ def report(
             over=over,
             log=log,
             compared=metrics,
+            most_points=most_rows,
         )
-        blocks, data = _swept(part, metrics, about)
+        blocks, data = _swept(part, metrics, about, most_rows)
     else:
         names = list(dict.fromkeys(run.name for run in runs))
         about = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-        blocks, data = _several(runs, metrics, about)
+        blocks, data = _several(runs, metrics, about, most_rows)
     if not figures.can_draw():
         blocks.append(NO_FIGURES)
     return Report(about, tuple(blocks), data)
 
 
-def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> tuple[list[Block], dict[str, Any]]:
+def _several(
+    runs: Sequence[Run], metrics: Sequence[str] | None, about: str, most_rows: int
+) -> tuple[list[Block], dict[str, Any]]:
     groups = group_runs(runs)
     done = [run for run in runs if counts(run)]
     failed = [run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")]
@@ -217,18 +221,20 @@ def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> 
         blocks += _compared(comparison) if len(groups) > 1 else _repeated(comparison)
     if board:
         data["leaderboard"] = board.to_dict()
-        blocks += _ranked(board)
+        blocks += leaderboard_blocks(board)
         if not board.has_repeats:
             blocks.append(Note("One run each: noise is unknown without repeats.", "dim"))
         groups = _best_first(groups, board)
     blocks += _curves(groups, done, main, metrics, ranked=board is not None)
-    blocks += _failures(failed)
-    blocks += [Heading("Runs"), *_listed(runs)]
+    blocks += _failures(failed, most_rows)
+    blocks += [Heading("Runs"), *_listed(runs, most_rows)]
     blocks += _machines(runs)
     return blocks, data
 
 
-def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tuple[list[Block], dict[str, Any]]:
+def _swept(
+    part: SweepReport, metrics: Sequence[str] | None, about: str, most_rows: int
+) -> tuple[list[Block], dict[str, Any]]:
     """Return a sweep with what all sets of runs get: the comparison of few points, a leaderboard, curves, failures."""
     runs, main = part.sweep.runs, part.sweep.metric
     groups = {point.label: list(point.runs) for point in part.sweep.points}
@@ -244,14 +250,15 @@ def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tupl
         board = replace(part.best.board, places=part.best.board.places[:_TOP])
         data["leaderboard"] = board.to_dict()
         if what == "points":  # the table of all trials is a ranking already
-            blocks += _ranked(board)
+            blocks += leaderboard_blocks(board)
         groups = _best_first(groups, board)
     if what == "points":
         blocks += _curves(groups, done, main, metrics, ranked=part.best is not None)
-    blocks += _failures([run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")])
+    failed = [run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")]
+    blocks += _failures(failed, most_rows)
     blocks += part.points
     if len(groups) < len(runs):
-        blocks += [Heading("Runs"), Fold(f"All {len(runs):,} runs", tuple(_listed(runs)))]
+        blocks += [Heading("Runs"), Fold(f"All {len(runs):,} runs", tuple(_listed(runs, most_rows)))]
     blocks += _machines(runs)
     return blocks, data
 
@@ -344,7 +351,8 @@ def _repeated(comparison: Comparison) -> Iterator[Block]:
     yield from (Note(note) for note in comparison.notes)
 
 
-def _ranked(board: Leaderboard) -> Iterator[Block]:
+def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
+    """Yield a leaderboard as parts of a report."""
     yield Heading(f"Leaderboard by {title(board.metric)}")
     columns, rows = board.table()
     cells: list[Row] = []
@@ -390,7 +398,7 @@ def _curves(
         yield from images
 
 
-def _failures(failed: Sequence[Run]) -> Iterator[Block]:
+def _failures(failed: Sequence[Run], most: int) -> Iterator[Block]:
     if not failed:
         return
     yield Heading("What failed")
@@ -401,16 +409,16 @@ def _failures(failed: Sequence[Run]) -> Iterator[Block]:
             run.reason,
             Cell(rerun_line(run), code=True),
         ]
-        for run in failed[:_MOST_RUNS]
+        for run in failed[:most]
     ]
     yield table(["run", "state", "why", "again"], rows)
 
 
-def _listed(runs: Sequence[Run]) -> Iterator[Block]:
-    names = [name for name in known_names(runs[:_MOST_RUNS]) if name not in ALWAYS][:4] + list(ALWAYS)
+def _listed(runs: Sequence[Run], most: int) -> Iterator[Block]:
+    names = [name for name in known_names(runs[:most]) if name not in ALWAYS][:4] + list(ALWAYS)
     varying = [axis.name for axis in axes(runs)][:_MOST_PARAMETERS]
     rows: list[Row] = []
-    for run in runs[:_MOST_RUNS]:
+    for run in runs[:most]:
         known = measures(run)
         numbers = [known.get(name) for name in names]
         cells = [Cell(format_number(each.value, each.unit), each.value) if each else Cell("") for each in numbers]
@@ -422,8 +430,8 @@ def _listed(runs: Sequence[Run]) -> Iterator[Block]:
     filled = [at for at in range(len(columns)) if any(_cell_text(row[at]) for row in rows)]
     shown: list[Row] = [[row[at] for at in filled] for row in rows]
     yield table([columns[at] for at in filled], shown, numbers=[title(name) for name in names])
-    if len(runs) > _MOST_RUNS:
-        yield Text(f"The first {_MOST_RUNS} of {len(runs):,}.")
+    if len(runs) > most:
+        yield Text(f"The first {most} of {len(runs):,}.")
     yield Text("fairmile rerun RUN repeats one of them from its record alone.")
 
 

@@ -17,7 +17,7 @@ from fairmile.reports.comparison import Comparison, compare, group_runs
 from fairmile.reports.inference import CONFIDENCE
 from fairmile.reports.leaderboard import Leaderboard, leaderboard, parse_where
 from fairmile.reports.measures import ALWAYS
-from fairmile.reports.page import Report, report
+from fairmile.reports.page import MOST_ROWS, Report, report
 from fairmile.reports.references import Check, check, read_references
 from fairmile.reports.shapes import EvaluationDict
 from fairmile.reports.sweep import Goal
@@ -86,10 +86,12 @@ class Reports(Noun, internal=_INTERNAL):
         metrics: Sequence[str] | None = None,
         where: Sequence[str] = (),
         over: Sequence[str] = (),
+        most_rows: int = MOST_ROWS,
     ) -> Report:
         """Report runs, or the last ones without a reference; `write(path)` of the result writes the file.
 
-        A sweep or study is reported by the metric that its file names, unless `metrics` are given.
+        A sweep or study is reported by the metric that its file names, unless `metrics` are given. Tables of points and
+        of runs have at most `most_rows`.
         """
         runs = self._filtered(references, where)
         groups = {run.group for run in runs}
@@ -102,6 +104,7 @@ class Reports(Noun, internal=_INTERNAL):
             over=over,
             log=about.log,
             supply=self._supply,
+            most_rows=most_rows,
         )
 
     def compare(

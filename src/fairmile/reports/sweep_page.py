@@ -49,7 +49,7 @@ from fairmile.reports.verdicts import Pair
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.trial import is_trial, step_of_best
 
-_MOST_POINTS = 500
+MOST_POINTS = 500
 _MOST_COMPARED = 6  # more points than this are ranked, not compared with the first
 _MOST_MAPS = 3
 _OF_JOBS = ("variable SLURM_", "variable PBS_", "variable LSB_", "variable FLUX_")
@@ -87,13 +87,14 @@ def sweep_blocks(
     over: Sequence[str] = (),
     log: Collection[str] = (),
     compared: Sequence[str] | None = None,
+    most_points: int = MOST_POINTS,
 ) -> SweepReport:
     """Report runs that vary over parameters: all that their records tell, and for trials the way of the study.
 
     `objectives` are metrics with their direction (else what the trials name, else the metric); `notes` come first;
     `hindsight` are rows of a table about early stopping, as whoever knows the study gives them; `over` are two
     parameters for the heat map; `log` are parameters with a logarithmic scale; `compared` are the metrics in which
-    few points are compared (else all).
+    few points are compared (else all); the table of points has at most `most_points` rows.
     """
     runs = _numbered(runs)
     goals = list(objectives) or goals_of(runs)
@@ -123,7 +124,8 @@ def sweep_blocks(
     data: dict[str, Any] = {"sweep": known.document() | {"best": best and _best_document(best)}}
     if trials:
         data["study"] = study_document(steps, weights, edge, runs)
-    return SweepReport(known, best, comparison, tuple(blocks), tuple(_all_points(known, goals, best, edge)), data)
+    points = tuple(_all_points(known, goals, best, edge, most_points))
+    return SweepReport(known, best, comparison, tuple(blocks), points, data)
 
 
 def _numbered(runs: Sequence[Run]) -> Sequence[Run]:
@@ -245,11 +247,13 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
         yield Note(f"Not only the parameters differ among these runs: {', '.join(own[:_MOST_VALUES])}{more}.")
 
 
-def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None, edge: Front | None) -> Iterator[Block]:
+def _all_points(
+    sweep: Sweep, goals: Sequence[Goal], best: Best | None, edge: Front | None, most: int
+) -> Iterator[Block]:
     names = metric_names(sweep, goals)
     marks = {point.runs[0].id: _ON_FRONT for point in edge.points} if edge else _marks(best)
     units = {name: each.unit for run in sweep.runs if counts(run) for name, each in measures(run).items()}
-    points, trials = _ordered(sweep), any(map(is_trial, sweep.runs))
+    points, trials = _ordered(sweep, most), any(map(is_trial, sweep.runs))
     yield Heading("All trials" if trials else "All points")
     seeded = any(map(_seeds, sweep.points))
     columns = [
@@ -262,7 +266,7 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None, edge: Fr
     several = any(len(point.runs) > 1 for point in sweep.points)
     ranged = {sweep.metric, *(name for name, _ in goals)}
     rows: list[Row] = []
-    for point in points[:_MOST_POINTS]:
+    for point in points[:most]:
         mark = marks.get(point.runs[0].id, "")
         row: Row = [Cell(mark, tone="good" if mark in (_BEST, _ON_FRONT) else "dim")] if marks else []
         row += [_trial_number(point)] if trials else []
@@ -284,9 +288,9 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None, edge: Fr
         level = " What they cannot tell from the best is marked ≈ best." if best.level else ""
         noise = format_number(best.board.noise, sweep.unit, digits=2)
         yield Text(f"Noise is taken from the repeats of all points together: a standard deviation of {noise}.{level}")
-    if len(points) > _MOST_POINTS:
+    if len(points) > most:
         which = f"by {title(sweep.metric)}, the best first" if sweep.metric else "in their order"
-        yield Text(f"{_MOST_POINTS} of {len(points):,} points, {which}; `--json` has them all.")
+        yield Text(f"{most} of {len(points):,} points, {which}; `--json` has them all.")
 
 
 def unique_columns(columns: Sequence[str]) -> list[str]:
@@ -299,9 +303,9 @@ def unique_columns(columns: Sequence[str]) -> list[str]:
     return unique
 
 
-def _ordered(sweep: Sweep) -> Sequence[Point]:
+def _ordered(sweep: Sweep, most: int) -> Sequence[Point]:
     """Return the points in the order of the sweep; trials, and points of which not all can be shown, the best first."""
-    is_ranked = len(sweep.points) > _MOST_POINTS or any(map(is_trial, sweep.runs))
+    is_ranked = len(sweep.points) > most or any(map(is_trial, sweep.runs))
     if not is_ranked or not sweep.metric or not sweep.better:
         return sweep.points
     sign = -1 if sweep.better == "higher" else 1
@@ -481,7 +485,7 @@ def _fronts(sweep: Sweep, edge: Front | None) -> Iterator[Block]:
     numeric = [axis.name for axis in sweep.axes if axis.numbers is not None]
     yield table(
         unique_columns([*goals, *(axis.name for axis in sweep.axes), "run"]),
-        rows[:_MOST_POINTS],
+        rows[:MOST_POINTS],
         numbers=[*goals, *numeric],
     )
     of = len(edge.points) + len(edge.beaten)

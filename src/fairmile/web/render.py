@@ -17,6 +17,7 @@ from fairmile.reports.blocks import Block, clean
 from fairmile.reports.html import body_of
 from fairmile.web.answers import tagged
 from fairmile.web.errors import Refused
+from fairmile.web.figures import Figures
 from fairmile.web.static_files import StaticFiles
 from fairmile.web.svg import without_inline_styles
 
@@ -41,6 +42,7 @@ class Pages:
     """Makes the HTML of pages; `navigation` are the entries of the menu."""
 
     def __init__(self, static: StaticFiles, navigation: Sequence[tuple[str, str]]) -> None:
+        self.figures = Figures()
         self._templates = Environment(
             loader=PackageLoader("fairmile.web"),
             autoescape=select_autoescape(default=True),
@@ -56,8 +58,7 @@ class Pages:
     def response(self, request: Request, page: Page) -> Response:
         """Return a page, or the one block of it that a script asks for."""
         template = self._templates.get_template(page.template)
-        blocks = Markup(without_inline_styles(body_of(page.blocks))) if page.blocks else ""
-        values = {**page.values, "page": page, "path": request.url.path, "blocks": blocks}
+        values = {**page.values, "page": page, "path": request.url.path, "blocks": self._body(request, page.blocks)}
         part = request.headers.get(PART_HEADER)
         if part is None:
             text = template.render(values)
@@ -68,6 +69,10 @@ class Pages:
         # The same address gives the page or a part of it.
         headers = {"cache-control": "no-cache", "vary": PART_HEADER}
         return tagged(request, text.encode("utf-8", "replace"), _HTML, headers)
+
+    def _body(self, request: Request, blocks: Sequence[Block]) -> Markup:
+        reader, address = request.scope["fairmile.identity"].name, f"{request.url.path}?{request.url.query}"
+        return Markup(without_inline_styles(body_of(blocks, figure_at=self.figures.addresses(reader, address))))
 
 
 def _shown(value: Any) -> Any:

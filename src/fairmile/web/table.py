@@ -13,6 +13,13 @@ MODULES = (
     "fairmile.web.api.systems",
     "fairmile.web.pages.search",
     "fairmile.web.pages.about_api",
+    "fairmile.web.pages.figures",
+    "fairmile.web.pages.sweeps",
+    "fairmile.web.pages.scripts",
+    "fairmile.web.pages.systems",
+    "fairmile.web.pages.store",
+    "fairmile.web.pages.leaderboards",
+    "fairmile.web.pages.flows",
 )
 
 # The menu, in its order; an entry whose page is not served is not shown.
@@ -30,4 +37,6 @@ NAVIGATION = (
 )
 
 # What a page can follow: the name of a topic, and the `Topic` as "module:attribute".
-TOPICS: dict[str, str] = {}
+TOPICS: dict[str, str] = {
+    "flow": "fairmile.web.topics.flows:FLOW",
+}

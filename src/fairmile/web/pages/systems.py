@@ -1,0 +1,68 @@
+"""Systems: the list, and for each its partitions, file systems, software and sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from fastapi import Request
+
+from fairmile.reports.blocks import Block, Cell, Code, Facts, Heading, Note, Row, Text, Title, table
+from fairmile.systems.described import (
+    FILE_SYSTEM_COLUMNS,
+    PARTITION_COLUMNS,
+    SYSTEM_COLUMNS,
+    facts,
+    file_system_rows,
+    partition_rows,
+    resources,
+    system_rows,
+)
+from fairmile.systems.model import System
+from fairmile.web.parameters import Id
+from fairmile.web.render import Page
+from fairmile.web.routes import Routes, workspace_of
+
+routes = Routes("systems")
+
+
+@routes.page("/systems")
+def systems_page(request: Request) -> Page:
+    """List known systems."""
+    systems = workspace_of(request).systems.ls()
+    rows: list[Row] = [
+        [Cell(row[0], link=f"/systems/{quote(row[0], safe='')}"), *row[1:]] for row in system_rows(systems)
+    ]
+    blocks: list[Block] = [Title("Systems"), Heading("Known systems"), table(SYSTEM_COLUMNS, rows)]
+    blocks += [Note(f"{each.name} cannot be used: {each.problem}") for each in systems if each.problem]
+    return Page("blocks.html", "Systems", blocks=blocks)
+
+
+@routes.page("/systems/{name}")
+def system_page(request: Request, name: Id) -> Page:
+    """Describe a system."""
+    details = workspace_of(request).systems.show(name)
+    values = {"link": f"/scripts?system={quote(details.system.name, safe='')}"}
+    return Page("system.html", details.system.title, values, list(_blocks(details.system, details.origin)))
+
+
+def _blocks(system: System, origin: str) -> Iterator[Block]:
+    yield Title(f"{system.title} ({system.name})", below=system.description)
+    yield Facts(tuple(facts(system, origin)))
+    yield Heading("Partitions")
+    yield table(PARTITION_COLUMNS, [[*row] for row in partition_rows(system)], numbers=["nodes", "most nodes"])
+    if system.file_systems:
+        yield Heading("File systems")
+        yield table(FILE_SYSTEM_COLUMNS, [[*row] for row in file_system_rows(system)])
+    if system.software:
+        yield Heading("Software")
+    for name, sets in system.software.items():
+        for each in sets:
+            where = f" on {', '.join(each.partitions)}" if each.partitions else ""
+            yield Text(f"{name}{where}" + (f": {text}" if (text := resources(each)) else ""))
+            if each.lines:
+                yield Code("\n".join(each.lines))
+            yield from (Note(text, "dim") for text in (*each.disagrees, each.note) if text)
+    yield Heading("How old this is")
+    yield Text(f"This description was {system.compared}. A question mark follows a value that no source states.")
+    yield Facts(tuple(("source", source) for source in system.sources))

@@ -1,0 +1,1 @@
+"""What pages follow live: one file for each noun."""
