@@ -9,6 +9,7 @@ from pathlib import Path
 
 from run_making import CREATED, metric_document, run_document
 
+from fairmile.runs.record.trial import STOPPED_EARLY
 from fairmile.sweeps.folder import write_sweep
 from fairmile.sweeps.record import Source, SweepRecord
 from fairmile.workspace import Workspace
@@ -37,7 +38,7 @@ def make_sweep(workspace: Workspace, id: str, points: int, *, trials: bool = Fal
             created=CREATED + number,
             identity=f"{number:064x}",
             state="cancelled" if is_pruned else "done",
-            result={"reason": "pruned: below the median at step 12"} if is_pruned else None,
+            result={"reason": f"{STOPPED_EARLY}below the median at step 12"} if is_pruned else None,
         )
         if trials:
             document["trial"] = {"study": id, "number": number, "generation": 0, "objectives": {"loss": "lower"}}
