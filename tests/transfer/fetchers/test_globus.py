@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from globus_service import GlobusService, globus_service
 
 from fairmile.base.commands import Here
 from fairmile.base.errors import NotFound, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.testing.fetchers import CONTENT, FolderFetcherTests, Served, read
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.fetchers import globus
