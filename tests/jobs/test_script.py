@@ -354,11 +354,17 @@ class TestSignals:
             time.sleep(0.02)
         assert job.process is not None
         os.kill(job.process.pid, signal.SIGUSR1)  # the script wakes up, too
-        time.sleep(0.6)
+        while not _is_pending(pid, signal.SIGUSR1):
+            time.sleep(0.02)
         assert not (tmp_path / "ended").exists()
         os.kill(pid, signal.SIGCONT)
         job.finish()
         assert job.note("ended")["exit_code"] == 128 + signal.SIGUSR1
+
+
+def _is_pending(pid: int, number: signal.Signals) -> bool:
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(lines["ShdPnd"], 16) >> (number - 1) & 1)
 
 
 class TestOtherDialects:
