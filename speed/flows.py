@@ -137,7 +137,7 @@ from fairmile.workspace import Workspace
 
 flows = Workspace.open().flows
 source = flows.read("flow.yaml")
-planner, state = flows._planner(source), flows._opened(source)
+planner, state = flows._planner(source), flows._opened(source, {})
 with state.held():
     round = planner.look(state)
     for name in list(round.steps):
