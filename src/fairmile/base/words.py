@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 _CUTOFF = 0.6  # difflib's own default: below it the suggestions look random
@@ -145,3 +146,8 @@ def _best(scores: list[int], folded: list[str], size: int, count: int) -> list[i
     best += islice(near, count - len(best))
     far = (i for i in kept if scores[i] == level and not -2 < len(folded[i]) - size < 2)
     return best + list(islice(far, count - len(best)))
+
+
+def place(system: str) -> str:
+    """Return where work is in a list: a system, a host, or `here` for this machine, by whichever name."""
+    return "here" if system in ("", "laptop", os.uname().nodename) else system

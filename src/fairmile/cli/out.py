@@ -14,6 +14,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from fairmile.base.results import Result
+from fairmile.base.words import place as place
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R", bound=Result)
@@ -54,11 +55,6 @@ def json_output(*results: type[Result]) -> Callable[[F], F]:
 def count(number: int, noun: str) -> str:
     """Return "1 card", "2 cards"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def place(system: str) -> str:
-    """Return where work is in a list: a system, a host, or `here` for this machine, by whichever name."""
-    return "here" if system in ("", "laptop", os.uname().nodename) else system
 
 
 def printable(text: str) -> str:

@@ -6,29 +6,13 @@ import click
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_size
-from fairmile.catalog.card import Card, as_list, text_of
+from fairmile.catalog.card import Card
+from fairmile.catalog.card_facts import card_facts
 from fairmile.catalog.fair import Assessment
 from fairmile.catalog.results import ResolvedCard, SourceDocument
 from fairmile.cli.out import Out, json_output
 from fairmile.workspace import Workspace
 
-_LINES = (
-    ("creator", "creator"),
-    ("publisher", "publisher"),
-    ("date", "datePublished"),
-    ("domain", "scienceDomain"),
-    ("task", "mlTask"),
-    ("framework", "machineLearningFramework"),
-    ("keywords", "keywords"),
-    ("metrics", "evaluationMetrics"),
-    ("access", "accessRights"),
-    ("conditions", "conditionsOfAccess"),
-    ("cite", "citation"),
-    ("address", "url"),
-    ("code", "codeRepository"),
-)
-_VALUES = 12
-_LINKS = 20
 _FILES = 50
 _MARKS = {
     "pass": ("✔", "yes ", "green"),
@@ -96,28 +80,12 @@ def _print_card(card: ResolvedCard, out: Out) -> None:
         out.line()
         out.paragraph(card.text("description"))
     out.line()
-    pairs = [(label, text) for label, key in _LINES if (text := _values(card, key))]
-    licence = card.licence or card.text("license")
-    pairs += [("licence", licence)] if licence else []
-    pairs += list(card.links[:_LINKS])
-    pairs += (
-        [("…", f"{len(card.links) - _LINKS} more links; use --json to list all")] if len(card.links) > _LINKS else []
-    )
-    pairs += [("id", card.iri)] + ([("content", card.content)] if card.content else []) + [("card", card.digest)]
-    out.items(pairs)
+    out.items(card_facts(card))
     if card.files:
         out.line()
         _print_files(card, out)
     for warning in card.warnings:
         out.item(out.colour("warning: ", "yellow"), f"{warning.get('field', '')}: {warning.get('message', '')}")
-
-
-def _values(card: Card, key: str) -> str:
-    texts = [text for value in as_list(card.get(key)) if (text := text_of(value))]
-    if key == "accessRights":
-        texts = [text.rsplit("/", 1)[-1] for text in texts]
-    more = [f"and {len(texts) - _VALUES} more"] if len(texts) > _VALUES else []
-    return ", ".join([*texts[:_VALUES], *more])
 
 
 def _print_files(card: Card, out: Out) -> None:

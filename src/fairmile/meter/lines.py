@@ -272,13 +272,40 @@ def read_log(files: Iterable[Path]) -> Log:
     log = Log()
     for file in files:
         reading = _Reading(log)
-        for line in _lines(file):
-            try:
-                reading.take(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-                log.damaged += 1
+        _take_lines(reading, _lines(file), log)
         reading.end()
     return log
+
+
+class GrowingLog:
+    """The logs in a folder while programs still write them: `update` takes in the lines that are new."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = Log()
+        self._folder = folder
+        self._places: dict[Path, int] = {}
+        self._readings: dict[Path, _Reading] = {}
+
+    def update(self) -> Log:
+        """Read what was added, and return everything so far; half a line waits until it is whole."""
+        for file in event_files(self._folder):
+            reading = self._readings.setdefault(file, _Reading(self.log))
+            with open(file, "rb") as stream:
+                stream.seek(self._places.get(file, 0))
+                data = stream.read(_LONGEST_LINE)
+            end = data.rfind(b"\n") + 1
+            self._places[file] = self._places.get(file, 0) + end
+            _take_lines(reading, data[:end].splitlines(), self.log)
+            reading.end()
+        return self.log
+
+
+def _take_lines(reading: _Reading, lines: Iterable[bytes], log: Log) -> None:
+    for line in lines:
+        try:
+            reading.take(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            log.damaged += 1
 
 
 def _whole(value: Any) -> int:

@@ -47,16 +47,16 @@ def render(title: str, blocks: Sequence[Block]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"{body_of(blocks)}\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
+        f"{_Writing(blocks).body()}\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
 def body_of(blocks: Sequence[Block], *, figure_at: Callable[[Picture], str] | None = None) -> str:
-    """Return blocks as HTML that stands inside a page with `page.css`.
+    """Return blocks as HTML that stands inside a page of the server with `page.css`.
 
     `figure_at` returns the address of a figure, which `page.js` then loads when it comes into sight.
     """
-    return _Writing(blocks, figure_at).body()
+    return _Writing(blocks, figure_at, is_served=True).body()
 
 
 def figure_view(picture: Picture, *, narrow: bool = False, prefix: str) -> str:
@@ -86,9 +86,16 @@ def standalone(picture: Picture) -> str:
 class _Writing:
     """Writes blocks one after the other."""
 
-    def __init__(self, blocks: Sequence[Block], figure_at: Callable[[Picture], str] | None = None) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        figure_at: Callable[[Picture], str] | None = None,
+        *,
+        is_served: bool = False,
+    ) -> None:
         self._blocks = blocks
         self._figure_at = figure_at
+        self._is_served = is_served  # then links within the server lead somewhere
         self._figures = 0
         self._sections = 0
         self._open = False
@@ -121,7 +128,7 @@ class _Writing:
                 rows = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in block.pairs)
                 return f"<dl>{rows}</dl>"
             case Table():
-                return _table(block)
+                return _table(block, self._is_served)
             case Image():
                 return self._figure(block)
             case Drawing():
@@ -185,7 +192,7 @@ def _tiles(tiles: Tiles) -> str:
     return f'<div class="tiles">{parts}</div>'
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, with_links: bool) -> str:
     def side(column: str) -> str:
         return ' class="number"' if column in table.numbers else ""
 
@@ -199,7 +206,7 @@ def _table(table: Table) -> str:
         for column in table.columns
     )
     rows = "".join(
-        "<tr>" + "".join(_cell(cell, column in table.numbers, column if is_prose else "")
+        "<tr>" + "".join(_cell(cell, column in table.numbers, column if is_prose else "", with_links)
                          for cell, column in zip(row, table.columns, strict=True)) + "</tr>\n"
         for row in table.rows
     )  # fmt: skip
@@ -207,7 +214,7 @@ def _table(table: Table) -> str:
     return f'<div class="scroll"><table{kind}>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>'
 
 
-def _cell(cell: Cell, is_number: bool, name: str) -> str:
+def _cell(cell: Cell, is_number: bool, name: str, with_links: bool) -> str:
     classes = " ".join(
         filter(
             None,
@@ -221,7 +228,7 @@ def _cell(cell: Cell, is_number: bool, name: str) -> str:
     order = f' data-sort="{cell.sort:.17g}"' if cell.sort is not None else ""
     labelled = f' data-name="{_text(name)}"' if name and cell.text else ""
     text = f"<code>{_text(cell.text)}</code>" if cell.code else _breakable(cell.text)
-    if re.match(r"/(?!/)", cell.link):  # on this server: whatever a name holds, it leads nowhere else
+    if with_links and re.match(r"/(?!/)", cell.link):  # on this server: whatever a name holds, it leads nowhere else
         text = f'<a href="{_text(cell.link)}">{text}</a>'
     return f"<td{named}{order}{labelled}>{text}</td>"
 

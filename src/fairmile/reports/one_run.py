@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_number, format_size
@@ -68,8 +69,8 @@ def one_run(run: Run, supply: Supply) -> Iterator[Block]:
     yield from _phases(run, log)
     yield from _prediction(run)
     yield from _energy(run, supply)
-    yield from _machine(run)
-    yield from _origin(run)
+    yield from machine_blocks(run)
+    yield from origin_blocks(run)
     if not bad:
         yield from _output(run)
     yield Heading("Run it again")
@@ -100,6 +101,11 @@ def document_of(run: Run, supply: Supply) -> dict[str, Any]:
 def rerun_line(run: Run) -> str:
     """Return the command that does it again from the record alone."""
     return f"fairmile rerun {shlex.quote(run.id)}"
+
+
+def file_link(run: Run, name: str) -> str:
+    """Return where a server has an output of a run; one that lies elsewhere or is packed has no such place."""
+    return "" if run.packed else f"/runs/{quote(run.id, safe='')}/files/{quote(name)}"
 
 
 def state_tone(state: RunState) -> Tone:
@@ -280,7 +286,8 @@ def _joules(value: Any) -> Cell:
     return Cell("" if value is None else format_number(float(value), "J"), sort=None if value is None else float(value))
 
 
-def _machine(run: Run) -> Iterator[Block]:
+def machine_blocks(run: Run) -> Iterator[Block]:
+    """Tell what it ran on."""
     hardware, software = run.hardware, run.captured.software
     pairs = list(hardware_lines(hardware).items())
     pairs += [("storage", line) for line in storage_lines(hardware)]
@@ -295,7 +302,7 @@ def _machine(run: Run) -> Iterator[Block]:
         yield Facts(tuple(pairs))
 
 
-def _origin(run: Run) -> Iterator[Block]:
+def origin_blocks(run: Run) -> Iterator[Block]:
     """Tell where everything came from that went in, and what came out."""
     asked, captured = run.record.spec, run.captured
     yield Heading("Provenance")
@@ -315,14 +322,16 @@ def _origin(run: Run) -> Iterator[Block]:
         ("attempts", str(len(run.record.attempts)) if len(run.record.attempts) > 1 else ""),
     ]
     yield Facts(tuple((name, text) for name, text in pairs if text))
-    files: list[tuple[str, str, int | None, str]] = [
-        ("program", each.name, each.size_bytes, each.sha256) for each in code.files
+    files: list[tuple[str, Cell, int | None, str]] = [
+        ("program", Cell(each.name), each.size_bytes, each.sha256) for each in code.files
     ]
-    files += [
-        ("input", f"{name}: {given.asset or given.path}", given.size_bytes, given.sha256)
-        for name, given in captured.inputs.items()
-    ]
-    files += [("output", name, made.size_bytes, made.sha256) for name, made in run.outputs.items()]
+    for name, given in captured.inputs.items():
+        asset = f"/assets/{quote(given.asset)}" if given.asset else ""
+        files.append(
+            ("input", Cell(f"{name}: {given.asset or given.path}", link=asset), given.size_bytes, given.sha256)
+        )
+    for name, made in run.outputs.items():
+        files.append(("output", Cell(name, link=file_link(run, name)), made.size_bytes, made.sha256))
     if files:
         rows: list[Row] = [
             [kind, name, _size(size_bytes), Cell(sha256 or "not known", code=True)]

@@ -232,6 +232,20 @@ def _several(
     return blocks, data
 
 
+def comparison_report(groups: Mapping[str, Sequence[Run]]) -> Report:
+    """Report groups of runs compared with the first: statistics, what went in differently, and curves overlaid."""
+    runs = [run for each in groups.values() for run in each]
+    done = [run for run in runs if counts(run)]
+    comparison, about = compare(groups), ", ".join(list(groups)[:3]) + (" …" if len(groups) > 3 else "")
+    blocks: list[Block] = [_title(about, runs, f"{len(runs)} runs in {len(groups)} groups"), *_compared(comparison)]
+    blocks += _curves(groups, done, main_metric(done, None), None, ranked=False)
+    blocks += _failures([run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")], MOST_ROWS)
+    blocks += [Heading("Runs"), *_listed(runs, MOST_ROWS), *_machines(runs)]
+    if not figures.can_draw():
+        blocks.append(NO_FIGURES)
+    return Report(about, tuple(blocks), {"runs": [run.id for run in runs], "comparison": comparison.to_dict()})
+
+
 def _swept(
     part: SweepReport, metrics: Sequence[str] | None, about: str, most_rows: int
 ) -> tuple[list[Block], dict[str, Any]]:

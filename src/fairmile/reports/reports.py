@@ -17,7 +17,7 @@ from fairmile.reports.comparison import Comparison, compare, group_runs
 from fairmile.reports.inference import CONFIDENCE
 from fairmile.reports.leaderboard import Leaderboard, leaderboard, parse_where
 from fairmile.reports.measures import ALWAYS
-from fairmile.reports.page import MOST_ROWS, Report, report
+from fairmile.reports.page import MOST_ROWS, Report, comparison_report, report
 from fairmile.reports.references import Check, check, read_references
 from fairmile.reports.shapes import EvaluationDict
 from fairmile.reports.sweep import Goal
@@ -69,7 +69,7 @@ class Evaluation(Result):
         return "".join(each._repr_html_() for each in (self.comparison, self.check) if each)
 
 
-_INTERNAL = "groups"  # for other parts of Fairmile
+_INTERNAL = "groups compared"  # for other parts of Fairmile
 
 
 class Reports(Noun, internal=_INTERNAL):
@@ -112,6 +112,11 @@ class Reports(Noun, internal=_INTERNAL):
     ) -> Comparison:
         """Compare groups of repeats with the first; a single reference is split into groups of repeats."""
         return compare(self.groups(*references), metrics, confidence=confidence)
+
+    def compared(self, *references: str) -> Report:
+        """Report what `compare` finds, with curves; a single reference that has no groups is reported by itself."""
+        groups = self.groups(*references)
+        return comparison_report(groups) if len(groups) > 1 else self.page(*references)
 
     def evaluate(
         self,

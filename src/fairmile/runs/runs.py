@@ -89,8 +89,8 @@ class Recording:
 
 _INTERNAL = (  # for other parts of Fairmile
     "adopt alike arrays at_once bring_output capture check_needs collect counts create executors find freeze "
-    "has_output history is_orphaned is_remote mean_elapsed output_there prepare prepare_captured remember resolve_spec "
-    "resumable rows state_of with_jobs write"
+    "has_output history is_orphaned is_remote mean_elapsed output_there page prepare prepare_captured remember "
+    "resolve_spec resumable rows state_of with_jobs write"
 )
 
 

@@ -12,6 +12,8 @@ MODULES = (
     "fairmile.web.api.sweeps",
     "fairmile.web.api.systems",
     "fairmile.web.pages.search",
+    "fairmile.web.pages.runs",
+    "fairmile.web.pages.assets",
     "fairmile.web.pages.about_api",
     "fairmile.web.pages.figures",
     "fairmile.web.pages.sweeps",
@@ -39,4 +41,6 @@ NAVIGATION = (
 # What a page can follow: the name of a topic, and the `Topic` as "module:attribute".
 TOPICS: dict[str, str] = {
     "flow": "fairmile.web.topics.flows:FLOW",
+    "run": "fairmile.web.topics.runs:RUN",
+    "runs": "fairmile.web.topics.runs:RUNS",
 }

@@ -24,9 +24,10 @@ from fairmile.meter.lines import number_text
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.layout import RECORD, read_record, write_record
 from fairmile.runs.record.packing import SUFFIX, pack, read_packed, unpack
+from fairmile.runs.record.query import RunQuery
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.shapes import ChangesDict, IndexDict, RunRowDict, RunRowsDict
+from fairmile.runs.record.shapes import ChangesDict, IndexDict, RunPageDict, RunRowDict, RunRowsDict
 from fairmile.runs.record.values import Value
 
 if TYPE_CHECKING:
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 _INDEX = ".index.sqlite"
 _NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
-_VERSION = 2
+_VERSION = 3
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32
 _LAST = "last"
 _HISTORY = 20
 _COLUMNS = (
     *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
-    *("asset", "reason", "params", "metrics", "units", "tags", "job"),
+    *("asset", "reason", "params", "metrics", "units", "tags", "job", "inputs"),
 )
 _SCHEMA = f"""
 CREATE TABLE runs ({", ".join(f"{name} PRIMARY KEY" if name == "id" else name for name in _COLUMNS)}) WITHOUT ROWID;
@@ -123,6 +124,22 @@ class RunRows(Results[RunRow]):
 
 
 @dataclass(frozen=True, repr=False)
+class RunPage(Result):
+    """A part of a list of runs: from `start` of `total`; `states` counts all that match but for their state."""
+
+    rows: RunRows
+    start: int
+    total: int
+    states: Mapping[str, int]
+
+    def to_dict(self) -> RunPageDict:
+        return {**self.rows.to_dict(), "start": self.start, "total": self.total, "states": dict(self.states)}
+
+    def summary(self) -> str:
+        return f"{len(self.rows):,} of {self.total:,} runs"
+
+
+@dataclass(frozen=True, repr=False)
 class RunIndex(Result):
     """The index of runs, and how many it holds."""
 
@@ -160,6 +177,7 @@ class Ledger:
         self.root = root
         self._shared: sqlite3.Connection | None = None
         self._recent: dict[str, deque[Run]] = {}
+        self._refreshed_at = float("-inf")
 
     def create(self, record: RunRecord) -> Path:
         """Make the folder of a new run and return it; its record gets an id, and is not written yet."""
@@ -270,6 +288,22 @@ class Ledger:
             question = f"SELECT {', '.join(_COLUMNS)} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
             rows = index.execute(question, [*values, limit or -1]).fetchall()
         return RunRows(_row(dict(zip(_COLUMNS, each, strict=True))) for each in rows)
+
+    def page(self, query: RunQuery, *, start: int = 0, limit: int = 50, stale_s: float = 0.0) -> RunPage:
+        """Return a part of the runs that a query matches, in its order, as they were at most `stale_s` ago."""
+        where, order = query.where(), query.order()
+        with self._index(stale_s) as index:
+            states = dict(
+                index.execute(f"SELECT state, count(*) FROM runs WHERE {where.sql} GROUP BY state", where.values)
+            )
+            chosen = f"({where.sql})" + (
+                f" AND state IN ({', '.join('?' * len(query.states))})" if query.states else ""
+            )
+            question = f"SELECT {', '.join(_COLUMNS)} FROM runs WHERE {chosen} ORDER BY {order.sql} LIMIT ? OFFSET ?"
+            values = [*where.values, *query.states, *order.values, limit, start]
+            rows = index.execute(question, values).fetchall()
+        total = sum(number for state, number in states.items() if not query.states or state in query.states)
+        return RunPage(RunRows(_row(dict(zip(_COLUMNS, each, strict=True))) for each in rows), start, total, states)
 
     def counts(self, groups: Sequence[str] = ()) -> dict[str, dict[RunState, int]]:
         """Return how many runs are in which state: of each of some groups, and of all runs under an empty name."""
@@ -428,14 +462,17 @@ class Ledger:
                 self._shared = None
 
     @contextlib.contextmanager
-    def _index(self) -> Iterator[sqlite3.Connection]:
-        """Open the index, brought up to date; where it cannot be kept, one in memory serves."""
+    def _index(self, stale_s: float = 0.0) -> Iterator[sqlite3.Connection]:
+        """Open the index, brought up to date unless it was so `stale_s` ago; where it cannot be kept, one in memory."""
         if self._shared is not None:
             yield self._shared
             return
         try:
             connection = self._open(self.root / _INDEX)
-            self._refresh(connection)
+            began = time.monotonic()
+            if began - self._refreshed_at >= stale_s:
+                self._refresh(connection)
+                self._refreshed_at = began
         except (sqlite3.Error, OSError) as error:
             # Where others work with it, or it is somebody else's, it stays.
             if getattr(error, "sqlite_errorname", "") not in _NOT_DAMAGED:
@@ -534,6 +571,7 @@ _EMPTY: dict[str, Any] = {
     "units": "{}",
     "tags": "[]",
     "job": 0,
+    "inputs": "[]",
 }
 
 
@@ -559,8 +597,16 @@ def _of_record(id: str, stamp: str, record: RunRecord, state: RunState) -> tuple
         "units": json.dumps({name: each.unit for name, each in measured.items() if each.unit}),
         "tags": json.dumps(record.spec.tags),
         "job": int(record.job is not None),
+        "inputs": json.dumps(_assets_of(record)),
     }
     return tuple(values[column] for column in _COLUMNS)
+
+
+def _assets_of(record: RunRecord) -> list[str]:
+    """Return the assets that a run executed or read, each as recorded and as `kind/name`, whichever its version."""
+    names = {record.spec.asset, record.spec.dataset, *(each.asset for each in record.captured.inputs.values())}
+    names = (names | {each.asset for each in record.captured.code.sources}) - {""}
+    return sorted(names | {"/".join(name.partition("@")[0].split("/")[-2:]) for name in names})
 
 
 def _row(values: Mapping[str, Any]) -> RunRow:

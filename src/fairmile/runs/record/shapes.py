@@ -266,6 +266,12 @@ class RunRowsDict(TypedDict):
     runs: list[RunRowDict]
 
 
+class RunPageDict(RunRowsDict):
+    start: int
+    total: int
+    states: dict[str, int]
+
+
 class IndexDict(TypedDict):
     runs: int
 

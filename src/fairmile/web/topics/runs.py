@@ -1,0 +1,161 @@
+"""Live runs: `runs` says that the list has changed, `run:ID` brings what one run logged, printed and drew."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.units import format_duration, format_number
+from fairmile.meter.lines import GrowingLog, Log, event_files
+from fairmile.reports.blocks import printed
+from fairmile.reports.curves import timeline
+from fairmile.runs.record.layout import OUTPUT, RECORD
+from fairmile.runs.record.query import RunQuery
+from fairmile.runs.record.run import Run
+from fairmile.workspace import Workspace
+
+_UNFINISHED = ("queued", "running")
+_MOST_FOLLOWED = 200  # runs in the list whose records are looked at each second
+_MOST_POINTS = 500  # of a metric in one event
+_MOST_METRICS = 40
+_MOST_OUTPUT = 32_000  # bytes in one event
+_MOST_LOGS = 8
+
+
+class RunsTopic:
+    """Whether runs began, ended or were removed; what changed is in the page, which asks for its part again."""
+
+    def stamp(self, workspace: Workspace, key: str) -> object:
+        root = workspace.runs.root
+        query = RunQuery(states=_UNFINISHED)
+        unfinished = workspace.runs.page(query, limit=_MOST_FOLLOWED, stale_s=float("inf"))
+        return _changed(root), tuple(_changed(root / row.id / RECORD) for row in unfinished.rows)
+
+    def changes(self, workspace: Workspace, key: str, cursor: Any) -> tuple[Any, Any]:
+        states = dict(workspace.runs.page(RunQuery(), limit=1).states)
+        now = str(self.stamp(workspace, key))
+        return ({"states": states} if cursor not in (None, now) else None), now
+
+
+class RunTopic:
+    """One run while it runs: its state, how long it takes, new values of metrics, power, and new output."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[Path, GrowingLog] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def stamp(self, workspace: Workspace, key: str) -> object:
+        run = workspace.runs.get(key)
+        files = [run.folder / RECORD, run.folder / OUTPUT, *event_files(run.folder)]
+        state = workspace.runs.state_of(run)
+        # The time goes on even where nothing is written.
+        return str(state), tuple(map(_changed, files)), None if state.is_end else int(time.time())
+
+    def changes(self, workspace: Workspace, key: str, cursor: Any) -> tuple[Any, Any]:
+        run = workspace.runs.get(key)
+        state = workspace.runs.state_of(run)
+        seen = cursor if isinstance(cursor, dict) else {}
+        facts: dict[str, Any] = {"state": str(state), "is_end": state.is_end, **_time(run)}
+        with self._lock:
+            log = self._log(run.folder)
+            metrics, at = _metrics(log, _whole(seen.get("metrics")))
+            power, until_s = _power(log, seen.get("power"))
+        output, behind = _output(run, _whole(seen.get("output")))
+        facts |= {name: part for name, part in (("metrics", metrics), ("power", power), ("output", output)) if part}
+        return facts, {"metrics": at, "power": until_s, "output": behind}
+
+    def _log(self, folder: Path) -> Log:
+        growing = self._logs.pop(folder, None) or GrowingLog(folder)
+        self._logs[folder] = growing
+        if len(self._logs) > _MOST_LOGS:
+            self._logs.popitem(last=False)
+        return growing.update()
+
+
+def _changed(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def _time(run: Run) -> dict[str, Any]:
+    """Return how long a run has run, as text, and how far it is where that was predicted."""
+    began = run.record.attempts[-1].started if run.record.attempts else None
+    elapsed_s = run.elapsed_s if run.elapsed_s is not None else time.time() - began if began else None
+    if elapsed_s is None:
+        return {}
+    predicted = run.prediction.get("elapsed_s")
+    expected_s = float(predicted["value"]) if isinstance(predicted, Mapping) and predicted.get("value") else 0.0
+    if expected_s <= 0:
+        return {"elapsed": format_duration(round(elapsed_s))}
+    return {
+        "elapsed": f"{format_duration(round(elapsed_s))} of {format_duration(expected_s)} predicted",
+        "progress": min(elapsed_s / expected_s, 1.0),
+    }
+
+
+def _metrics(log: Log, start: int) -> tuple[dict[str, Any], int]:
+    """Return the values of metrics behind a place in the log, and the place behind them."""
+    is_ranked = any(each.writer.rank == 0 for each in log.metrics)
+    counts: dict[str, int] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
+    for at, each in enumerate(log.metrics):
+        if is_ranked and each.writer.rank not in (0, None):
+            continue
+        step = counts[each.name] = counts.get(each.name, -1) + 1
+        if at >= start and (each.name in points or len(points) < _MOST_METRICS):
+            points.setdefault(each.name, []).append((float(step) if each.step is None else each.step, each.value))
+    return {
+        name: {"points": _thinned(values), "last": format_number(values[-1][1]), "values": counts[name] + 1}
+        for name, values in points.items()
+    }, len(log.metrics)
+
+
+def _power(log: Log, since: Any) -> tuple[dict[str, Any], float | None]:
+    """Return the power drawn since a moment, in seconds of the clock on the wall, and the moment behind it."""
+    line = timeline(log) if log.samples else None
+    if line is None:
+        return {}, since if isinstance(since, (int, float)) else None
+    moment = float(since) if isinstance(since, (int, float)) else float("-inf")
+    traces: dict[str, Any] = {}
+    for trace in line.traces[:4]:
+        pairs = zip(trace.at_s, trace.watts, strict=True)
+        points = [(at_s, watts) for at_s, watts in pairs if line.start_s + at_s > moment]
+        if points:
+            traces[trace.channel.name] = {"points": _thinned(points), "last": format_number(points[-1][1], "W")}
+    ends = [line.start_s + trace.at_s[-1] for trace in line.traces[:4]]
+    return traces, max(ends, default=None)
+
+
+def _thinned(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return so many points that a page can draw them; the last is always among them."""
+    every = list(points)
+    step = -(-len(every) // _MOST_POINTS)
+    return every[::-1][::step][::-1]
+
+
+def _output(run: Run, start: int) -> tuple[str, int]:
+    """Return what was printed behind a place, or the end of it where that is much, and the place behind it."""
+    try:
+        with open(run.folder / OUTPUT, "rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(min(start, size), size - _MOST_OUTPUT))
+            data = stream.read(_MOST_OUTPUT)
+    except OSError:
+        return "", start
+    whole = len(data) if run.state.is_end else data.rfind(b"\n") + 1  # a line that is not over comes when it is
+    return printed(data[:whole]), size - len(data) + whole
+
+
+RUNS = RunsTopic()
+RUN = RunTopic()
