@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from fairmile.catalog import OWN_IDS
 from fairmile.transfer.settings import Settings
 
 if TYPE_CHECKING:
+    from fairmile.access.access import Access
     from fairmile.base.progress import Watch
     from fairmile.base.trust import Trust
     from fairmile.benchmarks.expected import FromStep
@@ -296,6 +297,7 @@ class Workspace:
     watcher: Watcher | None = None
     project: Path | None = None  # the project file in sight, trusted or not
     named: tuple[Path, ...] = ()  # the files beside it whose content the user's trust depends on
+    hidden: frozenset[str] = frozenset()  # assets that whom a server answers must not hear of
 
     @classmethod
     def open(
@@ -398,7 +400,12 @@ class Workspace:
     def catalog(self) -> Catalog:
         from fairmile.catalog.catalog import Catalog
 
-        return Catalog(
+        open_catalog: Callable[..., Catalog] = Catalog
+        if self.hidden:
+            from fairmile.access.view import VisibleCatalog
+
+            open_catalog = partial(VisibleCatalog, hidden=self.hidden)
+        return open_catalog(
             self.home,
             sources=self.sources,
             source_origins={name: self.config.origin(f"sources.{name}") for name in self.config["sources"]},
@@ -409,6 +416,16 @@ class Workspace:
             systems=lambda: self.systems.registry.rows(),
             fetch=lambda address, folder: self.assets.fetch([address], to=folder),
         )
+
+    def seen_without(self, hidden: frozenset[str]) -> Workspace:
+        """Return this workspace without some assets, given as `catalog/kind/name`."""
+        return replace(self, hidden=hidden) if hidden else self
+
+    @cached_property
+    def access(self) -> Access:
+        from fairmile.access.access import Access
+
+        return Access(self.home, lambda: self.catalog)
 
     @cached_property
     def store(self) -> Store:
