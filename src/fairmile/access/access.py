@@ -33,7 +33,7 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.wanted import is_public
 
-_INTERNAL = "policy_of_card"  # for the server
+_INTERNAL = "policy_of_card until_s"  # for the server
 
 
 class Access(Noun, internal=_INTERNAL):
@@ -113,8 +113,7 @@ class Access(Noun, internal=_INTERNAL):
         """Give an account, or a group as `@name`, access to an asset, for ever or up to a day."""
         if not to.startswith("@"):
             self.accounts.get(to)
-        until_s = end_of_day(until) if until else None
-        return self.assets.grant(self._asset(asset), to, _me(), until_s=until_s)
+        return self.assets.grant(self._asset(asset), to, _me(), until_s=self.until_s(until))
 
     def revoke(self, asset: str, to: str) -> GivenGrant:
         """Take access to an asset back."""
@@ -130,7 +129,12 @@ class Access(Noun, internal=_INTERNAL):
 
     def decide(self, request: int, *, grant: bool, until: str = "") -> AccessRequest:
         """Grant or refuse a pending request."""
-        return self.assets.decide(request, _me(), grant=grant, until_s=end_of_day(until) if until else None)
+        return self.assets.decide(request, _me(), grant=grant, until_s=self.until_s(until))
+
+    @staticmethod
+    def until_s(day: str) -> float | None:
+        """Return when a day ends; None for no day."""
+        return end_of_day(day) if day else None
 
     # The audit log
 

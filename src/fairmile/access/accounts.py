@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 from hashlib import sha256
 from typing import Any
 
-from fairmile.access.attempts import Attempts
+from fairmile.access.attempts import Attempts, NotLoggedIn
 from fairmile.access.audit import Audit
 from fairmile.access.database import Database
 from fairmile.access.results import NewToken, RemovedUser, Token, Tokens, User, Users
 from fairmile.access.rules import Right, rights_of
-from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
+from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 
@@ -33,10 +33,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _TOKEN = re.compile(r"fairmile_(?:pat|job)_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _USED_EVERY_S = 60.0  # the time of the last use need not be exact
 _HASHERS: Registry[Any] = Registry("hash of passwords", {"argon2": Plugin("argon2:PasswordHasher", extra="web")})
-
-
-class NotLoggedIn(FairmileError):
-    """Name, password, session or token is wrong; which of them is not said."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class Accounts:
         """Return an account."""
         user = self._where("name = ?", name)
         if user is None:
-            raise NotFound(f"no account named {name!r}", hint="`fairmile serve user ls` lists them")
+            raise NotFound(f"no account named {name!r}", hint="`users` of `Workspace.access` lists them")
         return user
 
     def by_subject(self, subject: str) -> User | None:

@@ -71,7 +71,7 @@ class AssetAccess:
         """Take access to an asset back."""
         given = next((each for each in self.grants(asset) if each.to == to), None)
         if given is None:
-            raise NotFound(f"{to} has no grant for {asset}", hint="`fairmile access ls` lists who has")
+            raise NotFound(f"{to} has no grant for {asset}", hint="`grants` of `Workspace.access` lists who has")
         with self._database.changing() as connection:
             connection.execute("DELETE FROM access WHERE asset = ? AND who = ?", (asset, to))
             self._audit.note_within(connection, by, "revoke", asset, to=to)
@@ -114,7 +114,7 @@ class AssetAccess:
         """Grant or refuse a pending request."""
         asked = next((each for each in self.requests(status="pending") if each.id == id), None)
         if asked is None:
-            raise NotFound(f"no pending request {id}", hint="`fairmile access requests` lists them")
+            raise NotFound(f"no pending request {id}", hint="it may be decided already")
         if grant:
             self.grant(asked.asset, asked.user, by, until_s=until_s)
         else:

@@ -12,6 +12,10 @@ _WINDOW_S = 900.0
 _MOST_KEYS = 10_000
 
 
+class NotLoggedIn(FairmileError):
+    """Name, password, session or token is wrong; which of them is not said."""
+
+
 class TooManyAttempts(FairmileError):
     """Somebody has failed too often; `after_s` is how long they wait."""
 

@@ -337,7 +337,7 @@ def _download(client: Client, url: str) -> bytes:
         raise Transient(f"{shown_address(url)} cannot be reached: {error}", hint=error.hint) from error
 
 
-def _for_others(card: Card) -> Card:
+def card_for_others(card: Card) -> Card:
     """Return a card without the paths of this machine, which tell others nothing."""
     entries = as_list(card.get("distribution"))
     files = [
@@ -357,7 +357,7 @@ def publish(cards: Sequence[Card], target: Path) -> int:
     for card in cards:
         handle = card.handle
         relative = f"{handle.kind}/{handle.name}/{handle.version}.jsonld"
-        text = _for_others(card).to_json()
+        text = card_for_others(card).to_json()
         write_atomic(target / relative, text)
         entries.append({"path": relative, "sha256": sha256_hex(text.encode())})
     write_atomic(target / INDEX_FILE, json.dumps({"cards": entries}, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import netrc
 import os
 import re
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from fairmile.base.errors import UsageError
+from fairmile.base.files import write_atomic
 
 _SECRET_WORDS = re.compile(
     r"(?i)([?&;#](?:[\w.-]*(?:token|jwt|policy|key|secret|signature|passw|pwd|credential|auth|sig)[\w.-]*))=[^&;#\s]*"
@@ -53,6 +55,30 @@ class Credentials:
             if text:
                 return text
         return None
+
+    def bearer(self, server: str) -> str | None:
+        """Return the token that the user keeps for a Fairmile server, given as https://HOST:PORT."""
+        try:
+            tokens = json.loads(self.tokens_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        token = tokens.get(server) if isinstance(tokens, dict) and server.startswith("https://") else None
+        return token if isinstance(token, str) else None
+
+    @property
+    def tokens_file(self) -> Path:
+        """The file with the tokens of Fairmile servers, for its owner alone."""
+        settings = self._environ.get("XDG_CONFIG_HOME")
+        return (Path(settings) if settings else self.home_file(".config")) / "fairmile" / "tokens.json"
+
+    def keep_bearer(self, server: str, token: str) -> None:
+        """Keep the token of a Fairmile server."""
+        file = self.tokens_file
+        try:
+            tokens = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            tokens = {}
+        write_atomic(file, json.dumps({**tokens, server: token}, indent=1) + "\n", mode=0o600)
 
     def home_file(self, name: str) -> Path:
         """Return the path of a file below the user's own folder; an absolute path stays."""

@@ -372,6 +372,8 @@ class Client:
         login = login or self._context.credentials.from_netrc(host)
         if login is not None:
             headers["Authorization"] = _basic(login.user, login.password)
+        elif token := self._context.credentials.bearer(base):
+            headers["Authorization"] = f"Bearer {token}"
         if endpoint.scheme == "http" and endpoint.proxy_authorization:
             headers["Proxy-Authorization"] = endpoint.proxy_authorization
         return self._sites.setdefault(base, _Site(endpoint, headers))

@@ -13,14 +13,14 @@ import socket
 import time
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from fairmile.access.rules import RIGHTS, Right, Viewer
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.web.errors import Refused
 
-Right = Literal["read", "start", "admin"]
-EVERY_RIGHT: frozenset[Right] = frozenset({"read", "start", "admin"})
+EVERY_RIGHT: frozenset[Right] = frozenset(RIGHTS)
 Scope = MutableMapping[str, Any]  # what ASGI says of a request: its path, headers, client
 _TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
 _REMEMBERED_S = 2.0  # shorter than a port stays reserved after a connection has ended
@@ -31,19 +31,32 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class Identity:
-    """Somebody who asks: a name, rights, and the groups whose assets they may see."""
+    """Somebody who asks: a name, rights, and the groups whose assets they may see; a visitor has no account."""
 
     name: str
     rights: frozenset[Right]
     groups: frozenset[str] = frozenset()
+    is_visitor: bool = False
+    assets: tuple[str, ...] = ()  # where a token is for the files of these alone
+    by: str = ""  # how they proved who they are
+
+    @property
+    def viewer(self) -> Viewer:
+        """The same person for the rules of access."""
+        return Viewer("" if self.is_visitor else self.name, self.groups, "admin" in self.rights)
 
     def may(self, right: Right) -> bool:
         return right in self.rights
 
     def require(self, right: Right) -> None:
         """Refuse who lacks a right."""
+        if right not in self.rights and self.is_visitor:
+            raise Refused(401, "log in first", hint="use your account in a browser, or a token in a program")
         if right not in self.rights:
             raise Refused(403, f"{self.name} has no right to {right}", hint="ask the owner of this server for it")
+
+
+NOBODY = Identity("visitor", frozenset(), is_visitor=True)
 
 
 class Access(Protocol):
@@ -115,16 +128,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def open_access(host: str, *, is_encrypted: bool) -> Access:
-    """Return who may use a server on this address; refuse one that others reach without encryption and accounts."""
-    if is_loopback(host):
-        return OwnerAccess()
+def needs_accounts(host: str, *, is_encrypted: bool, has_accounts: bool, wants_accounts: bool = False) -> bool:
+    """Tell whether people must log in; refuse a server that others reach without encryption or accounts."""
+    if is_loopback(host) and not wants_accounts:
+        return False
+    why = "accounts are used" if is_loopback(host) else f"{host} can be reached from other machines"
     if not is_encrypted:
         raise UsageError(
-            f"{host} can be reached from other machines, so the connection must be encrypted",
+            f"{why}, so the connection must be encrypted",
             hint="pass --cert and --key, or --behind-proxy ADDRESS where a proxy does it; or use the loopback address",
         )
-    raise UsageError(
-        f"{host} can be reached from other machines, and this server has no accounts",
-        hint="serve on the loopback address, and forward the port: ssh -L 8765:localhost:8765 HOST",
-    )
+    if not has_accounts:
+        raise UsageError(
+            f"{why}, and this server has no accounts",
+            hint="add one in Python: fm.Workspace.open().access.add_user(NAME, PASSWORD); or forward a port with ssh -L",
+        )
+    return True

@@ -13,8 +13,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fairmile.access.logins import DeviceLogins
 from fairmile.base.version import __version__
 from fairmile.web.access import Access, OwnerAccess
+from fairmile.web.accounts import Views
 from fairmile.web.description import describe
 from fairmile.web.errors import Refused
 from fairmile.web.guard import Guard, Limits
@@ -54,6 +56,8 @@ def create_app(
     ]
     served = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
     app.state.workspace = workspace
+    app.state.views = Views(workspace)
+    app.state.device_logins = DeviceLogins()
     app.state.pages = Pages(static, [entry for entry in NAVIGATION if entry[1] in served])
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _unrouted)

@@ -7,6 +7,7 @@ import json
 import logging
 from typing import ClassVar
 
+from fairmile.access.attempts import NotLoggedIn, TooManyAttempts
 from fairmile.base.errors import (
     Conflict,
     ErrorDict,
@@ -24,6 +25,8 @@ from fairmile.base.failures import Failure
 _log = logging.getLogger("fairmile.web")
 # The first that an error is an instance of; what is not listed is the server's own trouble.
 _STATUS: tuple[tuple[type[FairmileError], int], ...] = (
+    (NotLoggedIn, 401),
+    (TooManyAttempts, 429),
     (NotFound, 404),
     (Conflict, 409),
     (UsageError, 400),
@@ -47,7 +50,7 @@ class Refused(FairmileError):
 
 def is_api(path: str) -> bool:
     """Tell whether a path is one for programs."""
-    return path.startswith(("/api/", "/workflow")) or path == "/openapi.json"
+    return path.startswith(("/api/", "/workflow")) or path in ("/openapi.json", "/index.json")
 
 
 def status_of(error: BaseException) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.web.access import Access, Scope
+from fairmile.web.access import NOBODY, Access, Scope
 from fairmile.web.errors import Refused, error_body, facts_of, is_api, status_of
 
 Message = MutableMapping[str, Any]
@@ -36,7 +36,8 @@ _HEADERS = [
 ]
 _ENCRYPTED_ONLY = (b"strict-transport-security", b"max-age=31536000")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN_PATHS = ("/static/", "/login")  # what people need in order to log in
+FILES_PATH = "/api/catalog/"
+_OPEN_PATHS = ("/static/", "/login", "/api/login")  # what people need in order to log in
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class Guard:
     def _extra(self, scope: Scope, given: Any) -> list[tuple[bytes, bytes]]:
         names = {name for name, _ in given}
         headers = [each for each in _HEADERS if each[0] not in names]
+        if (cookie := scope.get("fairmile.cookie")) and b"set-cookie" not in names:
+            headers.append((b"set-cookie", cookie))
         return [*headers, _ENCRYPTED_ONLY] if scope["scheme"] == "https" else headers
 
     def _check(self, scope: Scope) -> None:
@@ -113,8 +116,7 @@ class Guard:
         identity = self._access.identify(scope)
         if identity is None and not scope["path"].startswith(_OPEN_PATHS):
             raise Refused(401, "log in first", hint="use your account in a browser, or a token in a program")
-        if identity is not None:
-            scope["fairmile.identity"] = identity
+        scope["fairmile.identity"] = identity or NOBODY
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         if scope["method"] in _SAFE:
@@ -146,9 +148,15 @@ def _check_origin(scope: Scope, headers: dict[bytes, bytes], own: str) -> None:
     site = headers.get(b"sec-fetch-site", b"none")
     origin = headers.get(b"origin")
     is_ours = site in (b"none", b"same-origin") and (origin is None or origin.decode("latin-1").lower() == own.lower())
-    is_link = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == b"navigate" and not is_api(scope["path"])
+    is_link = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == b"navigate" and _is_link_target(scope)
     if not is_ours and not is_link:
         raise Refused(403, "a page of another site sent this request", hint="use this server's own pages or a program")
+
+
+def _is_link_target(scope: Scope) -> bool:
+    """Tell whether pages of others may link here: to our pages, and to files, which are saved and not shown."""
+    path: str = scope["path"]
+    return not is_api(path) or path.startswith(FILES_PATH)
 
 
 async def _tell(scope: Scope, send: Send, error: BaseException) -> None:

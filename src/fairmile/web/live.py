@@ -57,6 +57,7 @@ class Live:
         """Answer with a stream of events."""
         names = request.query_params.get("topics", "").split()
         try:
+            request.scope["fairmile.identity"].require("read")
             topics = {name: self._topic(name) for name in names[:_MOST_TOPICS]}
             cursors = _cursors(request.headers.get("last-event-id") or request.query_params.get("cursor", ""))
         except Refused as error:

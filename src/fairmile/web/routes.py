@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from fairmile.web.access import Identity, Right
+from fairmile.access.rules import Right
+from fairmile.web.access import Identity
 from fairmile.web.answers import answer
 from fairmile.web.errors import error_body, facts_of, is_api, status_of
 from fairmile.web.render import Page, Pages
@@ -20,9 +22,10 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 
 def workspace_of(request: Request) -> Workspace:
-    """Return the workspace that is served."""
+    """Return the workspace that is served, without the assets that whoever asks must not hear of."""
     workspace: Workspace = request.app.state.workspace
-    return workspace
+    identity: Identity = request.scope["fairmile.identity"]
+    return workspace if identity.may("admin") else request.app.state.views.of(identity.viewer)
 
 
 def identity_of(request: Request) -> Identity:
@@ -33,7 +36,10 @@ def identity_of(request: Request) -> Identity:
 
 def error_response(request: Request, error: BaseException) -> Response:
     """Return the answer to a request that failed."""
-    body, media_type = error_body(facts_of(error), as_json=is_api(request.scope["path"]))
+    path = request.scope["path"]
+    if status_of(error) == 401 and not is_api(path):
+        return RedirectResponse(f"/login?next={quote(path)}", status_code=303)
+    body, media_type = error_body(facts_of(error), as_json=is_api(path))
     return Response(body, status_code=status_of(error), media_type=media_type)
 
 
@@ -44,11 +50,13 @@ class Routes(APIRouter):
         super().__init__(tags=[noun], redirect_slashes=False)
         self.noun = noun
 
-    def get(self, path: str, *, result: str = "", right: Right = "read", **options: Any) -> Callable[[H], H]:
+    def get(self, path: str, *, result: str = "", right: Right | None = "read", **options: Any) -> Callable[[H], H]:
         """Serve what a handler returns; `result` names its type as "module:Class", for the description of the API."""
         return self._serve("GET", path, result, right, 200, options)
 
-    def post(self, path: str, *, right: Right, result: str = "", status: int = 200, **options: Any) -> Callable[[H], H]:  # type: ignore[override]
+    def post(  # type: ignore[override]
+        self, path: str, *, right: Right | None, result: str = "", status: int = 200, **options: Any
+    ) -> Callable[[H], H]:
         """Serve a handler that computes or changes something."""
         return self._serve("POST", path, result, right, status, options)
 
@@ -56,18 +64,19 @@ class Routes(APIRouter):
         """Serve a handler that removes something."""
         return self._serve("DELETE", path, result, right, 200, options)
 
-    def page(self, path: str, *, right: Right = "read") -> Callable[[H], H]:
+    def page(self, path: str, *, right: Right | None = "read") -> Callable[[H], H]:
         """Serve a page for people; it is no part of the API's description."""
         return self._serve("GET", path, "", right, 200, {"include_in_schema": False})
 
     def _serve(
-        self, method: str, path: str, result: str, right: Right, status: int, options: dict[str, Any]
+        self, method: str, path: str, result: str, right: Right | None, status: int, options: dict[str, Any]
     ) -> Callable[[H], H]:
         def decorate(handler: H) -> H:
             @wraps(handler)
             def handle(request: Request, **arguments: Any) -> Response:
                 try:
-                    identity_of(request).require(right)
+                    if right is not None:  # else everybody may, to log in
+                        identity_of(request).require(right)
                     result = handler(request=request, **arguments)
                     if isinstance(result, Page):
                         pages: Pages = request.app.state.pages

@@ -32,6 +32,8 @@ class ServeSettings:
     key: Path | None = None
     behind_proxy: str = ""  # the address of a proxy that encrypts, and whose headers are believed
     names: tuple[str, ...] = ()  # further names under which browsers reach the server
+    accounts: bool = False  # on loopback too
+    public: bool = False  # people without an account may browse
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

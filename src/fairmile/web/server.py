@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import uvicorn
 
 from fairmile.base.errors import Conflict, SystemFailure, UsageError
-from fairmile.web.access import is_loopback, open_access
+from fairmile.web.access import Access, OwnerAccess, is_loopback, needs_accounts
+from fairmile.web.accounts import AccountAccess
 from fairmile.web.app import LOOPBACK_NAMES, create_app
 from fairmile.web.serve import PORT, ServeSettings, Serving
 from fairmile.workspace import Workspace
@@ -30,7 +31,7 @@ def run_server(
     on_ready: Callable[[Serving], None],
 ) -> Serving:
     """Serve as `fairmile.web.serve.serve` says."""
-    access = open_access(settings.host, is_encrypted=settings.is_encrypted)
+    access = _open_access(workspace, settings)
     listener = _listen(settings.host, settings.port)
     port = int(listener.getsockname()[1])
     app = create_app(workspace, access=access, hosts=_names(settings), limits=settings.limits)
@@ -57,6 +58,16 @@ def run_server(
             raise SystemFailure(f"the server at {serving.address} did not start")
     ready()
     return Serving(serving.address, serving.host, port, server, thread)
+
+
+def _open_access(workspace: Workspace, settings: ServeSettings) -> Access:
+    is_needed = needs_accounts(
+        settings.host,
+        is_encrypted=settings.is_encrypted,
+        has_accounts=bool(workspace.access.users()),
+        wants_accounts=settings.accounts or settings.public,
+    )
+    return AccountAccess(workspace.access, is_public=settings.public) if is_needed else OwnerAccess()
 
 
 class _Server(uvicorn.Server):

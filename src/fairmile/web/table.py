@@ -22,6 +22,10 @@ MODULES = (
     "fairmile.web.pages.store",
     "fairmile.web.pages.leaderboards",
     "fairmile.web.pages.flows",
+    "fairmile.web.api.access",
+    "fairmile.web.api.shared_catalog",
+    "fairmile.web.pages.account",
+    "fairmile.web.pages.access",
 )
 
 # The menu, in its order; an entry whose page is not served is not shown.
@@ -36,6 +40,7 @@ NAVIGATION = (
     ("Store", "/store"),
     ("Systems", "/systems"),
     ("Leaderboards", "/leaderboards"),
+    ("Account", "/account"),
 )
 
 # What a page can follow: the name of a topic, and the `Topic` as "module:attribute".

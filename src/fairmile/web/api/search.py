@@ -18,7 +18,7 @@ MOST_HITS = 10_000  # that can be turned over; who wants more narrows the search
 Text = Annotated[str, Query(max_length=1000, description="words, `field:value`, `prefix*`, `/regex/`, `-not`")]
 
 
-@routes.get("/api/search", result="fairmile.catalog.results:SearchResult")
+@routes.get("/api/search", result="fairmile.catalog.results:SearchResult", right="browse")
 def search_assets(
     request: Request,
     q: Text = "",
@@ -37,7 +37,7 @@ def search_assets(
     return Part(hits.to_dict(), cursor_at(start + limit) if more else "")
 
 
-@routes.get("/api/facets/{facet}", result="fairmile.catalog.results:FacetValues")
+@routes.get("/api/facets/{facet}", result="fairmile.catalog.results:FacetValues", right="browse")
 def list_facet(request: Request, facet: str, q: Text = "") -> Result:
     """Return the values of a field of cards and how many assets, of all or of a search, have each."""
     return workspace_of(request).catalog.facets(facet, q)

@@ -14,7 +14,7 @@ routes = Routes("api")
 _NEEDS = {"read": "", "start": " Needs the right to start work.", "admin": " Needs the right to administer."}
 
 
-@routes.page("/api")
+@routes.page("/api", right="browse")
 def api_page(request: Request) -> Page:
     """List every route of the API."""
     rows: dict[str, list[Row]] = {}

@@ -19,7 +19,7 @@ _SHOWN_VALUES = 8
 _HITS = 30
 
 
-@routes.page("/")
+@routes.page("/", right="browse")
 def search_page(
     request: Request, q: Text = "", from_: Annotated[int, Query(alias="from", ge=0, le=MOST_HITS)] = 0
 ) -> Page:

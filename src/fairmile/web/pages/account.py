@@ -1,0 +1,132 @@
+"""Log in and out, one's tokens, and the code that a terminal shows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import Body, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from fairmile.access.attempts import NotLoggedIn, TooManyAttempts
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.web.accounts import address_of, cookie_of, session_of
+from fairmile.web.api.access import device_logins, session_only
+from fairmile.web.render import Page
+from fairmile.web.routes import Routes, identity_of, workspace_of
+
+routes = Routes("access")
+Form = Annotated[bytes, Body(media_type="application/x-www-form-urlencoded", max_length=10_000)]
+Next = Annotated[str, Query(alias="next", max_length=500)]
+
+
+@routes.page("/login", right=None)
+def login_page(request: Request, after: Next = "/") -> Page:
+    """Log in with name and password."""
+    return _login(after)
+
+
+@routes.post("/login", right=None, include_in_schema=False)
+def log_in(request: Request, form: Form) -> Page | Response:
+    """Begin a session."""
+    values = form_values(form)
+    name, after = values.get("name", ""), values.get("next", "/")
+    accounts = workspace_of(request).access.accounts
+    try:
+        _, secret = accounts.log_in(name, values.get("password", ""), address_of(request.scope))
+    except (NotLoggedIn, TooManyAttempts) as error:
+        return _login(after, f"{error}. {error.hint or ''}", name)
+    return RedirectResponse(_own_path(after), status_code=303, headers={"set-cookie": cookie_of(secret)})
+
+
+@routes.post("/logout", right="browse", include_in_schema=False)
+def log_out(request: Request) -> Response:
+    """End the session."""
+    secret = session_of(request.headers.get("cookie", "").encode("latin-1"))
+    if secret:
+        workspace_of(request).access.accounts.end_session(secret)
+    return RedirectResponse("/login", status_code=303, headers={"set-cookie": cookie_of("")})
+
+
+@routes.page("/account", right="browse")
+def account_page(request: Request) -> Page:
+    """Your account: rights, groups, tokens, requests."""
+    identity = identity_of(request)
+    if identity.by != "session":  # the owner on loopback needs none
+        return Page("account.html", "Account", {"user": None, "new": None, "tokens": [], "requests": []})
+    return _account(request)
+
+
+@routes.post("/account/tokens", right="browse", include_in_schema=False)
+def new_token(request: Request, form: Form) -> Page:
+    """Make a token, and show it once."""
+    values = form_values(form)
+    accounts = workspace_of(request).access.accounts
+    user = accounts.get(session_only(request).name)
+    try:
+        days = float(values.get("days", "30"))
+    except ValueError:
+        raise UsageError("the days must be a number") from None
+    right = values.get("right", "browse")
+    return _account(request, accounts.new_token(user, values.get("label", ""), rights=[right], days=days).secret)
+
+
+@routes.post("/account/tokens/revoke", right="browse", include_in_schema=False)
+def revoke_token(request: Request, form: Form) -> Response:
+    """Revoke a token."""
+    workspace_of(request).access.accounts.revoke_token(session_only(request).name, form_values(form).get("id", ""))
+    return RedirectResponse("/account", status_code=303)
+
+
+@routes.page("/device", right=None)
+def device_page(request: Request) -> Page | Response:
+    """Enter the code that a terminal shows."""
+    if identity_of(request).by != "session":
+        return RedirectResponse("/login?next=/device", status_code=303)
+    return Page("device.html", "Log in a terminal", {"problem": "", "done": False})
+
+
+@routes.post("/device", right="browse", include_in_schema=False)
+def confirm_device(request: Request, form: Form) -> Page:
+    """Let the terminal that shows the code log in."""
+    accounts = workspace_of(request).access.accounts
+    user = accounts.get(session_only(request).name)
+
+    def secret() -> str:
+        return accounts.new_token(user, "terminal", rights=["browse"]).secret
+
+    problem = ""
+    try:
+        device_logins(request).confirm(form_values(form).get("code", ""), user.name, secret)
+    except (NotFound, TooManyAttempts) as error:
+        problem = f"{error}. {error.hint or ''}"
+    return Page("device.html", "Log in a terminal", {"problem": problem, "done": not problem})
+
+
+def _login(after: str, problem: str = "", name: str = "") -> Page:
+    return Page("login.html", "Log in", {"next": _own_path(after), "problem": problem, "name": name})
+
+
+def _account(request: Request, secret: str = "") -> Page:
+    access, name = workspace_of(request).access, session_only(request).name
+    values = {
+        "user": access.accounts.get(name).to_dict(),
+        "new": secret,
+        "tokens": access.accounts.tokens(name).to_dict(),
+        "requests": access.assets.requests(user=name).to_dict(),
+    }
+    return Page("account.html", "Account", values)
+
+
+def _own_path(path: str) -> str:
+    """Return a path of this server; what leads elsewhere becomes the start page."""
+    is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and "\\" not in path and path.isprintable()
+    return path if is_own else "/"
+
+
+def form_values(form: bytes) -> dict[str, str]:
+    try:
+        fields = parse_qs(form.decode("utf-8"), max_num_fields=20)
+    except (UnicodeDecodeError, ValueError):
+        raise UsageError("this form cannot be read") from None
+    return {name: values[0] for name, values in fields.items()}

@@ -1,0 +1,238 @@
+"""A server with accounts, over TLS: who gets in, what they see, what another Fairmile fetches from it."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fairmile.base.errors import FairmileError, UsageError
+from fairmile.web.serve import ServeSettings, Serving, serve
+from fairmile.workspace import Workspace
+
+PASSWORD = "correct horse battery"
+SECRET = "quetzalcoatlus"  # a word that stands in one hidden card alone
+
+
+class Group:
+    """A server, its workspace, the authority of its certificate, and a client for each of its users."""
+
+    def __init__(self, workspace: Workspace, serving: Serving, authority: Path) -> None:
+        self.workspace = workspace
+        self.address = serving.address.rstrip("/")
+        self.authority = authority
+        self.clients: list[httpx.Client] = []
+        self.visitor = self.client()
+        self.ada, self.eve = (self.client(self.token(name)) for name in ("ada", "eve"))
+        self.root = self.client(self.token("root", rights=["admin"]))
+
+    def token(self, user: str, **options: Any) -> str:
+        return self.workspace.access.new_token(user, **options).secret
+
+    def client(self, token: str = "") -> httpx.Client:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        trust = ssl.create_default_context(cafile=self.authority)
+        self.clients.append(httpx.Client(base_url=self.address, verify=trust, headers=headers, trust_env=False))
+        return self.clients[-1]
+
+    def file(self, name: str) -> str:
+        card = self.workspace.catalog.get(name)
+        digest = card.files[0].sha256
+        return f"/api/catalog/{card.kind}/{card.name}/{card.handle.version}/files/{digest}/{card.files[0].name}"
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    place = tmp_path_factory.mktemp("group")
+    environ = {"FAIRMILE_HOME": str(place / "home"), "HOME": str(place), "PATH": "/usr/bin:/bin"}
+    workspace = Workspace.open(environ=environ, cwd=place)
+    for name in ("open-lake", "closed-lake", SECRET):
+        (place / f"{name}.bin").write_bytes(name.encode() * 40_000)
+        workspace.catalog.describe(place / f"{name}.bin", kind="dataset", set={"name": name}, add=True)
+        workspace.assets.fetch(name)
+    for name, rights in (("ada", []), ("eve", []), ("root", ["admin"])):
+        workspace.access.add_user(name, PASSWORD, rights=rights)
+    workspace.access.set("closed-lake", files="restricted")
+    workspace.access.set("open-lake", files="public")
+    workspace.access.set(SECRET, metadata="restricted", files="restricted", owner="ada")
+    cert, key = place / "cert.pem", place / "key.pem"
+    options = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(["openssl", "req", *options.split(), *names], check=True, capture_output=True)
+    settings = ServeSettings(port=0, cert=cert, key=key, accounts=True, public=True)
+    with serve(workspace, settings, wait=False) as serving:
+        group = Group(workspace, serving, cert)
+        yield group
+        for client in group.clients:
+            client.close()
+
+
+def test_without_an_account_one_sees_what_is_public_and_nothing_else(group: Group) -> None:
+    assert group.visitor.get(group.file("open-lake")).content == b"open-lake" * 40_000
+    refused = group.visitor.get(group.file("closed-lake"))
+    assert (refused.status_code, refused.headers["content-type"]) == (401, "application/json")
+    assert group.visitor.get("/account").status_code in (200, 303)
+    assert group.visitor.get("/access", follow_redirects=False).headers["location"] == "/login?next=/access"
+
+
+@pytest.mark.parametrize("path", ["/api/access/audit", "/api/live?topics=runs", "/access"])
+def test_an_account_without_the_right_is_refused(group: Group, path: str) -> None:
+    assert group.eve.get(path).status_code == 403
+    assert group.visitor.get(path, follow_redirects=False).status_code in (401, 303)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/search?q={}",
+        "/api/search?q={:.8}*",
+        "/api/search?q=/{:.8}/",
+        "/api/search?q=quetzalcoatlos",
+        "/api/search?limit=200",
+        "/api/facets/kind",
+        "/api/facets/catalog?q={}",
+        "/?q={}",
+        "/index.json",
+        "/api/catalog/dataset/{}/1.0.jsonld",
+        "/openapi.json",
+    ],
+)
+def test_a_hidden_asset_leaks_through_no_route(group: Group, path: str) -> None:
+    absent = "brachiosaurus"
+    for client in (group.visitor, group.eve):
+        answer, other = client.get(path.format(SECRET)), client.get(path.format(absent))
+        assert answer.status_code == other.status_code
+        assert answer.text.replace(SECRET, absent) == other.text.replace(SECRET, absent)
+        assert "{" in path or SECRET not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/api/search?q={}", "/?q={}", "/index.json"])
+def test_who_has_access_finds_it(group: Group, path: str) -> None:
+    assert f"dataset/{SECRET}" in group.ada.get(path.format(SECRET)).text
+
+
+def test_counts_are_those_of_what_one_may_see(group: Group) -> None:
+    def count(client: httpx.Client) -> int:
+        return int(client.get("/api/facets/catalog").json()["values"]["local"])
+
+    assert count(group.visitor) == count(group.eve) == count(group.ada) - 1 == count(group.root) - 1
+
+
+def test_access_is_requested_granted_used_and_revoked(group: Group) -> None:
+    path = group.file("closed-lake")
+    assert group.eve.get(path).json()["error"]["message"].endswith("access must be granted first")
+    asked = group.eve.post("/api/access/requests", json={"asset": "closed-lake", "reason": "thesis"})
+    assert (asked.status_code, asked.json()["status"]) == (201, "pending")
+    number = asked.json()["id"]
+    for client in (group.eve, group.ada):  # nobody grants access to themselves
+        assert client.post(f"/api/access/requests/{number}", json={"grant": True}).status_code == 403
+    assert group.ada.get("/api/access/requests").json() == []
+    assert group.root.post(f"/api/access/requests/{number}", json={"grant": True}).json()["status"] == "granted"
+    part = group.eve.get(path, headers={"range": "bytes=10-19"})
+    assert (part.status_code, len(part.content)) == (206, 10)
+    assert group.ada.get(path).status_code == 403
+    group.workspace.access.revoke("closed-lake", "eve")
+    assert group.eve.get(path).status_code == 403
+    assert group.workspace.access.verify_audit().ok
+
+
+def test_a_request_for_a_hidden_asset_finds_none(group: Group) -> None:
+    for asset in (SECRET, "there-is-none"):
+        answer = group.eve.post("/api/access/requests", json={"asset": asset})
+        assert answer.status_code == 404
+
+
+def test_a_signed_link_works_for_one_file_and_not_changed(group: Group) -> None:
+    path = group.file("open-lake")
+    group.workspace.access.set("open-lake", files="registered")
+    try:
+        assert group.visitor.get(path).status_code == 401
+        link = group.eve.post("/api/links", json={"path": path}).json()["link"]
+        assert group.visitor.get(link).status_code == 200
+        for changed in (link[:-1] + "x", link.replace("user=eve", "user=root"), link.replace("open-lake/", "x/", 1)):
+            assert group.visitor.get(changed).status_code == 403
+        assert group.visitor.get(link.replace("expires=1", "expires=2")).status_code == 403
+    finally:
+        group.workspace.access.set("open-lake", files="public")
+
+
+def test_a_job_token_reads_its_assets_and_does_nothing_else(group: Group) -> None:
+    made = group.ada.post("/api/account/job-tokens", json={"assets": ["open-lake"], "hours": 2})
+    job = group.client(made.json()["secret"])
+    assert job.get(group.file("open-lake")).status_code == 200
+    assert job.get(group.file(SECRET)).status_code == 403
+    assert job.post("/api/account/job-tokens", json={"assets": ["open-lake"]}).status_code == 403
+    assert job.post("/api/account/tokens", json={}).status_code == 403
+
+
+def test_a_session_has_a_cookie_that_scripts_and_other_sites_do_not_get(group: Group) -> None:
+    browser = group.client()
+    wrong = browser.post("/login", data={"name": "ada", "password": "wrong"})
+    assert "name or password is wrong" in wrong.text and "set-cookie" not in wrong.headers
+    right = browser.post("/login", data={"name": "ada", "password": PASSWORD, "next": "//evil.example"})
+    assert (right.status_code, right.headers["location"]) == (303, "/")
+    for word in ("__Host-fairmile=", "Secure", "HttpOnly", "SameSite=Strict"):
+        assert word in right.headers["set-cookie"]
+    assert "logged in as <strong>ada" in browser.get("/account").text
+    other_site = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+    assert browser.post("/account/tokens", data={"label": "x"}, headers=other_site).status_code == 403
+    page = browser.post("/account/tokens", data={"label": "laptop", "right": "browse", "days": "7"})
+    assert "fairmile_pat_" in page.text and "fairmile_pat_" not in browser.get("/account").text
+    assert browser.post("/account/tokens", data={"right": "admin"}).status_code == 400
+    browser.post("/logout")
+    assert "logged in as" not in browser.get("/account").text
+
+
+def test_a_terminal_logs_in_with_a_code_and_gets_its_token_once(group: Group) -> None:
+    terminal, browser = group.client(), group.client()
+    begun = terminal.post("/api/login/device").json()
+    code = {"device_code": begun["device_code"]}
+    assert terminal.post("/api/login/token", json=code).json()["status"] == "pending"
+    browser.post("/login", data={"name": "eve", "password": PASSWORD})
+    assert "no terminal shows this code" in browser.post("/device", data={"code": "BBBB-BBBB"}).text
+    assert "is logged in" in browser.post("/device", data={"code": begun["user_code"].lower()}).text
+    secret = terminal.post("/api/login/token", json=code).json()["secret"]
+    assert group.client(secret).get("/api/account/tokens").status_code == 200
+    assert terminal.post("/api/login/token", json=code).status_code == 401
+
+
+def test_another_fairmile_searches_and_fetches_with_digests(group: Group, tmp_path: Path) -> None:
+    environ = {"FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    mine = Workspace.open(environ={**environ, "SSL_CERT_FILE": str(group.authority)}, cwd=tmp_path)
+    credentials = mine.context.credentials
+    credentials.keep_bearer(group.address, group.token("ada"))
+    assert credentials.tokens_file.stat().st_mode & 0o777 == 0o600
+    mine.catalog.add_source("group", group.address)
+    assert [hit.row.catalog for hit in mine.catalog.search(SECRET)] == ["group"]
+    mine.assets.fetch(f"group/dataset/{SECRET}", to=tmp_path / "out")
+    assert (tmp_path / "out" / f"{SECRET}.bin").read_bytes() == SECRET.encode() * 40_000
+    with pytest.raises(FairmileError):
+        mine.assets.fetch("group/dataset/closed-lake")
+    assert credentials.bearer(group.address.replace("https", "http")) is None
+
+
+def test_guessing_tokens_ends_with_429(group: Group) -> None:
+    guesser = group.client("fairmile_pat_0123456789ab_" + "x" * 43)
+    attempts = group.workspace.access.accounts.by_address
+    try:
+        statuses = [guesser.get("/api/search").status_code for _ in range(31)]
+        assert statuses == [401] * 30 + [429]
+    finally:
+        attempts.succeeded("127.0.0.1")
+
+
+def test_accounts_need_encryption_and_somebody_who_has_one(tmp_path: Path) -> None:
+    environ = {"FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    workspace = Workspace.open(environ=environ, cwd=tmp_path)
+    for settings, reason in (
+        (ServeSettings(host="0.0.0.0"), "must be encrypted"),
+        (ServeSettings(host="0.0.0.0", behind_proxy="10.0.0.1"), "has no accounts"),
+        (ServeSettings(accounts=True), "must be encrypted"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            serve(workspace, settings, wait=False)
