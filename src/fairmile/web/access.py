@@ -56,7 +56,7 @@ class Identity:
             raise Refused(403, f"{self.name} has no right to {right}", hint="ask the owner of this server for it")
 
 
-NOBODY = Identity("visitor", frozenset(), is_visitor=True)
+STRANGER = Identity("visitor", frozenset(), is_visitor=True)
 
 
 class Access(Protocol):
@@ -141,6 +141,6 @@ def needs_accounts(host: str, *, is_encrypted: bool, has_accounts: bool, wants_a
     if not has_accounts:
         raise UsageError(
             f"{why}, and this server has no accounts",
-            hint="add one in Python: fm.Workspace.open().access.add_user(NAME, PASSWORD); or forward a port with ssh -L",
+            hint="add one in Python: Workspace.open().access.add_user(NAME, PASSWORD); or forward a port with ssh -L",
         )
     return True

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.web.access import NOBODY, Access, Scope
+from fairmile.web.access import STRANGER, Access, Scope
 from fairmile.web.errors import Refused, error_body, facts_of, is_api, status_of
 
 Message = MutableMapping[str, Any]
@@ -116,7 +116,7 @@ class Guard:
         identity = self._access.identify(scope)
         if identity is None and not scope["path"].startswith(_OPEN_PATHS):
             raise Refused(401, "log in first", hint="use your account in a browser, or a token in a program")
-        scope["fairmile.identity"] = identity or NOBODY
+        scope["fairmile.identity"] = identity or STRANGER
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         if scope["method"] in _SAFE:
