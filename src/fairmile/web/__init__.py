@@ -14,9 +14,9 @@ How to add a route. Write `web/api/<noun>.py` and add its module to `MODULES` in
 
 A handler takes `request` and returns a `Result`, a `Part` of one (see `answers.page_of`: the rest is behind the `Link`
 header), or a response. It is a plain function and runs in a thread. Errors are raised: `errors.py` answers with the
-object that `--json` prints. `right` is "read" for GET, and every other method must say what it needs: "read" (computes
-only), "browse" (the visible catalog),
-"start" (starts or changes work) or "admin". Types in the signature become the description at `/openapi.json`.
+object that `--json` prints. `right` is "read" for GET, and every other method must say what it needs: "browse" (the
+catalog as far as one may see it), "read" (computes only), "start" (starts or changes work) or "admin". Types in the
+signature become the description at `/openapi.json`.
 
 How to add a page. Write `web/pages/<noun>.py` and `web/templates/<noun>.html`, which extends `base.html`:
 
