@@ -98,6 +98,7 @@ def test_an_account_without_the_right_is_refused(group: Group, path: str) -> Non
         "/api/facets/catalog?q={}",
         "/?q={}",
         "/index.json",
+        "/assets/{}",
         "/api/catalog/dataset/{}/1.0.jsonld",
         "/openapi.json",
     ],
@@ -114,6 +115,14 @@ def test_a_hidden_asset_leaks_through_no_route(group: Group, path: str) -> None:
 @pytest.mark.parametrize("path", ["/api/search?q={}", "/?q={}", "/index.json"])
 def test_who_has_access_finds_it(group: Group, path: str) -> None:
     assert f"dataset/{SECRET}" in group.ada.get(path.format(SECRET)).text
+
+
+def test_the_page_of_an_asset_says_what_one_may_have_and_no_path_of_the_server(group: Group) -> None:
+    public, closed = (group.visitor.get(f"/assets/{name}").text for name in ("open-lake", "closed-lake"))
+    assert "You may have the files." in public
+    assert "Only for people with an account." in closed
+    assert 'action="/access/ask"' in group.eve.get("/assets/closed-lake").text
+    assert str(group.workspace.home.parent) not in public + closed
 
 
 def test_counts_are_those_of_what_one_may_see(group: Group) -> None:

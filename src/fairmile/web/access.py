@@ -41,6 +41,10 @@ class Identity:
     by: str = ""  # how they proved who they are
 
     @property
+    def has_account(self) -> bool:
+        return bool(self.by)
+
+    @property
     def viewer(self) -> Viewer:
         """The same person for the rules of access."""
         return Viewer("" if self.is_visitor else self.name, self.groups, "admin" in self.rights)

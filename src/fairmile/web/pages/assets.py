@@ -15,6 +15,7 @@ from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.fair import LETTERS, Assessment
 from fairmile.catalog.results import ResolvedCard, Versions
 from fairmile.catalog.row import target_names
+from fairmile.catalog.sources import card_for_others
 from fairmile.reports.blocks import (
     Block,
     Cell,
@@ -32,32 +33,35 @@ from fairmile.reports.blocks import (
     table,
 )
 from fairmile.reports.one_run import state_tone, when
-from fairmile.runs.record.ledger import RunPage
+from fairmile.runs.record.ledger import RunPage, RunRows
 from fairmile.runs.record.query import RunQuery
 from fairmile.web.lineage import Node, draw_lineage
+from fairmile.web.pages.access import access_of
 from fairmile.web.render import Page
-from fairmile.web.routes import Routes, workspace_of
+from fairmile.web.routes import Routes, identity_of, workspace_of
 
 routes = Routes("catalog")
 _MOST_FILES = 200
 _RUNS = 8
+_NO_RUNS = RunPage(RunRows(()), 0, 0, {})
 _TONES: dict[str, Tone] = {"pass": "good", "partial": "warn", "fail": "bad", "not applicable": "dim"}
 
 
-@routes.page("/assets/{name:path}")
+@routes.page("/assets/{name:path}", right="browse")
 def asset_page(request: Request, name: str) -> Page:
     """Show an asset."""
-    workspace = workspace_of(request)
+    workspace, identity = workspace_of(request), identity_of(request)
+    has_accounts = identity.has_account or identity.is_visitor
     catalog = workspace.catalog
     card = catalog.show(name)
     versions = catalog.versions(str(card.handle))
     assessment = catalog.fair(card)
     used = f"used={card.kind}/{card.name}"
-    runs = workspace.runs.page(RunQuery(used), limit=_RUNS)
+    runs = workspace.runs.page(RunQuery(used), limit=_RUNS) if identity.may("read") else _NO_RUNS
     all_runs = f"/runs?{urlencode({'q': used})}"
     blocks = [
-        *_access(card),
-        *_files(card),
+        *(() if has_accounts else _access(card)),
+        *_files(card_for_others(card) if has_accounts else card),
         *_fair(assessment),
         *_versions(card, versions),
         *_runs(runs),
@@ -77,6 +81,7 @@ def asset_page(request: Request, name: str) -> Page:
         "tiles": _tiles(card, versions, assessment, runs),
         "all_runs": all_runs if runs.total > _RUNS else "",
         "run_count": runs.total,
+        "access": access_of(request, card) if has_accounts else None,
     }
     return Page("asset.html", card.title, values, blocks)
 
