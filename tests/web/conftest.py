@@ -37,7 +37,7 @@ def server(workspace: Workspace) -> Iterator[Serving]:
 @pytest.fixture(scope="session")
 def client(server: Serving) -> Iterator[httpx.Client]:
     """A program that uses the API."""
-    with httpx.Client(base_url=server.address, trust_env=False) as client:
+    with httpx.Client(base_url=server.address, trust_env=False, timeout=300) as client:
         yield client
 
 

@@ -37,8 +37,9 @@ class Group:
     def client(self, token: str = "") -> httpx.Client:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         trust = ssl.create_default_context(cafile=self.authority)
-        self.clients.append(httpx.Client(base_url=self.address, verify=trust, headers=headers, trust_env=False))
-        return self.clients[-1]
+        client = httpx.Client(base_url=self.address, verify=trust, headers=headers, trust_env=False, timeout=300)
+        self.clients.append(client)
+        return client
 
     def file(self, name: str) -> str:
         card = self.workspace.catalog.get(name)

@@ -55,13 +55,14 @@ def asset_page(request: Request, name: str) -> Page:
     catalog = workspace.catalog
     card = catalog.show(name)
     versions = catalog.versions(str(card.handle))
-    assessment = catalog.fair(card)
+    shown = card_for_others(card) if has_accounts else card
+    assessment = catalog.fair(shown)
     used = f"used={card.kind}/{card.name}"
     runs = workspace.runs.page(RunQuery(used), limit=_RUNS) if identity.may("read") else _NO_RUNS
     all_runs = f"/runs?{urlencode({'q': used})}"
     blocks = [
         *(() if has_accounts else _access(card)),
-        *_files(card_for_others(card) if has_accounts else card),
+        *_files(shown),
         *_fair(assessment),
         *_versions(card, versions),
         *_runs(runs),
