@@ -91,10 +91,14 @@ def examples(command: click.Command) -> list[str]:
     return re.findall(r"^ +fairmile (.+)$", (command.help or "").partition("Example")[2], re.MULTILINE)
 
 
+SERVING = {"serve"}  # until it is interrupted: tests/web has its examples
+
+
 def stories() -> dict[str, list[str]]:
     """Return the commands that one preparation serves; what removes comes last."""
     prepared: dict[str, list[str]] = {}
-    for name in sorted(ALL, key=lambda name: name.endswith((" rm", " stop", " cancel", " unpack"))):
+    names = [name for name in ALL if name not in SERVING]
+    for name in sorted(names, key=lambda name: name.endswith((" rm", " stop", " cancel", " unpack"))):
         shared = BEFORE.get(name) in (BUILT, RUN, RECORDED, TRACED, SWEPT, STUDIED)
         prepared.setdefault(BEFORE[name][-1] if shared else name, []).append(name)
     return {names[0]: names for names in prepared.values()}

@@ -85,8 +85,9 @@ def tables_of(page: str) -> list[list[dict[str, str]]]:
     """Return the tables of a page, each row by its headings."""
     tables = []
     for table in re.findall(r"<table[^>]*>(.*?)</table>", page, re.DOTALL):
-        names = [_text(each) for each in re.findall(r"<th[^>]*>(.*?)</th>", table, re.DOTALL)]
-        rows = re.findall(r"<tr>(.*?)</tr>", table.partition("<tbody>")[2], re.DOTALL)
+        head, _, body = table.partition("<tbody>")
+        names = [_text(each) for each in re.findall(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>", head, re.DOTALL)]
+        rows = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
         tables.append(
             [dict(zip(names, map(_text, re.findall(r"<td[^>]*>(.*?)</td>", row)), strict=True)) for row in rows]
         )

@@ -85,6 +85,7 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "compare",
         "report",
         "runs",
+        "serve",
         "search",
         "show",
         "match",

@@ -410,11 +410,15 @@ class _Process:
         self._out = _Stream(capture_bytes, on_line)
         self._err = _Stream(capture_bytes, on_line)
         self._notes = _Notes(mark, self._err) if mark else None
-        with _interruption_held() as held:
-            self._popen = _popen(self.argv, cwd, dict(os.environ) | dict(env) if env else None, subprocess.PIPE)
-        if held:
-            self.__exit__(KeyboardInterrupt)
-            raise KeyboardInterrupt
+        try:
+            with _interruption_held() as held:
+                self._popen = _popen(self.argv, cwd, dict(os.environ) | dict(env) if env else None, subprocess.PIPE)
+            if held:
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if hasattr(self, "_popen"):
+                self.__exit__(KeyboardInterrupt)
+            raise
 
     @property
     def notes(self) -> Mapping[str, str]:

@@ -18,7 +18,11 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.option("--host", default=HOST, show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), metavar="N", help=f"Port (default: {PORT}, or the next free one; 0: any)."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    show_default=f"{PORT} or the next free one",
+    help="Port; 0 picks any free one.",
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 @click.option("--cert", type=_FILE, metavar="FILE", help="Certificate (PEM) of an encrypted connection.")

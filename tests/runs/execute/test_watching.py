@@ -241,9 +241,11 @@ class TestPointsOfASweep:
         Path("large.bin").write_bytes(b"x" * 2_000_000)  # which points see as a link
         (tmp_path / "far.txt").write_text("4")
         Path("train.py").write_text(
-            f"import sys\nprint(open('data.txt').read(), open('{tmp_path}/far.txt').read(), open('train.py').read())\n"
+            "import sys, time\n"
+            f"print(open('data.txt').read(), open('{tmp_path}/far.txt').read(), open('train.py').read())\n"
             "open('own.txt', 'w').write('5'); open('own.txt').read()\n"
-            "if sys.argv[2] == '2': open('large.bin', 'rb').read()\n"
+            # What a longer run read is worth a digest.
+            "if sys.argv[2] == '2': time.sleep(0.3); open('large.bin', 'rb').read()\n"
         )
         status = workspace.sweeps.run(workspace.sweeps.create(*workspace.sweeps.read(program=PROGRAM)))
         one, two = (workspace.runs.get(each.run) for each in status)
