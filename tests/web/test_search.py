@@ -69,7 +69,7 @@ def test_results_follow_the_keys_and_the_address_keeps_the_search(page: Page) ->
     expect(page).to_have_url("/?q=lake+temp")
     page.get_by_role("link", name="dataset", exact=True).click()
     expect(page.get_by_role("searchbox")).to_have_value("lake temp kind:dataset")
-    expect(page.get_by_role("listitem").filter(has=page.get_by_role("heading"))).to_have_count(1)
+    expect(page.get_by_role("link", name="lake-temperatures")).to_be_visible()
 
 
 def test_a_search_that_is_not_finished_says_what_is_wrong_with_it(page: Page) -> None:

@@ -11,7 +11,7 @@ from fairmile.web.render import Page
 from fairmile.web.routes import Routes
 
 routes = Routes("api")
-_NEEDS = {"read": "", "start": " Needs the right to start work.", "admin": " Needs the right to administer."}
+_NEEDS = {"start": " Needs the right to start work.", "admin": " Needs the right to administer."}
 
 
 @routes.page("/api", right="browse")
@@ -34,4 +34,4 @@ def api_page(request: Request) -> Page:
 def _row(method: str, path: str, operation: dict[str, Any]) -> Row:
     parameters = ", ".join(each["name"] for each in operation.get("parameters", []))
     request = Cell(f"{method.upper()} {path}", code=True)
-    return [request, f"{operation['summary']}.{_NEEDS[operation['x-right']]}", Cell(parameters, code=bool(parameters))]
+    return [request, f"{operation['summary']}.{_NEEDS.get(operation['x-right'], '')}", Cell(parameters, code=bool(parameters))]
