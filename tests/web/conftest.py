@@ -9,7 +9,7 @@ import browser
 import httpx
 import pytest
 import web_pages
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from fairmile.web.serve import ServeSettings, Serving, serve
 from fairmile.workspace import Workspace
@@ -44,6 +44,7 @@ def client(server: Serving) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """A browser, started once."""
+    expect.set_options(timeout=60_000)  # a machine may be busy
     with sync_playwright() as playwright:
         program = playwright.chromium.launch(executable_path=browser.program(), args=["--no-sandbox"])
         yield program

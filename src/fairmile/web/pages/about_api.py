@@ -34,4 +34,5 @@ def api_page(request: Request) -> Page:
 def _row(method: str, path: str, operation: dict[str, Any]) -> Row:
     parameters = ", ".join(each["name"] for each in operation.get("parameters", []))
     request = Cell(f"{method.upper()} {path}", code=True)
-    return [request, f"{operation['summary']}.{_NEEDS.get(operation['x-right'], '')}", Cell(parameters, code=bool(parameters))]
+    needs = _NEEDS.get(operation["x-right"], "")
+    return [request, f"{operation['summary']}.{needs}", Cell(parameters, code=bool(parameters))]
