@@ -79,3 +79,8 @@ def test_who_is_not_the_owner_or_hangs_up_at_once_is_refused(monkeypatch: pytest
     monkeypatch.setattr("fairmile.web.access.uid_of_peer", lambda *_: 4711)
     with pytest.raises(Refused, match="for the user who started it"):
         OwnerAccess(uid=4712).identify({"client": peer})
+
+
+def test_a_certificate_that_is_not_there_is_named_also_where_it_is_given_as_text() -> None:
+    with pytest.raises(UsageError, match=r"^nope\.pem: no such file"):
+        ServeSettings(cert="nope.pem", key="key.pem")

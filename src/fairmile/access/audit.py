@@ -28,7 +28,7 @@ class Audit:
             self.note_within(connection, who, what, asset, **details)
 
     def note_within(self, connection: sqlite3.Connection, who: str, what: str, asset: str = "", **details: Any) -> None:
-        """Add an entry together with the change that it tells of."""
+        """Add an entry in the same transaction as the change that it records."""
         last = connection.execute("SELECT number, digest FROM audit ORDER BY number DESC LIMIT 1").fetchone()
         number, before = last or (0, _START)
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock()))

@@ -47,7 +47,7 @@ class Database:
         return self.path.exists()
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows that a statement gives; none where there is no database yet."""
+        """Run a query and return its rows; no rows if there is no database yet."""
         if self._connection is None and not self.exists:
             return []
         with self._lock:

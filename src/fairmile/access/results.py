@@ -62,7 +62,7 @@ class RemovedUserDict(TypedDict):
 
 @dataclass(frozen=True, repr=False)
 class RemovedUser(Result):
-    """An account that is no more, with its sessions, tokens and grants."""
+    """A removed account; its sessions, tokens and grants are removed with it."""
 
     name: str
     dry_run: bool = False
@@ -304,7 +304,7 @@ class VerifiedAuditDict(TypedDict):
 class VerifiedAudit(Result):
     """How many entries of the audit log are as they were written; `head` is the digest of the last of them.
 
-    Keep `head` elsewhere: only it tells that entries were cut off at the end.
+    Keep `head` elsewhere: it is the only proof against entries removed from the end.
     """
 
     entries: int

@@ -21,7 +21,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return how an error of any origin is told."""
+        """Return the failure to show for an error of any kind."""
         if isinstance(error, FairmileError):
             problems = error.problems if isinstance(error, InvalidDocument) else ()
             lines = tuple((str(problem), problem.hint) for problem in problems)

@@ -1,6 +1,6 @@
 """`dataclass` as in the standard library, at a tenth of its price at import: 0.06 ms instead of 0.85 ms a class.
 
-The standard one compiles up to six methods for every class that is imported, of which most are never called.
+The standard one compiles up to six methods for every class at import; most of them are never called.
 Here `__init__` is compiled when it is first needed, and the other methods are the same functions for all classes.
 Fields, `replace`, `asdict` and `match` are those of the standard library. A class that somebody else's frozen
 dataclass inherits from must be made by the standard library.
@@ -142,6 +142,6 @@ def _refuse_to_delete(self: object, name: str) -> None:
 
 
 def _refuse(self: Any, name: str, verb: str) -> None:
-    # A subclass that is no dataclass may have attributes of its own.
+    # A subclass that is not a dataclass may have its own attributes.
     if "__dataclass_fields__" in type(self).__dict__ or name in self.__dataclass_fields__:
         raise dataclasses.FrozenInstanceError(f"cannot {verb} field {name!r}")

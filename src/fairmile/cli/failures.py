@@ -22,7 +22,7 @@ class ShownFailure(Failure):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return how an error of any origin is told, those of the command line among them."""
+        """Return the failure to show for an error of any kind, including usage errors of the command line."""
         if isinstance(error, click.ClickException):
             return cls("UsageError", _usage(error), _usage_hint(error), 2)
         return super().of(error)

@@ -85,7 +85,7 @@ class Drawing(Result):
 
 @dataclass
 class Box:
-    """One box of the picture: a step, or all nodes of one that is repeated often; the last line tells the state."""
+    """One box of the picture: a step, or all nodes of one that is repeated often; the last line shows the state."""
 
     lines: list[str]
     state: str

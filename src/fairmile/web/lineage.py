@@ -24,7 +24,7 @@ class Node:
 
 
 def draw_lineage(own: Node, sources: Sequence[Node], uses: Sequence[Node]) -> Markup:
-    """Return two drawings, of which the style of the page shows one: columns side by side, or below each other."""
+    """Return two drawings, with columns side by side and one below the other; the page's style shows one of them."""
     sides = [_shown(sources), _shown(uses)]
     return Markup("\n").join(
         Markup('<div class="{}">{}</div>').format(kind, _drawing(own, *sides, is_wide=kind == "wide"))

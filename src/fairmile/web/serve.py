@@ -28,8 +28,8 @@ class ServeSettings:
 
     host: str = HOST
     port: int | None = None  # None: the usual one or, where it is taken, the next
-    cert: Path | None = None
-    key: Path | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
     behind_proxy: str = ""  # the address of a proxy that encrypts, and whose headers are believed
     names: tuple[str, ...] = ()  # further names under which browsers reach the server
     accounts: bool = False  # on loopback too
@@ -40,7 +40,7 @@ class ServeSettings:
         if (self.cert is None) != (self.key is None):
             raise UsageError("a certificate and its key belong together", hint="pass both --cert and --key")
         for file in (self.cert, self.key):
-            if file is not None and not file.is_file():
+            if file is not None and not Path(file).is_file():
                 raise UsageError(f"{file}: no such file")
         if self.port is not None and not 0 <= self.port <= 65_535:
             raise UsageError(f"no port has the number {self.port}")
