@@ -23,6 +23,7 @@ _BY_METAVAR = {
     "SYSTEM": ["system"],
     "ENV": ["env", "file"],
     "NAME|URL": ["asset", "file"],
+    "FILE|NAME": ["asset", "file"],
     "NAME|FOLDER": ["benchmark", "file"],
     "CONFIG": ["sweep", "benchmark", "file"],
     "TARGET": ["benchmark", "file"],

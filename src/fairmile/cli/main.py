@@ -44,6 +44,7 @@ COMMANDS = {
     "trace": Entry("fairmile.cli.trace", "trace", "Record all ranks of a program, and see where time went."),
     "watch": Entry("fairmile.cli.watch", "watch", "Measure power, energy and load of a program or the machine."),
     "catalog": Entry("fairmile.cli.catalog", "catalog", "Check, add, change and exchange cards; manage sources."),
+    "model": Entry("fairmile.cli.model", "model", "Describe model files of all common formats."),
     "store": Entry("fairmile.cli.store", "store", "Manage stored data: list, verify, repair, clean up, pin, pools."),
     "system": Entry("fairmile.cli.system", "system", "Describe machines: partitions, modules, probes, job scripts."),
     "env": Entry("fairmile.cli.env", "env", "Build, check and use software environments."),
@@ -59,7 +60,7 @@ COMMANDS = {
 _SECTIONS = {
     "Run": ("run", "rerun", "sweep", "tune", "flow", "status"),
     "Results": ("compare", "report", "runs", "serve"),
-    "Models and data": ("search", "show", "match", "fetch", "catalog", "store"),
+    "Models and data": ("search", "show", "match", "fetch", "catalog", "model", "store"),
     "Performance": ("predict", "trace", "watch", "benchmark"),
     "Machines and software": ("job", "system", "env"),
     "Setup": ("doctor", "completion", "trust"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.digest import merkle_root, scan_tree, sha256_file
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.assets import Assets
@@ -13,6 +15,8 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
+from fairmile.models.formats import ModelDescription, recognise
+from fairmile.resolve import Word
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
@@ -28,6 +32,24 @@ class Models(CatalogModels):
     def __init__(self, catalog: Catalog, assets: Assets, runs: Callable[[], Runs]) -> None:
         super().__init__(catalog, assets)
         self._runs = runs
+
+    def describe(self, name: str | Path) -> ModelDescription:
+        """Return what a model file declares: format, inputs, outputs, parameters, operators, sha256.
+
+        `name` is a path or the name of a model in the catalog, whose files are fetched unless the store has them. No
+        framework is imported and nothing of the file is executed.
+        """
+        path, card = self._file_of(name)
+        description = recognise(path)
+        digest = merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)
+        return replace(description, digest=digest, card=str(card.handle) if card else "")
+
+    def _file_of(self, name: str | Path) -> tuple[Path, Card | None]:
+        """Return the file or folder that a path or the name of a model means, and the card of a name."""
+        if isinstance(name, Path) or Word(name).is_path or Path(name).exists():
+            return Path(name), None
+        asset = self.load(name)
+        return (asset.files[0].path if len(asset.files) == 1 else asset.path), asset.card
 
     def run(
         self,
