@@ -4,7 +4,7 @@
 `fm.rerun`, `fm.sweep`, `fm.tune`, `fm.status`, `fm.compare`, `fm.report`, `fm.watch`, `fm.serve`, `fm.trust`,
 `fm.doctor`) and nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`,
 `fm.envs`, `fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.flows`, `fm.benchmarks`, `fm.reports`, `fm.predict`,
-`fm.traces`), all of the workspace that the settings name. Code that works with another one opens it:
+`fm.traces`, `fm.access`), all of the workspace that the settings name. Code that works with another one opens it:
 `fm.Workspace.open(...)`. Inside a program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is
 part of.
 """
@@ -20,6 +20,7 @@ __all__ = [
     "FairmileError",
     "JobSpec",
     "Workspace",
+    "access",
     "assets",
     "benchmarks",
     "catalog",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from fairmile.access.access import Access
     from fairmile.base.errors import FairmileError
     from fairmile.base.progress import Watch
     from fairmile.base.trust import TrustedProject
@@ -122,11 +124,12 @@ if TYPE_CHECKING:
     reports: Reports
     predict: Predict
     traces: Traces
+    access: Access
 
 _NOUNS = (
     *("catalog", "models", "datasets", "workflows", "assets", "store"),
     *("systems", "envs", "jobs", "runs", "sweeps", "studies", "flows", "benchmarks"),
-    *("reports", "predict", "traces"),
+    *("reports", "predict", "traces", "access"),
 )
 
 

@@ -425,7 +425,7 @@ class Workspace:
     def access(self) -> Access:
         from fairmile.access.access import Access
 
-        return Access(self.home, lambda: self.catalog)
+        return Access(self.home, lambda: self.catalog, context=self.context)
 
     @cached_property
     def store(self) -> Store:

@@ -181,7 +181,7 @@ def test_a_request_is_granted_until_a_day(access: Access, clock: Clock) -> None:
     asked = access.assets.request(policy.asset, "ada", "my thesis")
     assert access.assets.request(policy.asset, "ada").id == asked.id
     assert access.assets.decision(Viewer("ada"), policy).obstacle == "ask"
-    assert access.decide(asked.id, grant=True, until="2027-06-30").status == "granted"
+    assert access.approve(asked.id, until="2027-06-30").status == "granted"
     assert access.requests() == []
     assert access.assets.decision(Viewer("ada"), policy).obstacle == "accept"
     with pytest.raises(UsageError, match="not the terms"):

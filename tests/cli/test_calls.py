@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = dict(commands())
 
 # Of a disk that others use as well, of the clock, or of what else this machine does.
-CHANGING = ("date", "free_bytes", "inodes_free", "total_bytes", "used", "used_bytes", "why")
+CHANGING = ("created_at", "date", "free_bytes", "given_at", "inodes_free", "total_bytes", "used", "used_bytes", "why")
 
 # Checks of `doctor` whose detail is of that kind: free space, and byte code that the first call compiles.
 CHANGING_CHECKS = ("disk", "quota", "byte code")
@@ -95,6 +95,9 @@ def work(tmp_path_factory: pytest.TempPathFactory, filled_home: Path) -> Iterato
         fm.sweep("rates.yaml")
         fm.flows.run("tide-flow.yaml")
         fm.tune("quad.yaml")
+        fm.access.add_user("ada", "correct horse battery", rights=["read"])
+        fm.access.grant("lake-temperatures", "ada")
+        fm.access.assets.request("local/program/lake-tools", "ada", "a test")
         yield work
 
 

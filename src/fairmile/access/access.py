@@ -12,6 +12,7 @@ from fairmile.access.assets import AssetAccess
 from fairmile.access.audit import Audit
 from fairmile.access.database import Database
 from fairmile.access.links import Links
+from fairmile.access.logins import DeviceLogin
 from fairmile.access.results import (
     AccessRequest,
     AccessRequests,
@@ -22,24 +23,36 @@ from fairmile.access.results import (
     GivenGrants,
     NewToken,
     RemovedUser,
+    Token,
+    Tokens,
     User,
     Users,
     VerifiedAudit,
 )
 from fairmile.access.rules import Policy, end_of_day
-from fairmile.base.errors import NotFound
+from fairmile.access.servers import Login, Logins, Logout, OfferedAccess, Servers, print_code
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.nouns import Noun
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.declared import LOCAL
 from fairmile.catalog.wanted import is_public
+from fairmile.transfer.remote import Context
 
-_INTERNAL = "policy_of_card until_s"  # for the server
+_INTERNAL = "policy policy_of_card until_s"  # for the server
 
 
 class Access(Noun, internal=_INTERNAL):
-    """Accounts, and who may see and fetch which asset of a server."""
+    """Accounts, and who may see and fetch which asset: of your server, and yours on servers of others."""
 
-    def __init__(self, home: Path, catalog: Callable[[], Catalog], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        home: Path,
+        catalog: Callable[[], Catalog],
+        clock: Callable[[], float] = time.time,
+        *,
+        context: Context | None = None,
+    ) -> None:
         self._database = Database(home / "access" / "access.sqlite")
         self._catalog = catalog
         self._log = Audit(self._database, clock)
@@ -48,12 +61,34 @@ class Access(Noun, internal=_INTERNAL):
         self.assets = AssetAccess(self._database, self._log, clock)
         self.links = Links(self._database)
         self.note = self._log.note
+        self._context = context
 
     # Accounts
 
-    def add_user(self, name: str, password: str, *, rights: Sequence[str] = (), groups: Sequence[str] = ()) -> User:
+    def add_user(
+        self,
+        name: str,
+        password: str,
+        *,
+        rights: Sequence[str] = (),
+        groups: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> User:
         """Add an account; each has the right to browse, and further rights are read, start and admin."""
-        return self.accounts.add(name, password=password, rights=rights, groups=groups)
+        return self.accounts.add(name, password=password, rights=rights, groups=groups, dry_run=dry_run)
+
+    def set_user(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        rights: Sequence[str] | None = None,
+        groups: Sequence[str] | None = None,
+        dry_run: bool = False,
+    ) -> User:
+        """Change an account; what is not given stays. A new password ends its sessions and tokens."""
+        options = {"rights": rights, "groups": groups}
+        return self.accounts.update(name, password=password, by=_me(), dry_run=dry_run, **options)
 
     def users(self) -> Users:
         """Return all accounts."""
@@ -67,7 +102,15 @@ class Access(Noun, internal=_INTERNAL):
         self, user: str, label: str = "", *, rights: Sequence[str] = ("browse",), days: float = 30.0
     ) -> NewToken:
         """Return a new token of an account; its secret is shown this once."""
-        return self.accounts.new_token(self.accounts.get(user), label, rights=rights, days=days)
+        return self.accounts.new_token(self.accounts.get(user), label, rights=rights, days=days, by=_me())
+
+    def tokens(self, user: str) -> Tokens:
+        """Return the tokens of an account that have not expired, without their secrets."""
+        return self.accounts.tokens(self.accounts.get(user).name)
+
+    def revoke_token(self, user: str, id: str, *, dry_run: bool = False) -> Token:
+        """Revoke a token of an account."""
+        return self.accounts.revoke_token(user, id, by=_me(), dry_run=dry_run)
 
     # Assets
 
@@ -97,6 +140,13 @@ class Access(Noun, internal=_INTERNAL):
         )
         return self.assets.set_policy(policy, _me(), dry_run=dry_run)
 
+    def show(self, asset: str) -> AssetPolicy | OfferedAccess:
+        """Return who may see an asset and have its files; of an asset of another server, what you may have."""
+        card = self._catalog().get(asset)
+        if self._is_on_server(card):
+            return self._servers().show(card)
+        return AssetPolicy(self.policy_of_card(card))
+
     def policy(self, asset: str) -> AssetPolicy:
         """Return who may see an asset and have its files."""
         return AssetPolicy(self.policy_of_card(self._catalog().get(asset)))
@@ -109,15 +159,15 @@ class Access(Noun, internal=_INTERNAL):
         """Return the assets whose access was set; the files of all others are for people with an account."""
         return self.assets.policies()
 
-    def grant(self, asset: str, to: str, *, until: str = "") -> GivenGrant:
+    def grant(self, asset: str, to: str, *, until: str = "", dry_run: bool = False) -> GivenGrant:
         """Give an account, or a group as `@name`, access to an asset, for ever or up to a day."""
         if not to.startswith("@"):
             self.accounts.get(to)
-        return self.assets.grant(self._asset(asset), to, _me(), until_s=self.until_s(until))
+        return self.assets.grant(self._asset(asset), to, _me(), until_s=self.until_s(until), dry_run=dry_run)
 
-    def revoke(self, asset: str, to: str) -> GivenGrant:
+    def revoke(self, asset: str, to: str, *, dry_run: bool = False) -> GivenGrant:
         """Take access to an asset back."""
-        return self.assets.revoke(self._asset(asset), to, _me())
+        return self.assets.revoke(self._asset(asset), to, _me(), dry_run=dry_run)
 
     def grants(self, asset: str = "") -> GivenGrants:
         """Return who was given access, to one asset or to all."""
@@ -127,14 +177,52 @@ class Access(Noun, internal=_INTERNAL):
         """Return requests for access: those that are pending, granted or refused, or all where status is empty."""
         return self.assets.requests(status=status)
 
-    def decide(self, request: int, *, grant: bool, until: str = "") -> AccessRequest:
-        """Grant or refuse a pending request."""
-        return self.assets.decide(request, _me(), grant=grant, until_s=self.until_s(until))
+    def approve(self, request: int, *, until: str = "", dry_run: bool = False) -> AccessRequest:
+        """Grant a pending request, for ever or up to a day."""
+        return self.assets.decide(request, _me(), grant=True, until_s=self.until_s(until), dry_run=dry_run)
+
+    def refuse(self, request: int, *, dry_run: bool = False) -> AccessRequest:
+        """Refuse a pending request."""
+        return self.assets.decide(request, _me(), grant=False, dry_run=dry_run)
 
     @staticmethod
     def until_s(day: str) -> float | None:
         """Return when a day ends; None for no day."""
         return end_of_day(day) if day else None
+
+    # Servers of others
+
+    def login(self, server: str, *, on_code: Callable[[DeviceLogin], None] = print_code) -> Login:
+        """Log in to a server: confirm the code that is shown in a browser. The token is kept for this user alone."""
+        return self._servers().log_in(server, on_code)
+
+    def logout(self, server: str) -> Logout:
+        """Revoke the token that is kept for a server, and forget it."""
+        return self._servers().log_out(server)
+
+    def logins(self) -> Logins:
+        """Return the servers for which a token is kept."""
+        return self._servers().logins()
+
+    def request(self, asset: str, reason: str = "") -> AccessRequest:
+        """Ask the owner of a server for access to one of its assets."""
+        return self._servers().request(self._catalog().get(asset), reason)
+
+    def accept(self, asset: str, terms: str) -> OfferedAccess:
+        """Accept the terms of an asset of a server, named by their sha256, which `show` returns."""
+        return self._servers().accept(self._catalog().get(asset), terms)
+
+    def _servers(self) -> Servers:
+        if self._context is None:
+            raise UsageError(
+                "this object was opened without a way to reach servers", hint="use Workspace.open().access"
+            )
+        return Servers(self._context, self._catalog)
+
+    def _is_on_server(self, card: Card) -> bool:
+        sources = {each["name"]: each for each in self._catalog().catalogs()} if card.catalog != LOCAL else {}
+        source = sources.get(card.catalog)
+        return source is not None and source["type"] == "web"
 
     # The audit log
 

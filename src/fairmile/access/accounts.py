@@ -6,6 +6,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -76,6 +77,7 @@ class Accounts:
         subject: str = "",
         rights: Iterable[str] = (),
         groups: Iterable[str] = (),
+        dry_run: bool = False,
     ) -> User:
         """Add an account that logs in with a password, or with the identity `subject` of an OIDC provider."""
         if not _NAME.fullmatch(name):
@@ -86,20 +88,57 @@ class Accounts:
             check_password(password)
         kept = " ".join(sorted(rights_of({"browse", *rights})))
         grouped = " ".join(sorted({_group(each) for each in groups}))
+        if self._where("name = ?", name) is not None:
+            raise Conflict(f"there is an account {name!r} already", hint="choose another name")
+        if dry_run:
+            return _user((name, kept, grouped, subject, self._clock()))
         hashed = "" if subject else self._hash(password)
         with self._database.changing() as connection:
-            if connection.execute("SELECT 1 FROM user WHERE name = ?", (name,)).fetchone():
-                raise Conflict(f"there is an account {name!r} already", hint="choose another name")
             values = (name, hashed, subject or None, kept, grouped, self._clock())
-            connection.execute("INSERT INTO user VALUES (?, ?, ?, ?, ?, ?)", values)
+            try:
+                connection.execute("INSERT INTO user VALUES (?, ?, ?, ?, ?, ?)", values)
+            except sqlite3.IntegrityError:  # added meanwhile
+                raise Conflict(f"there is an account {name!r} already", hint="choose another name") from None
             self._audit.note_within(connection, "owner", "add user", user=name, rights=kept, groups=grouped)
+        return self.get(name)
+
+    def update(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        rights: Iterable[str] | None = None,
+        groups: Iterable[str] | None = None,
+        by: str = "owner",
+        dry_run: bool = False,
+    ) -> User:
+        """Change an account; what is not given stays. A new password ends its sessions and tokens."""
+        old = self.get(name)
+        if password is not None:
+            if old.login != "password":
+                raise UsageError(f"{name} logs in at {old.login}", hint="its password is changed there")
+            check_password(password)
+        kept = " ".join(sorted(old.rights if rights is None else rights_of({"browse", *rights})))
+        grouped = " ".join(sorted(old.groups if groups is None else {_group(each) for each in groups}))
+        subject = old.login if old.login != "password" else ""
+        if dry_run:
+            return _user((name, kept, grouped, f"{subject}#" if subject else "", old.created_s))
+        hashed = None if password is None else self._hash(password)
+        with self._database.changing() as connection:
+            sql = "UPDATE user SET rights = ?, groups = ?, password = coalesce(?, password) WHERE name = ?"
+            connection.execute(sql, (kept, grouped, hashed, name))
+            if hashed is not None:
+                for table in ("session", "token"):
+                    connection.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
+            facts = {"rights": kept, "groups": grouped, "password": "changed" if hashed else ""}
+            self._audit.note_within(connection, by, "change user", user=name, **facts)
         return self.get(name)
 
     def get(self, name: str) -> User:
         """Return an account."""
         user = self._where("name = ?", name)
         if user is None:
-            raise NotFound(f"no account named {name!r}", hint="`users` of `Workspace.access` lists them")
+            raise NotFound(f"no account named {name!r}", hint="`fairmile access user ls` lists them")
         return user
 
     def by_subject(self, subject: str) -> User | None:
@@ -222,6 +261,7 @@ class Accounts:
         assets: Iterable[str] = (),
         days: float = TOKEN_DAYS,
         kind: str = "pat",
+        by: str = "",
     ) -> NewToken:
         """Return a token that stands for an account, with some of its rights, for some days."""
         if not 0 < days <= _MOST_TOKEN_DAYS:
@@ -240,7 +280,8 @@ class Accounts:
             connection.execute("DELETE FROM token WHERE expires_s < ?", (now,))
             sql = "INSERT INTO token VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)"
             connection.execute(sql, (*values, now, token.expires_s))
-            self._audit.note_within(connection, user.name, "new token", token=number, kind=kind, rights=values[4])
+            facts = {"user": user.name, "token": number, "kind": kind, "rights": values[4]}
+            self._audit.note_within(connection, by or user.name, "new token", **facts)
         return NewToken(token, whole)
 
     def of_token(self, text: str, address: str) -> Known:
@@ -267,14 +308,16 @@ class Accounts:
         sql = f"SELECT {columns} FROM token WHERE user = ? AND expires_s > ? ORDER BY created_s DESC"
         return Tokens(_token(row) for row in self._database.rows(sql, (user, self._clock())))
 
-    def revoke_token(self, user: str, id: str) -> Token:
+    def revoke_token(self, user: str, id: str, *, by: str = "", dry_run: bool = False) -> Token:
         """Remove a token of an account."""
         token = next((each for each in self.tokens(user) if each.id == id), None)
         if token is None:
             raise NotFound(f"no token {id!r}", hint="it may have expired")
+        if dry_run:
+            return token
         with self._database.changing() as connection:
             connection.execute("DELETE FROM token WHERE id = ? AND user = ?", (id, user))
-            self._audit.note_within(connection, user, "revoke token", token=id)
+            self._audit.note_within(connection, by or user, "revoke token", user=user, token=id)
         return token
 
 

@@ -55,11 +55,13 @@ class AssetAccess:
 
     # Grants
 
-    def grant(self, asset: str, to: str, by: str, *, until_s: float | None = None) -> GivenGrant:
+    def grant(self, asset: str, to: str, by: str, *, until_s: float | None = None, dry_run: bool = False) -> GivenGrant:
         """Give a user, or a group as `@name`, access to an asset."""
         if until_s is not None and until_s <= self._clock():
             raise UsageError("this access would have ended already", hint="choose a later day")
         given = GivenGrant(asset, to, until_s, by, self._clock())
+        if dry_run:
+            return given
         with self._database.changing() as connection:
             sql = "INSERT OR REPLACE INTO access VALUES (?, ?, ?, ?, ?)"
             connection.execute(sql, (asset, to, until_s, by, given.given_s))
@@ -67,11 +69,13 @@ class AssetAccess:
             self._audit.note_within(connection, by, "grant", asset, to=to, until=given.to_dict()["until"])
         return given
 
-    def revoke(self, asset: str, to: str, by: str) -> GivenGrant:
+    def revoke(self, asset: str, to: str, by: str, *, dry_run: bool = False) -> GivenGrant:
         """Take access to an asset back."""
         given = next((each for each in self.grants(asset) if each.to == to), None)
         if given is None:
-            raise NotFound(f"{to} has no grant for {asset}", hint="`grants` of `Workspace.access` lists who has")
+            raise NotFound(f"{to} has no grant for {asset}", hint="`fairmile access grants` lists who has")
+        if dry_run:
+            return given
         with self._database.changing() as connection:
             connection.execute("DELETE FROM access WHERE asset = ? AND who = ?", (asset, to))
             self._audit.note_within(connection, by, "revoke", asset, to=to)
@@ -110,14 +114,16 @@ class AssetAccess:
             each for each in every if (not status or each.status == status) and (not user or each.user == user)
         )
 
-    def decide(self, id: int, by: str, *, grant: bool, until_s: float | None = None) -> AccessRequest:
+    def decide(
+        self, id: int, by: str, *, grant: bool, until_s: float | None = None, dry_run: bool = False
+    ) -> AccessRequest:
         """Grant or refuse a pending request."""
         asked = next((each for each in self.requests(status="pending") if each.id == id), None)
         if asked is None:
             raise NotFound(f"no pending request {id}", hint="it may be decided already")
         if grant:
-            self.grant(asked.asset, asked.user, by, until_s=until_s)
-        else:
+            self.grant(asked.asset, asked.user, by, until_s=until_s, dry_run=dry_run)
+        elif not dry_run:
             with self._database.changing() as connection:
                 self._decided(connection, asked.asset, asked.user, by, "refused")
                 self._audit.note_within(connection, by, "refuse", asked.asset, to=asked.user)

@@ -25,7 +25,7 @@ class DeviceLoginDict(TypedDict):
     user_code: str
     verification_uri: str
     expires_in: int
-    interval: int
+    interval: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,6 +35,7 @@ class DeviceLogin(Result):
     device_code: str
     user_code: str
     verification_uri: str
+    interval_s: float = INTERVAL_S
 
     def to_dict(self) -> DeviceLoginDict:
         return {
@@ -42,7 +43,7 @@ class DeviceLogin(Result):
             "user_code": self.user_code,
             "verification_uri": self.verification_uri,
             "expires_in": int(LIFE_S),
-            "interval": int(INTERVAL_S),
+            "interval": self.interval_s,
         }
 
     def summary(self) -> str:

@@ -28,6 +28,7 @@ _BY_METAVAR = {
     "CONFIG": ["sweep", "benchmark", "file"],
     "TARGET": ["benchmark", "file"],
     "DATASET": ["asset"],
+    "ASSET": ["asset"],
     "PATH": ["file"],
     "FILE": ["file"],
     "SCRIPT": ["file"],

@@ -52,6 +52,9 @@ COMMANDS = {
     "runs": Entry("fairmile.cli.runs", "runs", "List, show, pack, export and import recorded runs."),
     "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "List and create benchmarks; measure storage."),
     "serve": Entry("fairmile.cli.serve", "serve", "Open catalog, runs and flows in the browser."),
+    "login": Entry("fairmile.cli.login", "login", "Log in to a Fairmile server."),
+    "logout": Entry("fairmile.cli.login", "logout", "Log out of a Fairmile server."),
+    "access": Entry("fairmile.cli.access", "access", "Manage accounts of your server and access to its assets."),
     "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings file of a project."),
     "completion": Entry("fairmile.cli.completion", "completion", "Set up shell completion for bash, zsh or fish."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Check the installation, and show how to fix what is missing."),
@@ -63,6 +66,7 @@ _SECTIONS = {
     "Models and data": ("search", "show", "match", "fetch", "catalog", "model", "store"),
     "Performance": ("predict", "trace", "watch", "benchmark"),
     "Machines and software": ("job", "system", "env"),
+    "Sharing": ("login", "logout", "access"),
     "Setup": ("doctor", "completion", "trust"),
 }
 

@@ -33,6 +33,8 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--name", "names", multiple=True, metavar="HOST", help="Further host name that browsers may use; repeatable."
 )
+@click.option("--accounts", is_flag=True, help="Ask for accounts on the loopback address as well.")
+@click.option("--public", is_flag=True, help="Let people without an account browse what is public.")
 @json_output(Serving)
 def serve(
     host: str,
@@ -42,6 +44,8 @@ def serve(
     key: Path | None,
     behind_proxy: str,
     names: tuple[str, ...],
+    accounts: bool,
+    public: bool,
     out: Out,
 ) -> int:
     """Serve catalog, runs, flows and job scripts to the browser, with a REST API.
@@ -52,8 +56,9 @@ def serve(
     Examples:
       fairmile serve
       fairmile serve --port 9000 --no-browser
+      fairmile serve --host 0.0.0.0 --cert cert.pem --key key.pem --public
     """
-    settings = ServeSettings(host, port, cert, key, behind_proxy, names)
+    settings = ServeSettings(host, port, cert, key, behind_proxy, names, accounts, public)
 
     def show(serving: Serving) -> None:
         out.show(serving, lambda each: out.line(each.address))

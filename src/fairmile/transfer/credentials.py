@@ -58,12 +58,16 @@ class Credentials:
 
     def bearer(self, server: str) -> str | None:
         """Return the token that the user keeps for a Fairmile server, given as https://HOST:PORT."""
+        return dict(self.bearers()).get(server)
+
+    def bearers(self) -> list[tuple[str, str]]:
+        """Return the servers for which the user keeps a token, with the token of each."""
         try:
             tokens = json.loads(self.tokens_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return None
-        token = tokens.get(server) if isinstance(tokens, dict) and server.startswith("https://") else None
-        return token if isinstance(token, str) else None
+            return []
+        pairs = tokens.items() if isinstance(tokens, dict) else ()
+        return [(server, token) for server, token in pairs if server.startswith("https://") and isinstance(token, str)]
 
     @property
     def tokens_file(self) -> Path:
@@ -73,12 +77,14 @@ class Credentials:
 
     def keep_bearer(self, server: str, token: str) -> None:
         """Keep the token of a Fairmile server."""
-        file = self.tokens_file
-        try:
-            tokens = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            tokens = {}
-        write_atomic(file, json.dumps({**tokens, server: token}, indent=1) + "\n", mode=0o600)
+        self._write_bearers({**dict(self.bearers()), server: token})
+
+    def drop_bearer(self, server: str) -> None:
+        """Forget the token of a Fairmile server."""
+        self._write_bearers({name: token for name, token in self.bearers() if name != server})
+
+    def _write_bearers(self, tokens: Mapping[str, str]) -> None:
+        write_atomic(self.tokens_file, json.dumps(tokens, indent=1) + "\n", mode=0o600)
 
     def home_file(self, name: str) -> Path:
         """Return the path of a file below the user's own folder; an absolute path stays."""

@@ -167,20 +167,25 @@ class Client:
 
     def post_json(self, url: str, document: Any, headers: Mapping[str, str] = _NO_HEADERS) -> Any:
         """Send a JSON document and return the JSON answer; asked once, since a request may have effects."""
-        body = json.dumps(document).encode()
         sent = {"Accept": "application/json", "Content-Type": "application/json", **headers}
-        connection, head = self._ask("POST", url, {**sent, "Content-Length": str(len(body))}, body)
-        try:
-            _expect_success(url, head)
-            if head.status >= 300:
-                raise SystemFailure(f"{shown_address(url)} answers {head.status} {head.reason}".rstrip())
-            data = self._document(connection, Answer(url, head), _DOCUMENT_BYTES)
-        finally:
-            self.give_back(connection)
+        head, data = self.submit("POST", url, json.dumps(document).encode(), sent)
+        _expect_success(url, head)
+        if head.status >= 300:
+            raise SystemFailure(f"{shown_address(url)} answers {head.status} {head.reason}".rstrip())
         try:
             return json.loads(data)
         except ValueError as error:
             raise Integrity(f"{shown_address(url)} does not answer with JSON") from error
+
+    def submit(
+        self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] = _NO_HEADERS
+    ) -> tuple[Head, bytes]:
+        """Send a body once, and return the answer whatever its status, with its body."""
+        connection, head = self._ask(method, url, {**headers, "Content-Length": str(len(body))}, body)
+        try:
+            return head, self._document(connection, Answer(url, head), _DOCUMENT_BYTES)
+        finally:
+            self.give_back(connection)
 
     def _document(self, connection: Connection, answer: Answer, most_bytes: int) -> bytes:
         """Read the whole body of an answer, whose connection the caller gives back."""

@@ -145,6 +145,6 @@ def needs_accounts(host: str, *, is_encrypted: bool, has_accounts: bool, wants_a
     if not has_accounts:
         raise UsageError(
             f"{why}, and this server has no accounts",
-            hint="add one in Python: Workspace.open().access.add_user(NAME, PASSWORD); or forward a port with ssh -L",
+            hint="add one with `fairmile access user add NAME`, or forward a port with ssh -L",
         )
     return True

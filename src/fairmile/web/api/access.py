@@ -10,6 +10,7 @@ from fairmile.access.accounts import DAY_S
 from fairmile.access.logins import DeviceLogins
 from fairmile.access.results import AccessRequest
 from fairmile.access.rules import Policy
+from fairmile.access.servers import OfferedAccess
 from fairmile.base.errors import UsageError
 from fairmile.base.results import Result
 from fairmile.web.access import Identity
@@ -67,7 +68,13 @@ def end_login(request: Request, device_code: Annotated[str, Body(embed=True, max
     return device_logins(request).collect(device_code, address_of(request.scope))
 
 
-# Tokens
+# One's account and its tokens
+
+
+@routes.get("/api/account", right="browse", result="fairmile.access.results:User")
+def show_account(request: Request) -> Result:
+    """Return your account."""
+    return workspace_of(request).access.accounts.get(account_of(request).name)
 
 
 @routes.get("/api/account/tokens", right="browse", result="fairmile.access.results:Tokens")
@@ -112,6 +119,24 @@ def revoke_token(request: Request, id: str) -> Result:
 
 
 # Access to assets
+
+
+@routes.get("/api/access/assets/{name:path}", right="browse", result="fairmile.access.servers:OfferedAccess")
+def show_access(request: Request, name: str) -> Result:
+    """Return what you may have of an asset: whether its files, else why not, and the terms to accept."""
+    policy = policy_seen(request, name)
+    decision = workspace_of(request).access.assets.decision(identity_of(request).viewer, policy)
+    server = f"{request.url.scheme}://{request.url.netloc}"
+    return OfferedAccess(
+        policy.asset,
+        server,
+        policy.files,
+        policy.until,
+        policy.terms,
+        policy.terms_digest,
+        decision.is_allowed,
+        decision.reason,
+    )
 
 
 @routes.post("/api/access/requests", right="browse", result="fairmile.access.results:AccessRequest", status=201)
