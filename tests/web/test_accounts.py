@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from argon2 import PasswordHasher
 
+from fairmile.access import logins
 from fairmile.base.errors import FairmileError, UsageError
+from fairmile.cli.main import run
 from fairmile.web.serve import ServeSettings, Serving, serve
 from fairmile.workspace import Workspace
 
@@ -56,6 +60,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         (place / f"{name}.bin").write_bytes(name.encode() * 40_000)
         workspace.catalog.describe(place / f"{name}.bin", kind="dataset", set={"name": name}, add=True)
         workspace.assets.fetch(name)
+    workspace.access.accounts._new_hasher = lambda: PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
     for name, rights in (("ada", []), ("eve", []), ("root", ["admin"])):
         workspace.access.add_user(name, PASSWORD, rights=rights)
     workspace.access.set("closed-lake", files="restricted")
@@ -66,7 +71,8 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
     subprocess.run(["openssl", "req", *options.split(), *names], check=True, capture_output=True)
     settings = ServeSettings(port=0, cert=cert, key=key, accounts=True, public=True)
-    with serve(workspace, settings, wait=False) as serving:
+    with pytest.MonkeyPatch.context() as patch, serve(workspace, settings, wait=False) as serving:
+        patch.setattr(logins, "INTERVAL_S", 0.05)
         group = Group(workspace, serving, cert)
         yield group
         for client in group.clients:
@@ -141,7 +147,7 @@ def test_access_is_requested_granted_used_and_revoked(group: Group) -> None:
     number = asked.json()["id"]
     for client in (group.eve, group.ada):  # nobody grants access to themselves
         assert client.post(f"/api/access/requests/{number}", json={"grant": True}).status_code == 403
-    assert group.ada.get("/api/access/requests").json() == []
+    assert group.ada.get("/api/access/requests").json() == {"requests": []}
     assert group.root.post(f"/api/access/requests/{number}", json={"grant": True}).json()["status"] == "granted"
     part = group.eve.get(path, headers={"range": "bytes=10-19"})
     assert (part.status_code, len(part.content)) == (206, 10)
@@ -226,9 +232,79 @@ def test_another_fairmile_searches_and_fetches_with_digests(group: Group, tmp_pa
     assert credentials.bearer(group.address.replace("https", "http")) is None
 
 
+def _elsewhere(group: Group, place: Path) -> dict[str, str]:
+    """Return the environment of a user on another machine who trusts the server's certificate."""
+    environ = {"FAIRMILE_HOME": str(place / "home"), "HOME": str(place), "PATH": "/usr/bin:/bin"}
+    return {**environ, "SSL_CERT_FILE": str(group.authority)}
+
+
+def _logged_in(group: Group, user: str, place: Path) -> Workspace:
+    """Return the workspace of a user who has logged in with the code of a terminal."""
+    mine = Workspace.open(environ=_elsewhere(group, place), cwd=place)
+    browser = group.client()
+    browser.post("/login", data={"name": user, "password": PASSWORD})
+    login = mine.access.login(
+        group.address, on_code=lambda code: browser.post("/device", data={"code": code.user_code})
+    )
+    assert (login.server, login.user) == (group.address, user)
+    return mine
+
+
+def test_login_keeps_a_token_for_the_user_alone_and_logout_revokes_it(group: Group, tmp_path: Path) -> None:
+    mine = _logged_in(group, "ada", tmp_path)
+    credentials = mine.context.credentials
+    token = credentials.bearer(group.address)
+    assert token is not None and credentials.tokens_file.stat().st_mode & 0o777 == 0o600
+    assert [each.server for each in mine.access.logins()] == [group.address]
+    assert mine.access.logout(group.address).revoked
+    assert mine.access.logins() == [] and credentials.bearer(group.address) is None
+    assert group.client(token).get("/api/account").status_code == 401
+
+
+def test_the_command_login_waits_for_the_browser(group: Group, tmp_path: Path) -> None:
+    browser = group.client()
+    browser.post("/login", data={"name": "eve", "password": PASSWORD})
+    argv = [sys.executable, "-m", "fairmile", "login", group.address]
+    with subprocess.Popen(argv, env=_elsewhere(group, tmp_path), stdout=-1, stderr=-1, text=True) as process:
+        assert process.stderr is not None and process.stdout is not None
+        shown = process.stderr.readline().split()
+        assert shown[1] == f"{group.address}/device"
+        assert "is logged in" in browser.post("/device", data={"code": shown[-1]}).text
+        assert process.stdout.read() == f"logged in to {group.address} as eve\n"
+    assert process.returncode == 0
+
+
+def test_from_elsewhere_access_is_requested_terms_are_accepted_and_files_fetched(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, name = _logged_in(group, "eve", tmp_path), "group/dataset/closed-lake"
+    for variable, value in _elsewhere(group, tmp_path).items():
+        monkeypatch.setenv(variable, value)
+    mine.catalog.add_source("group", group.address)
+    assert run(["fetch", name]) == 3
+    assert "`fairmile access request NAME` asks for it" in capsys.readouterr().err
+    group.workspace.access.set("closed-lake", terms="Cite us.")
+    try:
+        assert run(["access", "request", name, "--reason", "thesis"]) == 0
+        number = int(capsys.readouterr().out.split()[1].rstrip(":"))
+        group.workspace.access.approve(number)
+        assert run(["fetch", name]) == 3
+        assert "its terms must be accepted first" in capsys.readouterr().err
+        assert run(["access", "show", name]) == 0
+        assert "Cite us." in capsys.readouterr().out
+        assert run(["access", "accept", name, "--yes"]) == 0
+        assert "may have the files" in capsys.readouterr().out
+        assert run(["fetch", name, "--to", str(tmp_path / "out")]) == 0
+        assert (tmp_path / "out" / "closed-lake.bin").read_bytes() == b"closed-lake" * 40_000
+    finally:
+        group.workspace.access.revoke("closed-lake", "eve")
+        group.workspace.access.set("closed-lake", terms="")
+
+
 def test_guessing_tokens_ends_with_429(group: Group) -> None:
     guesser = group.client("fairmile_pat_0123456789ab_" + "x" * 43)
     attempts = group.workspace.access.accounts.by_address
+    attempts.succeeded("127.0.0.1")
     try:
         statuses = [guesser.get("/api/search").status_code for _ in range(31)]
         assert statuses == [401] * 30 + [429]

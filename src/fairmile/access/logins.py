@@ -97,7 +97,7 @@ class DeviceLogins:
             code = "".join(secrets.choice(_LETTERS) for _ in range(8))
             device_code = secrets.token_urlsafe(32)
             self._waiting[code] = _Waiting(device_code, address, now + LIFE_S)
-        return DeviceLogin(device_code, f"{code[:4]}-{code[4:]}", verification_uri)
+        return DeviceLogin(device_code, f"{code[:4]}-{code[4:]}", verification_uri, INTERVAL_S)
 
     def confirm(self, user_code: str, user: str, new_secret: Callable[[], str]) -> None:
         """Let the terminal that shows a code log in as this user."""

@@ -46,13 +46,17 @@ class User(Result):
         return f"{self.name}, {' '.join(sorted(self.rights))}"
 
 
+class UsersDict(TypedDict):
+    users: list[UserDict]
+
+
 class Users(Results[User]):
     """All accounts."""
 
     columns = ("name", "rights", "groups", "login")
 
-    def to_dict(self) -> list[UserDict]:
-        return [each.to_dict() for each in self]
+    def to_dict(self) -> UsersDict:
+        return {"users": [each.to_dict() for each in self]}
 
 
 class RemovedUserDict(TypedDict):
@@ -111,13 +115,17 @@ class Token(Result):
         return f"{self.id}, until {written_time(self.expires_s)}"
 
 
+class TokensDict(TypedDict):
+    tokens: list[TokenDict]
+
+
 class Tokens(Results[Token]):
     """Tokens of one user."""
 
     columns = ("id", "label", "rights", "expires_at")
 
-    def to_dict(self) -> list[TokenDict]:
-        return [each.to_dict() for each in self]
+    def to_dict(self) -> TokensDict:
+        return {"tokens": [each.to_dict() for each in self]}
 
 
 class NewTokenDict(TypedDict):
@@ -174,13 +182,17 @@ class AssetPolicy(Result):
         return f"{self.policy.asset}: metadata {self.policy.metadata}, files {self.policy.files}"
 
 
+class AssetPoliciesDict(TypedDict):
+    assets: list[PolicyDict]
+
+
 class AssetPolicies(Results[AssetPolicy]):
     """The assets whose access was set."""
 
     columns = ("asset", "metadata", "files", "until", "groups")
 
-    def to_dict(self) -> list[PolicyDict]:
-        return [each.to_dict() for each in self]
+    def to_dict(self) -> AssetPoliciesDict:
+        return {"assets": [each.to_dict() for each in self]}
 
 
 class GrantDict(TypedDict):
@@ -214,13 +226,17 @@ class GivenGrant(Result):
         return f"{self.to} → {self.asset}"
 
 
+class GivenGrantsDict(TypedDict):
+    grants: list[GrantDict]
+
+
 class GivenGrants(Results[GivenGrant]):
     """Access that people were given."""
 
     columns = ("asset", "to", "until", "given_by")
 
-    def to_dict(self) -> list[GrantDict]:
-        return [each.to_dict() for each in self]
+    def to_dict(self) -> GivenGrantsDict:
+        return {"grants": [each.to_dict() for each in self]}
 
 
 class RequestDict(TypedDict):
@@ -260,13 +276,17 @@ class AccessRequest(Result):
         return f"{self.user} asks for {self.asset}: {self.status}"
 
 
+class AccessRequestsDict(TypedDict):
+    requests: list[RequestDict]
+
+
 class AccessRequests(Results[AccessRequest]):
     """Requests for access, the newest first."""
 
     columns = ("id", "asset", "user", "reason", "status")
 
-    def to_dict(self) -> list[RequestDict]:
-        return [each.to_dict() for each in self]
+    def to_dict(self) -> AccessRequestsDict:
+        return {"requests": [each.to_dict() for each in self]}
 
 
 class AuditEntryDict(TypedDict):
@@ -287,11 +307,15 @@ class AuditEntry(Result):
         return {"number": self.number, "facts": self.facts, "digest": self.digest}
 
 
+class AuditLogDict(TypedDict):
+    entries: list[AuditEntryDict]
+
+
 class AuditLog(Results[AuditEntry]):
     """Entries of the audit log, the newest first."""
 
-    def to_dict(self) -> list[AuditEntryDict]:
-        return [each.to_dict() for each in self]
+    def to_dict(self) -> AuditLogDict:
+        return {"entries": [each.to_dict() for each in self]}
 
 
 class VerifiedAuditDict(TypedDict):

@@ -41,11 +41,15 @@ class Login(Result):
         return {"server": self.server, "user": self.user, "token": self.token}
 
 
+class LoginsDict(TypedDict):
+    servers: list[LoginDict]
+
+
 class Logins(Results[Login]):
     """Servers for which a token is kept."""
 
-    def to_dict(self) -> list[LoginDict]:
-        return [each.to_dict() for each in self]
+    def to_dict(self) -> LoginsDict:
+        return {"servers": [each.to_dict() for each in self]}
 
 
 class LogoutDict(TypedDict):

@@ -194,7 +194,12 @@ def add_token(name: str, label: str, rights: tuple[str, ...], days: float, out: 
 @click.argument("name", metavar="USER")
 @json_output(Tokens)
 def list_tokens(name: str, out: Out) -> int:
-    """List the tokens of an account, without their secrets."""
+    """List the tokens of an account, without their secrets.
+
+    \b
+    Example:
+      fairmile access token ls ada
+    """
     out.show(Workspace.open().access.tokens(name), lambda tokens: _print_tokens(tokens, out))
     return 0
 
@@ -214,7 +219,12 @@ def _print_tokens(tokens: Tokens, out: Out) -> None:
 @DRY_RUN
 @json_output(Token)
 def remove_token(name: str, id: str, dry_run: bool, out: Out) -> int:
-    """Revoke a token of an account, by its id."""
+    """Revoke a token of an account, by its id.
+
+    \b
+    Example:
+      fairmile access token rm ada 1f3a5c7e9b2d
+    """
     revoked = Workspace.open().access.revoke_token(name, id, dry_run=dry_run)
     out.show(revoked, lambda each: out.line(f"{'would revoke' if dry_run else 'revoked'} {each.id}"))
     return 0
@@ -353,7 +363,12 @@ def grant(asset: str, to: str, until: str, dry_run: bool, out: Out) -> int:
 @DRY_RUN
 @json_output(GivenGrant)
 def revoke(asset: str, to: str, dry_run: bool, out: Out) -> int:
-    """Take access to an asset back."""
+    """Take access to an asset back.
+
+    \b
+    Example:
+      fairmile access revoke lake-temperatures eve
+    """
     given = Workspace.open().access.revoke(asset, to, dry_run=dry_run)
     out.show(given, lambda each: out.line(f"{'would revoke' if dry_run else 'revoked'} {each.asset} from {each.to}"))
     return 0
@@ -363,7 +378,12 @@ def revoke(asset: str, to: str, dry_run: bool, out: Out) -> int:
 @click.argument("asset", metavar="[ASSET]", default="", required=False)
 @json_output(GivenGrants)
 def list_grants(asset: str, out: Out) -> int:
-    """List who was given access, to one asset or to all."""
+    """List who was given access, to one asset or to all.
+
+    \b
+    Example:
+      fairmile access grants lake-temperatures
+    """
     grants = Workspace.open().access.grants(asset)
     rows = [each.to_dict() for each in grants]
     columns = ["asset", "to", "until", "given by"]
@@ -384,7 +404,12 @@ def list_grants(asset: str, out: Out) -> int:
 )
 @json_output(AccessRequests)
 def list_requests(status: str, out: Out) -> int:
-    """List requests for access to assets of your server."""
+    """List requests for access to assets of your server.
+
+    \b
+    Example:
+      fairmile access requests --status all
+    """
     requests = Workspace.open().access.requests(status="" if status == "all" else status)
     rows = [[each.id, each.asset, each.user, each.status, each.reason] for each in requests]
     out.show(requests, lambda _: out.table(["request", "asset", "user", "status", "reason"], rows, shrink=["reason"]))
@@ -401,7 +426,7 @@ def approve(number: int, until: str, dry_run: bool, out: Out) -> int:
 
     \b
     Example:
-      fairmile access approve 3 --until 2027-06-30
+      fairmile access approve 1 --until 2027-06-30
     """
     decided = Workspace.open().access.approve(number, until=until, dry_run=dry_run)
     out.show(decided, lambda each: _print_decided(each, dry_run, out))
@@ -413,7 +438,12 @@ def approve(number: int, until: str, dry_run: bool, out: Out) -> int:
 @DRY_RUN
 @json_output(AccessRequest)
 def refuse(number: int, dry_run: bool, out: Out) -> int:
-    """Refuse a request."""
+    """Refuse a request.
+
+    \b
+    Example:
+      fairmile access refuse 2
+    """
     decided = Workspace.open().access.refuse(number, dry_run=dry_run)
     out.show(decided, lambda each: _print_decided(each, dry_run, out))
     return 0
@@ -477,7 +507,12 @@ def audit() -> None:
 @limit_option("entries", 20)
 @json_output(AuditLog)
 def list_entries(asset: str, limit: int, out: Out) -> int:
-    """List who did what with accounts and assets, newest first."""
+    """List who did what with accounts and assets, newest first.
+
+    \b
+    Example:
+      fairmile access audit ls --asset local/dataset/lake-temperatures
+    """
     out.show(Workspace.open().access.audit(limit=limit, asset=asset), lambda log: _print_log(log, out))
     return 0
 

@@ -28,6 +28,14 @@ _MOST_REDIRECTS = 10
 _MOST_WAIT_S = 120.0
 _DOCUMENT_BYTES = 64 << 20
 _IDLE_PER_ENDPOINT = 64
+# What a Fairmile server says stands between a reader and a file, and what to do about it.
+ACCESS_HEADER = "fairmile-access"
+_OBSTACLES = {
+    "log in": ("it is only for people with an account", "`fairmile login {}`"),
+    "ask": ("access must be granted first", "`fairmile access request NAME` asks for it"),
+    "wait": ("it is under embargo", "`fairmile access show NAME` tells until when"),
+    "accept": ("its terms must be accepted first", "`fairmile access accept NAME` shows them"),
+}
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-amz-security-token"})
 _NO_HEADERS: Mapping[str, str] = {}
 _SERVER = re.compile(r"[^:/?#]+://[^/?#]*")
@@ -517,6 +525,9 @@ def _expect_success(url: str, head: Head) -> None:
         )
     if status in (401, 403):
         host = urlsplit(url).hostname
+        if obstacle := _OBSTACLES.get(head.headers.get(ACCESS_HEADER, "")):
+            server = _SERVER.match(url)
+            raise SystemFailure(f"{where}: {obstacle[0]}", hint=obstacle[1].format(server[0] if server else where))
         raise SystemFailure(
             f"{where} requires a login: it answers {status} {head.reason}".rstrip(),
             hint=f"put `machine {host} login … password …` into ~/.netrc; `fairmile show` tells how to get access",

@@ -21,6 +21,7 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.failures import Failure
+from fairmile.transfer.http import ACCESS_HEADER
 
 _log = logging.getLogger("fairmile.web")
 # The first that an error is an instance of; what is not listed is the server's own trouble.
@@ -39,13 +40,14 @@ _STATUS: tuple[tuple[type[FairmileError], int], ...] = (
 
 
 class Refused(FairmileError):
-    """A request that is not answered; `status` says why."""
+    """A request that is not answered; `status` says why, and `obstacle` what another Fairmile can do about it."""
 
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, status: int, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, status: int, message: str, *, hint: str | None = None, obstacle: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
+        self.obstacle = obstacle
 
 
 def is_api(path: str) -> bool:
@@ -58,6 +60,12 @@ def status_of(error: BaseException) -> int:
     if isinstance(error, Refused):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def headers_of(error: BaseException) -> dict[str, str]:
+    """Return the headers of the answer to a request that failed."""
+    obstacle = error.obstacle if isinstance(error, Refused) else ""
+    return {ACCESS_HEADER: obstacle} if obstacle else {}
 
 
 def facts_of(error: BaseException) -> ErrorDict:

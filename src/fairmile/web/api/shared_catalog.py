@@ -107,7 +107,12 @@ def _check_access(request: Request, workspace: Workspace, card: Card) -> None:
         who = identity.viewer.name
         workspace.access.note(who, "denied", policy.asset, why=decision.obstacle, address=address_of(request.scope))
         hint = "request it on its page, or with POST /api/access/requests" if decision.obstacle == "ask" else None
-        raise Refused(_STATUS[decision.obstacle], f"{card.kind}/{card.name}: {decision.reason}", hint=hint)
+        raise Refused(
+            _STATUS[decision.obstacle],
+            f"{card.kind}/{card.name}: {decision.reason}",
+            hint=hint,
+            obstacle=decision.obstacle,
+        )
 
 
 def _local_card(workspace: Workspace, kind: str, name: str, version: str) -> Card:

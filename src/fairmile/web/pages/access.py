@@ -25,10 +25,10 @@ def access_page(request: Request) -> Page:
     log = access.audit(limit=_SHOWN_ENTRIES)
     facts = [(each.number, each.facts, _rest(each.facts)) for each in log]
     values = {
-        "requests": access.requests().to_dict(),
-        "policies": access.ls().to_dict(),
-        "grants": access.grants().to_dict(),
-        "users": access.users().to_dict(),
+        "requests": access.requests().to_dict()["requests"],
+        "policies": access.ls().to_dict()["assets"],
+        "grants": access.grants().to_dict()["grants"],
+        "users": access.users().to_dict()["users"],
         "entries": facts,
         "verified": access.verify_audit(),
     }

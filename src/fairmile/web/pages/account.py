@@ -112,8 +112,8 @@ def _account(request: Request, secret: str = "") -> Page:
     values = {
         "user": access.accounts.get(name).to_dict(),
         "new": secret,
-        "tokens": access.accounts.tokens(name).to_dict(),
-        "requests": access.assets.requests(user=name).to_dict(),
+        "tokens": access.accounts.tokens(name).to_dict()["tokens"],
+        "requests": access.assets.requests(user=name).to_dict()["requests"],
     }
     return Page("account.html", "Account", values)
 
