@@ -12,7 +12,7 @@ from fairmile.workspace import Workspace
 
 
 @click.command()
-@click.argument("server", metavar="URL", required=False)
+@click.argument("server", metavar="[URL]", required=False)
 @click.option("--list", "listed", is_flag=True, help="List the servers that you are logged in to.")
 @json_output(Login, Logins)
 def login(server: str | None, listed: bool, out: Out) -> int:
