@@ -1,0 +1,1 @@
+"""ONNX graphs as PyTorch modules: each operator is computed with the operators of PyTorch."""
