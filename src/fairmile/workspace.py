@@ -699,7 +699,7 @@ class Workspace:
     def traces(self) -> Traces:
         from fairmile.traces.traces import Traces
 
-        return Traces(lambda name: self.systems.partition(name))
+        return Traces(lambda name: self.systems.partition(name), lambda run: self.ledger.get(run))
 
     @property
     def datasets(self) -> Datasets:

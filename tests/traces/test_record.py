@@ -17,8 +17,9 @@ import pytest
 from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.meter.lines import event_files, read_log
+from fairmile.runs.record.layout import RECORDING
 from fairmile.traces.reading import read_traces
-from fairmile.traces.record import MANIFEST, Recorded, RecordSettings, record, variables
+from fairmile.traces.record import Recorded, RecordSettings, record, variables
 
 pytest.importorskip("torch")
 
@@ -113,7 +114,7 @@ def test_ranks_of_torchrun_leave_a_trace_each_on_one_clock_with_spans_and_sample
             moment_ns = spans[place].starts_ns[number] + writer.clock_ns - writer.wall_ns
             moment_ns += traced.clocks[0]["wall_ns"] - traced.clocks[0]["monotonic_ns"]
             assert begin_ns - 1e6 <= moment_ns <= begin_ns + step["dur"] * 1e3 + 1e6
-    document = json.loads((recorded.folder / MANIFEST).read_text())
+    document = json.loads((recorded.folder / RECORDING).read_text())
     assert document == json.loads(json.dumps(recorded.document()))
     assert not (recorded.folder / "processes").exists()
 

@@ -14,6 +14,7 @@ from trace_files import write_kineto
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.costs.collectives.times import CollectiveModel
 from fairmile.jobs.machines import Machines
+from fairmile.runs.record.run import Run
 from fairmile.traces.analyze import analyze
 from fairmile.traces.reading import read_traces
 from fairmile.traces.replay import WhatIf
@@ -27,7 +28,10 @@ def machines(tmp_path: Path) -> Machines:
 
 @pytest.fixture
 def traces(machines: Machines) -> Traces:
-    return Traces(machines.partition)
+    def no_run(id: str) -> Run:
+        raise NotFound(f"no run {id}")
+
+    return Traces(machines.partition, no_run)
 
 
 @pytest.fixture

@@ -93,6 +93,15 @@ def test_an_account_without_the_right_is_refused(group: Group, path: str) -> Non
     assert group.visitor.get(path, follow_redirects=False).status_code in (401, 303)
 
 
+def test_a_reader_predicts_from_a_description_and_has_no_code_executed(group: Group) -> None:
+    reader = group.client(group.token("root", rights=["read"]))
+    described = {"kind": "rnn", "layers": 2, "hidden": 64, "seq": 10, "inputs": 8, "batch": 4}
+    assert reader.post("/api/predict/memory", json={"description": described}).json()["fits"] is True
+    assert reader.post("/api/predict/memory", json={"target": "mnist"}).status_code == 403
+    page = reader.get("/predict", params={"target": "mnist"}, headers={"fairmile-part": "result"})
+    assert "right to start" in page.text
+
+
 @pytest.mark.parametrize(
     "path",
     [

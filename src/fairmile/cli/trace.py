@@ -151,7 +151,7 @@ def _print_recorded(out: Out, recorded: Recorded) -> None:
 def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: Path | None) -> None:
     """Show where time went on every rank, which ranks waited, and what to try.
 
-    PATH is a folder of `trace record`, a file, or a pattern: PyTorch profiler traces, Horovod
+    PATH is a run, a folder of `trace record`, a file, or a pattern: PyTorch profiler traces, Horovod
     timelines, OTF2 archives, Chrome and Perfetto files, NCCL flight recorder dumps, or a run's log.
 
     \b

@@ -65,6 +65,9 @@ _FORM_ERROR = 0.1  # of closed forms: none of the measured steps was off by more
 _SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
 
 
+TargetOrDescription = str | Mapping[str, Any]
+"""What to predict, as a word of the command line, or as the data of a description."""
+
 MeasuredRun = tuple[StepForecast, float, str]
 """What was predicted of the step of a run, the seconds it took, and the id of the run."""
 
@@ -100,7 +103,7 @@ class Predict(Noun, internal=_INTERNAL):
 
     def trace(
         self,
-        target: str,
+        target: TargetOrDescription,
         arguments: Mapping[str, Any] | None = None,
         *,
         progress: bool | Watch = True,
@@ -110,12 +113,13 @@ class Predict(Noun, internal=_INTERNAL):
 
         See `fm.fetch` for `progress`.
         """
-        with _tracing(progress, target):
-            return self._trace(self._subject(target), arguments or {}, how)
+        asked = self._subject(target)
+        with _tracing(progress, asked.name):
+            return self._trace(asked, arguments or {}, how)
 
     def memory(
         self,
-        target: str,
+        target: TargetOrDescription,
         *,
         gpu: str = GPU,
         arguments: Mapping[str, Any] | None = None,
@@ -126,21 +130,22 @@ class Predict(Noun, internal=_INTERNAL):
     ) -> MemoryPrediction:
         """Predict the memory of a step on a GPU, or of the fullest rank of a parallel layout.
 
-        The batch of the target is that of one replica: `micro_batch` of a layout follows from it. `allocator` is what
-        PYTORCH_CUDA_ALLOC_CONF would say; `how` are fields of a TraceRequest, as `precision`. Of a step that depends
-        on the values of tensors the least that it takes is told, where it is not spread. See `fm.fetch` for `progress`.
+        `target` is a word of the command line, or the data of a description, `{"kind": "transformer", …}`. Its batch is
+        that of one replica: `micro_batch` of a layout follows from it. `allocator` is what PYTORCH_CUDA_ALLOC_CONF
+        would say; `how` are fields of a TraceRequest, as `precision`. Of a step that depends on the values of tensors
+        the least that it takes is told, where it is not spread. See `fm.fetch` for `progress`.
         """
         asked, on = self._subject(target), device(gpu)
         if asked.description is not None:
-            _refuse_allocator(target, allocator)
-            return _of_description(_changed(asked, arguments or {}, how), target, on, layout)
+            _refuse_allocator(asked.name, allocator)
+            return _of_description(_changed(asked, arguments or {}, how), asked.name, on, layout)
         options = parse_allocator_options(allocator)
-        with _tracing(progress, target):
+        with _tracing(progress, asked.name):
             trace = self._trace(asked, arguments or {}, {**how, "partial": layout is None})
         if layout is not None:
-            _refuse_stopped(target, trace)
+            _refuse_stopped(asked.name, trace)
         taken = account(trace, on, options)
-        prediction = _spread(MemoryPrediction(target, on, batch_of(trace), taken), _footprint(trace, taken), layout)
+        prediction = _spread(MemoryPrediction(asked.name, on, batch_of(trace), taken), _footprint(trace, taken), layout)
         if prediction.rank is None or not _is_squeezed(prediction):
             return prediction
         # Replay the whole step on a device that is larger by the same factor as the step is larger than the rank.
@@ -150,7 +155,7 @@ class Predict(Noun, internal=_INTERNAL):
 
     def largest_batch(
         self,
-        target: str,
+        target: TargetOrDescription,
         *,
         gpu: str = GPU,
         arguments: Mapping[str, Any] | None = None,
@@ -162,7 +167,7 @@ class Predict(Noun, internal=_INTERNAL):
         """Find the largest batch that fits, without a GPU. See `fm.fetch` for `progress`."""
         asked, on, given = self._subject(target), device(gpu), dict(arguments or {})
         if asked.description is not None:
-            _refuse_allocator(target, allocator)
+            _refuse_allocator(asked.name, allocator)
             first = _changed(asked, given, how)
 
             def described(batch: int) -> MemoryAccount:
@@ -173,7 +178,8 @@ class Predict(Noun, internal=_INTERNAL):
         name = batch_argument or _batch_name(asked, given)
         if not name:
             raise UsageError(
-                f"cannot tell which argument of {target} is the batch size", hint="name it with --batch-argument NAME"
+                f"cannot tell which argument of {asked.name} is the batch size",
+                hint="name it with --batch-argument NAME",
             )
         options = parse_allocator_options(allocator)
 
@@ -181,17 +187,17 @@ class Predict(Noun, internal=_INTERNAL):
             state(f"tracing the step with a batch of {' and '.join(f'{each:,}' for each in batches)}")
             traced = self._traces(asked, [{**given, name: each} for each in batches], how)
             for trace in traced:
-                _refuse_stopped(target, trace)
+                _refuse_stopped(asked.name, trace)
             return traced
 
         usual = given.get(name, parameters_of(asked).get(name))
         start = usual if isinstance(usual, int) else 1
-        with _tracing(progress, target) as state:
+        with _tracing(progress, asked.name) as state:
             return largest_traced_batch(traces, lambda trace: account(trace, on, options), start=start)
 
     def time(
         self,
-        target: str,
+        target: TargetOrDescription,
         *,
         gpu: str = GPU,
         arguments: Mapping[str, Any] | None = None,
@@ -210,13 +216,13 @@ class Predict(Noun, internal=_INTERNAL):
         if isinstance(storage, str):
             storage = _first_folder(storage, self._metrics_of(storage))
         asked, on = self._subject(target), device(gpu)
-        with _tracing(progress, target):
+        with _tracing(progress, asked.name):
             trace = self._trace(asked, arguments or {}, how)
         step, batch = self._measured.step_time(trace, on), _samples(trace, how)
         fed = None
         if storage is not None or decode_s:
             fed = loading(step.step_time_s, batch, sample_bytes, storage or {}, workers=workers, decode_s=decode_s)
-        prediction = TimePrediction(target, batch, step, None, fed)
+        prediction = TimePrediction(asked.name, batch, step, None, fed)
         return replace(prediction, energy=energy_of(prediction.paced, on)) if on.max_w else prediction
 
     def foresee(
@@ -231,7 +237,7 @@ class Predict(Noun, internal=_INTERNAL):
 
     def scaling(
         self,
-        target: str,
+        target: TargetOrDescription,
         on: str,
         gpus: Sequence[int],
         *,
@@ -255,13 +261,13 @@ class Predict(Noun, internal=_INTERNAL):
             described = _changed(asked, arguments or {}, how)
             if not isinstance(described, Transformer):
                 raise UsageError(
-                    f"{target}: among descriptions, only transformers can be scaled", hint="use FILE.py:FUNCTION"
+                    f"{asked.name}: among descriptions, only transformers can be scaled", hint="use FILE.py:FUNCTION"
                 )
             predicted = predict_transformer_scaling(described, partition, gpus, **curve)
-            return replace(predicted, target=target, on=on)
+            return replace(predicted, target=asked.name, on=on)
         where, given = _device_in(partition), dict(arguments or {})
         name = batch_argument or _batch_name(asked, given)
-        with _tracing(progress, target) as state:
+        with _tracing(progress, asked.name) as state:
             trace = fewer = self._trace(asked, given, how)
             many = batch_of(trace)
             if mode == "strong" and name and many >= _SMALLER:
@@ -274,10 +280,13 @@ class Predict(Noun, internal=_INTERNAL):
         taken = account(trace, where)
         predicted = predict_scaling(_footprint(trace, taken), steps, partition, gpus, device=where, **curve)
         notes = tuple(dict.fromkeys((*taken.notes, *alone.notes, *predicted.notes)))
-        return replace(predicted, target=target, on=on, notes=notes)
+        return replace(predicted, target=asked.name, on=on, notes=notes)
 
-    def _subject(self, text: str) -> Subject:
-        return subject_of(self._resolve(text), self._step_of)
+    def _subject(self, target: TargetOrDescription) -> Subject:
+        if isinstance(target, Mapping):
+            description = parse_description(dict(target))
+            return Subject(str(description.kind), description=description)
+        return subject_of(self._resolve(target), self._step_of)
 
     def _trace(self, subject: Subject, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> StepTrace:
         return self._traces(subject, [arguments], how)[0]

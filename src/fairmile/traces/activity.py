@@ -83,11 +83,12 @@ class Activity:
 def activities(table: EventTable) -> list[Activity]:
     """Return what each rank was doing, in the order of components and ranks.
 
-    A process of which only samples are known, such as one that watches, is none; where there are no others, it is.
+    A process of which only samples and marks are known, such as one that watches, is none; where there are no others,
+    it is.
     """
     names = _Names(table.names)
     ranks = list(rows_by_rank(table))
-    sampled = (EventKind.COUNTER, EventKind.MEMORY)
+    sampled = (EventKind.COUNTER, EventKind.MEMORY, EventKind.MARKER)
     working = [each for each in ranks if not np.isin(table.kind[each[2]], sampled).all()]
     return [_activity(table, names, component, rank, rows) for component, rank, rows in working or ranks]
 

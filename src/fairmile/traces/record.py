@@ -22,8 +22,8 @@ from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, event_files
 from fairmile.meter.meter import Meter
 from fairmile.meter.watch import watch_command
+from fairmile.runs.record.layout import RECORDING
 
-MANIFEST = "recording.json"
 VARIABLE = "FAIRMILE_TRACE"
 _HOOK = Path(__file__).parent / "hook"
 _PROCESSES = "processes"
@@ -255,7 +255,7 @@ def record(
         _HOROVOD if horovod.exists() and horovod.stat().st_size else None,
         tuple(sorted(each.name for each in folder.glob(f"{_FLIGHT}*"))),
     )
-    write_atomic(folder / MANIFEST, json.dumps(recorded.document(), indent=1) + "\n")
+    write_atomic(folder / RECORDING, json.dumps(recorded.document(), indent=1) + "\n")
     shutil.rmtree(folder / _PROCESSES, ignore_errors=True)
     return recorded
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.base.nouns import Noun
 from fairmile.base.results import Results
 from fairmile.base.words import did_you_mean
 from fairmile.costs.collectives.formulas import algorithms as known_algorithms
 from fairmile.costs.collectives.formulas import collective_name
 from fairmile.costs.collectives.times import CollectiveModel
+from fairmile.runs.record.run import Run
 from fairmile.systems.model import Partition
 from fairmile.traces.analyze import TraceAnalysis, analyze
+from fairmile.traces.events import EventTable
 from fairmile.traces.export import write_chakra, write_chrome, write_otf2
+from fairmile.traces.of_runs import traces_of
 from fairmile.traces.reading import read_traces
 from fairmile.traces.record import plan_recording, record
 from fairmile.traces.replay import AlgorithmModel, Replay, Replayed, WhatIf
 
-Paths = str | Path | Iterable[str | Path]
+Paths = str | Path | Run | Iterable[str | Path]
+_PATH = re.compile(r"[./*?\[]")  # what no id of a run has
 EXPORTS = ("chrome", "otf2", "chakra")
 
 
@@ -47,18 +53,25 @@ class Exported(Results[Path]):
 
 
 class Traces(Noun):
-    """Record, read, analyze, replay and export traces of any framework."""
+    """Record, read, analyze, replay and export traces of any framework.
+
+    Wherever traces are named, a run or the id of one stands for what it recorded.
+    """
 
     record = staticmethod(record)
     plan_recording = staticmethod(plan_recording)
-    read = staticmethod(read_traces)
 
-    def __init__(self, partition_of: Callable[[str], Partition]) -> None:
+    def __init__(self, partition_of: Callable[[str], Partition], run_of: Callable[[str], Run]) -> None:
         self._partition_of = partition_of
+        self._run_of = run_of
+
+    def read(self, paths: Paths, *, format: str | None = None) -> EventTable:
+        """Return the events of all traces: files, folders, patterns or runs; see `read_traces`."""
+        return read_traces(self._files(paths), format=format)
 
     def analyze(self, paths: Paths, *, format: str | None = None, on: str = "") -> TraceAnalysis:
         """Return where time went on every rank; `on` names the system whose network was used."""
-        return analyze(read_traces(paths, format=format), model=self._model(on))
+        return analyze(self.read(paths, format=format), model=self._model(on))
 
     def replay(
         self,
@@ -83,7 +96,7 @@ class Traces(Noun):
             change = replace(change, model=AlgorithmModel(wanted.topology, named), measured_by=measured_by)
         elif to:
             change = replace(change, model=wanted, measured_by=measured_by)
-        return Replay(read_traces(paths, format=format)).run(change)
+        return Replay(self.read(paths, format=format)).run(change)
 
     def export(
         self,
@@ -105,13 +118,26 @@ class Traces(Noun):
             raise Conflict(f"{target} already exists", hint="choose another name")
         if dry_run:
             return Exported([target], dry_run=True)
-        table = read_traces(paths, format=format)
+        table = self.read(paths, format=format)
         if to == "chakra":
             return Exported(write_chakra(table, target))
         if to == "otf2":
             return Exported([write_otf2(table, target)])
         write_chrome(table, target)
         return Exported([target])
+
+    def _files(self, paths: Paths) -> list[str | Path]:
+        """Return paths of traces; a word that is no path is the id of a run."""
+        if isinstance(paths, Run):
+            return list(traces_of(paths))
+        files: list[str | Path] = []
+        for each in [paths] if isinstance(paths, str | Path) else paths:
+            run = None
+            if isinstance(each, str) and not _PATH.search(each) and not Path(each).exists():
+                with contextlib.suppress(NotFound):
+                    run = self._run_of(each)
+            files += [each] if run is None else traces_of(run)
+        return files
 
     def _model(self, system: str) -> CollectiveModel | None:
         return CollectiveModel.from_partition(self._partition_of(system)) if system else None

@@ -20,6 +20,7 @@ from fairmile.web.accounts import Views
 from fairmile.web.description import describe
 from fairmile.web.errors import Refused
 from fairmile.web.guard import Guard, Limits
+from fairmile.web.kept import Kept
 from fairmile.web.live import Live
 from fairmile.web.render import Pages
 from fairmile.web.routes import Routes, error_response
@@ -57,6 +58,7 @@ def create_app(
     served = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
     app.state.workspace = workspace
     app.state.views = Views(workspace)
+    app.state.kept = Kept()
     app.state.device_logins = DeviceLogins()
     app.state.pages = Pages(static, [entry for entry in NAVIGATION if entry[1] in served])
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]

@@ -18,6 +18,8 @@ MODULES = (
     "fairmile.web.pages.figures",
     "fairmile.web.pages.sweeps",
     "fairmile.web.pages.scripts",
+    "fairmile.web.pages.predict",
+    "fairmile.web.pages.traces",
     "fairmile.web.pages.systems",
     "fairmile.web.pages.store",
     "fairmile.web.pages.leaderboards",

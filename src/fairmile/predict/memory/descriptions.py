@@ -12,7 +12,8 @@ from fairmile.base.errors import InvalidDocument, Problem
 
 # tf32 changes how fp32 is multiplied, not its bytes; bf16 and fp16 are autocast, pure_bf16 has a master copy
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "pure_bf16"]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=10**12, strict=True)]
+Repeats = Annotated[int, Field(ge=1, le=10_000, strict=True)]  # each is computed by itself
 
 # State of an optimizer in bytes per parameter, all of it fp32 unless the name says otherwise.
 OPTIMIZER_STATE_BYTES: Mapping[str, float] = {
@@ -74,7 +75,7 @@ class Transformer(Described):
     """A stack of equal blocks over a sequence of tokens, or of patches where there is no vocabulary."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: Count
+    layers: Repeats
     hidden: Count
     heads: Count
     kv_heads: Count | None = None
@@ -139,7 +140,7 @@ class Stage(_Part):
     channels: Count
     kernel: Count = 3
     stride: Count = 1
-    repeat: Count = 1
+    repeat: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
     norm: bool = True
     activation: Literal["relu", "leaky_relu", "none"] = "relu"
     pool: bool = False
@@ -154,12 +155,12 @@ class Cnn(Described):
     input_channels: Count = 3
     side: tuple[Count, ...]  # length of each dimension
     form: Literal["chain", "resnet", "unet"] = "chain"
-    stages: tuple[Stage, ...] = ()
-    depths: tuple[Count, ...] = ()  # resnet: blocks of each stage, such as 3, 4, 6, 3
+    stages: Annotated[tuple[Stage, ...], Field(max_length=100)] = ()
+    depths: Annotated[tuple[Repeats, ...], Field(max_length=20)] = ()  # resnet: blocks of each stage: 3, 4, 6, 3
     width: Count = 64  # resnet, unet: channels of the first stage
-    depth: Count = 4  # unet: how often it halves
+    depth: Annotated[int, Field(ge=1, le=40, strict=True)] = 4  # unet: how often it halves
     outputs: Count = 1  # unet: channels of the result
-    dense: tuple[Count, ...] = ()  # widths of the dense layers, the last is the number of outputs
+    dense: Annotated[tuple[Count, ...], Field(max_length=1000)] = ()  # widths; the last is the number of outputs
     dense_activation: bool = True
     dropout: bool = False
 
@@ -179,7 +180,7 @@ class Rnn(Described):
 
     kind: Literal["rnn"] = "rnn"
     cell: Literal["lstm", "gru", "tanh"] = "lstm"
-    layers: Count
+    layers: Repeats
     hidden: Count
     seq: Count
     inputs: Count
@@ -195,7 +196,7 @@ class Gnn(Described):
     nodes: Count  # of one sample of the batch
     edges: Count  # of one sample of the batch
     hidden: Count
-    layers: Count
+    layers: Repeats
     inputs: Count
     message: Count | None = None  # width of a message; hidden where it is not said
     edge_features: Annotated[int, Field(ge=0)] = 0

@@ -20,6 +20,7 @@ from fairmile.base.files import write_atomic
 from fairmile.runs.record.record import RecordedSpec, RunRecord
 
 RECORD, OUTPUT, CARD = "run.json", "output.log", "ro-crate-metadata.json"
+RECORDING = "recording.json"  # lies in a folder that `fairmile trace record` made
 WORK = "work"  # where the program runs unless it is told otherwise
 FAR = ".far"
 PACK = "run.zip"  # what a recorder on another machine leaves to be brought back

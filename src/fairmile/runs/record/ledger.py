@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 _INDEX = ".index.sqlite"
 _NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
-_VERSION = 3
+_VERSION = 4
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32
 _LAST = "last"
 _HISTORY = 20
 _COLUMNS = (
     *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
-    *("asset", "reason", "params", "metrics", "units", "tags", "job", "inputs"),
+    *("asset", "reason", "params", "metrics", "units", "tags", "job", "inputs", "has"),
 )
 _SCHEMA = f"""
 CREATE TABLE runs ({", ".join(f"{name} PRIMARY KEY" if name == "id" else name for name in _COLUMNS)}) WITHOUT ROWID;
@@ -572,6 +572,7 @@ _EMPTY: dict[str, Any] = {
     "tags": "[]",
     "job": 0,
     "inputs": "[]",
+    "has": "[]",
 }
 
 
@@ -598,6 +599,7 @@ def _of_record(id: str, stamp: str, record: RunRecord, state: RunState) -> tuple
         "tags": json.dumps(record.spec.tags),
         "job": int(record.job is not None),
         "inputs": json.dumps(_assets_of(record)),
+        "has": json.dumps(["trace"] if run.has_trace else []),
     }
     return tuple(values[column] for column in _COLUMNS)
 

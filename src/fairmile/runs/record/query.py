@@ -45,9 +45,9 @@ class RunQuery:
     """Which runs, in which order.
 
     `text` has words, which the id, group, asset, system or tags contain, and conditions such as `lr>=0.01`,
-    `loss<0.2`, `name=tides`, `tag=night`, `created>2026-11-01`, `elapsed_s<2h` or `used=dataset/lake`; all must hold. A
-    word that names nothing else is a parameter, or else a metric; `param.x` and `metric.x` name one of them.
-    `sort` is such a name, with a minus for the largest first. `states` are those of which one must hold.
+    `loss<0.2`, `name=tides`, `tag=night`, `created>2026-11-01`, `elapsed_s<2h`, `used=dataset/lake` or `has=trace`; all
+    must hold. A word that names nothing else is a parameter, or else a metric; `param.x` and `metric.x` name one of
+    them. `sort` is such a name, with a minus for the largest first. `states` are those of which one must hold.
     """
 
     text: str = ""
@@ -104,6 +104,7 @@ def _condition(token: str) -> Clause:
 
 _MEMBERS = {
     "tag": "EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)",
+    "has": "EXISTS (SELECT 1 FROM json_each(has) WHERE value = ?)",
     "used": "EXISTS (SELECT 1 FROM json_each(inputs) WHERE value = ?)",
 }
 

@@ -15,7 +15,7 @@ from fairmile.base.results import Result
 from fairmile.base.units import format_duration, format_number
 from fairmile.meter.lines import FILES, Log, event_files, read_log
 from fairmile.runs.record.history import History, history_rows
-from fairmile.runs.record.layout import work_folder
+from fairmile.runs.record.layout import RECORDING, work_folder
 from fairmile.runs.record.packing import extract
 from fairmile.runs.record.record import (
     Captured,
@@ -129,6 +129,17 @@ class Run(Result):
         coverage, folder = self.captured.coverage, self.record.spec.folder.rstrip("/") + "/"
         left = (coverage.left if coverage is not None and self.record.spec.folder else None) or []
         return [path.removeprefix(folder) for path in left if path.startswith(folder)]
+
+    @property
+    def recordings(self) -> list[str]:
+        """The folders, below the one it worked in, into which `fairmile trace record` wrote."""
+        names = (each for each in dict.fromkeys((*self.outputs, *self.undeclared)) if each.endswith(RECORDING))
+        return [folder for folder, mark, name in (each.rpartition("/") for each in names) if mark and name == RECORDING]
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether it left traces of its ranks, or timed blocks of its program."""
+        return bool(self.spans or self.recordings)
 
     @property
     def hardware(self) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import Query, Request
 from pydantic import StringConstraints
 
-from fairmile.base.errors import Unsupported
 from fairmile.base.results import Result
 from fairmile.runs.record.record import RunState
 from fairmile.web.answers import Part, cursor_at, position_of
@@ -57,12 +56,9 @@ def show_output(request: Request, name: Id) -> Result:
 
 @routes.get("/api/runs/{name}/trace", result="fairmile.traces.analyze:TraceAnalysis")
 def analyze_run(request: Request, name: Id, on: Word = "") -> Result:
-    """Return where the time of a run went, from the traces in its folder, as `fairmile trace analyze`."""
+    """Return where the time of a run went, as `fairmile trace analyze`."""
     workspace = workspace_of(request)
-    run = workspace.ledger.get(name)
-    if run.packed:
-        raise Unsupported(f"run {run.id} is packed", hint=f"`fairmile runs unpack {run.id}` unpacks it")
-    return workspace.traces.analyze([str(run.folder)], on=on)
+    return workspace.traces.analyze(workspace.ledger.get(name), on=on)
 
 
 @routes.post("/api/runs/{name}/cancel", right="start", result="fairmile.runs.results:CancelledRuns")

@@ -3,14 +3,17 @@
 const WAIT_MS = 120; // after the last key
 
 const fairmile = {
-  // Replace an element by the same block of the page at an address.
+  // Replace an element by the same block of the page at an address; return the answer unless a later one is on its way.
   async refresh(id, address) {
     const target = document.getElementById(id);
     const turn = (target.dataset.turn = String(Number(target.dataset.turn ?? 0) + 1));
     const answer = await fetch(address, { headers: { "Fairmile-Part": id, Accept: "text/html" } });
-    if (!answer.ok || target.dataset.turn !== turn) return; // a later one is on its way
-    target.innerHTML = await answer.text();
-    target.dispatchEvent(new CustomEvent("fairmile:part", { bubbles: true }));
+    if (target.dataset.turn !== turn) return null;
+    if (answer.ok) {
+      target.innerHTML = await answer.text();
+      target.dispatchEvent(new CustomEvent("fairmile:part", { bubbles: true }));
+    }
+    return answer;
   },
   // Send JSON, and return what the server answers; an error has the sentence to show.
   async send(address, body, method = "POST") {
