@@ -61,7 +61,7 @@ CALLS: dict[str, Callable[[Work], Result]] = {
     "/api/runs?name=tide": lambda work: work.space.runs.ls(name="tide"),
     "/api/runs/{run}": lambda work: work.space.runs.show(work.run),
     "/api/runs/{run}/output": lambda work: work.space.runs.output(work.run),
-    "/api/runs/{run}/trace": lambda work: work.space.traces.analyze([str(work.space.ledger.get(work.run).folder)]),
+    "/api/runs/{run}/trace": lambda work: work.space.traces.analyze(work.run),
     "/api/compare?run={sweep}": lambda work: work.space.reports.evaluate(work.sweep),
     "/api/leaderboards/elapsed_s?limit=1": lambda work: work.space.reports.leaderboard("elapsed_s", n=1),
     "/api/sweeps": lambda work: work.space.sweeps.ls(),

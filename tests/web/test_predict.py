@@ -62,7 +62,7 @@ def test_the_answer_follows_the_description(page: Page) -> None:
     page.get_by_role("textbox", name="Description").fill(text)
     expect(page.locator("#result .badge")).to_have_text("does not fit")
     page.get_by_role("textbox", name="Description").fill("kind: transformer")
-    expect(page.locator("#result .note.warn")).to_contain_text("layers")
+    expect(page.locator("#result .note.warn")).to_contain_text("batch: Field required")
     page.get_by_role("textbox", name="Description").fill(text)
     page.get_by_label("On how many GPUs is it worth it?").check()
     page.get_by_label("Numbers of GPUs").fill("8..64")

@@ -26,10 +26,9 @@ def traces_of(run: Run) -> list[Path]:
     if folders:
         return folders
     logs: list[Path] = event_files(run.folder)
-    if not run.spans or not logs:
-        if run.recordings:
-            where = ", ".join(run.recordings)
-            raise NotFound(f"the trace of run {run.id}, {where}, is not there any more", hint=_HOW)
+    if run.recordings and not run.spans:
+        raise NotFound(f"the trace of run {run.id}, {', '.join(names)}, is not there any more", hint=_HOW)
+    if not logs:
         raise NotFound(f"run {run.id} has no trace", hint=_HOW)
     return logs
 

@@ -222,10 +222,10 @@ def parse_description(
             message = each["msg"].removeprefix("Value error, ")
             line = line_of(steps) if line_of else None
             problems.append(Problem(message, field=".".join(str(step) for step in steps), file=file, line=line))
-        raise InvalidDocument(problems, hint=_hint(data, error.errors()[0])) from error
+        raise InvalidDocument(problems, hint=_hint(data, error.errors()[0], file)) from error
 
 
-def _hint(data: Any, wrong: Mapping[str, Any]) -> str:
+def _hint(data: Any, wrong: Mapping[str, Any], file: str) -> str:
     """Return what mends a problem of a description."""
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if kind not in _KINDS:
@@ -236,5 +236,5 @@ def _hint(data: Any, wrong: Mapping[str, Any]) -> str:
         near = difflib.get_close_matches(name, known, n=1)
         return f"did you mean {near[0]}?" if near else f"fields of a {kind}: {', '.join(known)}"
     if wrong["type"] == "missing":
-        return f"set it in the file, or with -a {name}=VALUE"
-    return f"change it in the file, or with -a {name or 'NAME'}=VALUE"
+        return f"set it in the file, or with -a {name}=VALUE" if file else "add it to the description"
+    return f"change it in the file, or with -a {name or 'NAME'}=VALUE" if file else "change it in the description"
