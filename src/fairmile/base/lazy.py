@@ -11,13 +11,8 @@ Type checkers and the check of layers see the import; a command that never calls
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-
-_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 class lazy:
@@ -32,8 +27,7 @@ class lazy:
     def _load(self) -> Any:
         module, _, name = self._target.partition(":")
         if module not in sys.modules:
-            with without_plugins():
-                importlib.import_module(module)
+            importlib.import_module(module)
         return getattr(sys.modules[module], name)
 
     def __call__(self, *words: Any, **options: Any) -> Any:
@@ -46,19 +40,3 @@ class lazy:
 
     def __repr__(self) -> str:
         return f"lazy({self._target!r})"
-
-
-@contextmanager
-def without_plugins() -> Iterator[None]:
-    """Have models of pydantic built without its plug-ins, which it looks for in every installed package.
-
-    Programs that a command starts see nothing of it.
-    """
-    is_ours = _PLUGINS not in os.environ
-    if is_ours:
-        os.environ[_PLUGINS] = "__all__"
-    try:
-        yield
-    finally:
-        if is_ours:
-            os.environ.pop(_PLUGINS, None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from fairmile.base.digest import parse_checksum
+from fairmile.base.documents import Document
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import as_list
@@ -54,7 +55,7 @@ def _checksum(algorithm: str) -> BeforeValidator:
     return _validator(right, f"expected a {algorithm} checksum in hex, found {{value!r}}")
 
 
-class _Object(BaseModel):
+class _Object(Document):
     # Unknown keys are the user's own; they are kept and not judged.
     model_config = ConfigDict(extra="allow")
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairmile.base.lazy import without_plugins
 from fairmile.base.words import did_you_mean
 from fairmile.cli.options import write_sections
 
@@ -40,8 +39,7 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return super().get_command(ctx, cmd_name)
-        with without_plugins():
-            command: click.Command = getattr(importlib.import_module(entry.module), entry.name)
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.name)
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

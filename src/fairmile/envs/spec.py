@@ -13,7 +13,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -21,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from fairmile.base.documents import StrictDocument
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.git import refuse_commands
 from fairmile.base.patterns import compile_linear
@@ -162,11 +162,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Variables = Annotated[Mapping[str, Annotated[str, BeforeValidator(_plain_text)]], AfterValidator(_variables)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PythonSpec(_Part):
+class PythonSpec(StrictDocument):
     """Python and what is installed into it."""
 
     version: Annotated[str, BeforeValidator(_version)] = ""  # '3.11' or a specifier such as '>=3.10,<3.13'
@@ -198,14 +194,14 @@ class PythonSpec(_Part):
         return SpecifierSet(f"=={self.version}.*" if _RELEASE.fullmatch(self.version) else self.version)
 
 
-class CondaSpec(_Part):
+class CondaSpec(StrictDocument):
     """Packages of conda; where `python` is among them, Python packages are installed into that Python."""
 
     channels: tuple[Channel, ...] = ("conda-forge",)  # names or addresses, the first wins
     packages: tuple[Line, ...] = Field(min_length=1)  # match specs, as in `hdf5 >=1.14,<2`
 
 
-class BuildSpec(_Part):
+class BuildSpec(StrictDocument):
     """A program or library that is built from its source into the prefix."""
 
     name: Name
@@ -244,7 +240,7 @@ class BuildSpec(_Part):
         return self
 
 
-class ContainerSpec(_Part):
+class ContainerSpec(StrictDocument):
     """The image in which programs run; the rest of the environment is bound into it."""
 
     image: Line | None = None  # a reference such as docker.io/library/python:3.12, or the path of an image
@@ -264,7 +260,7 @@ class ContainerSpec(_Part):
         return self
 
 
-class CheckSpec(_Part):
+class CheckSpec(StrictDocument):
     """A command that must end with 0 in the finished environment, and what it must print."""
 
     run: Line | Annotated[tuple[str, ...], Field(min_length=1)]  # a line for the shell, or argv
@@ -284,7 +280,7 @@ class CheckSpec(_Part):
         return value
 
 
-class EnvironmentSpec(_Part):
+class EnvironmentSpec(StrictDocument):
     """An environment: what is there when a program starts in it."""
 
     name: Name

@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from fairmile.base.documents import StrictDocument
 from fairmile.base.files import write_atomic
 from fairmile.base.units import parse_duration
 from fairmile.base.yaml import dump
@@ -75,11 +76,7 @@ Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_in
 Patterns = Annotated[Mapping[str, str], BeforeValidator(_named_inputs)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FromFiles(_Part):
+class FromFiles(StrictDocument):
     """Values that files give: the paths that a pattern matches, the lines of a file, or the list in a JSON file.
 
     Where a step makes those files, the values are unknown until it has run.
@@ -105,7 +102,7 @@ class FromFiles(_Part):
 Over = Mapping[str, FromFiles | Any]
 
 
-class Step(_Part):
+class Step(StrictDocument):
     """One step as it is written: what it executes, where, and what goes in and comes out."""
 
     command: Words = ()  # a program and its arguments; no shell reads it
@@ -181,7 +178,7 @@ class Step(_Part):
         return "" if self.on in HERE else self.on.partition("/")[2]
 
 
-class Flow(_Part):
+class Flow(StrictDocument):
     """A graph of steps, as it is written."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$")] = "flow"

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BeforeValidator, Field, field_validator
 
+from fairmile.base.documents import StrictDocument
 from fairmile.base.units import parse_duration
 from fairmile.jobs.launch import Launch
 
@@ -19,11 +20,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(r"[^/\0\n][^\0\n]*")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Resources(_Part):
+class Resources(StrictDocument):
     """What a job needs; None leaves it to the system's rules."""
 
     nodes: Count | None = None
@@ -49,21 +46,21 @@ class Resources(_Part):
         return value
 
 
-class Array(_Part):
+class Array(StrictDocument):
     """The same job many times; each finds its number in FAIRMILE_ARRAY_INDEX, counted from 0."""
 
     count: Annotated[int, Field(ge=1, le=1_000_000)]
     at_once: Count | None = None
 
 
-class After(_Part):
+class After(StrictDocument):
     """Another job that must have come so far; `job` is its id of ours."""
 
     job: str
     condition: Literal["ok", "failed", "any"] = "ok"
 
 
-class Nearby(_Part):
+class Nearby(StrictDocument):
     """A file that an earlier job left in its folder on the same system; `job` is its id of ours."""
 
     job: str
@@ -71,14 +68,14 @@ class Nearby(_Part):
     sha256: str
 
 
-class Signal(_Part):
+class Signal(StrictDocument):
     """A signal that the job gets some time before its limit, so that it can save its state."""
 
     name: Literal["USR1", "USR2", "TERM", "INT", "HUP"] = "USR1"
     before_s: Seconds = 120.0
 
 
-class JobSpec(_Part):
+class JobSpec(StrictDocument):
     """A job: its program, resources and environment."""
 
     argv: tuple[str, ...] = Field(min_length=1)

@@ -302,18 +302,15 @@ class Runs(Planner, Noun, internal=_INTERNAL):
     def cancel(self, reference: str) -> Run:
         """Cancel a queued or running run, here or on a system, and return it.
 
-        A point of a sweep that a job array executes is ended by its worker within a second; the others go on.
+        A point of a sweep that a job array executes, or a trial of a study, is ended by its worker within a second;
+        the others go on. A trial cancelled so is not tried again.
         """
         run = self.collect(reference)
         if run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="only queued and running runs can be cancelled")
-        executor: Executor = self.executors.on(run.job.system) if run.job is not None else self.executors.in_place()
-        batch = self.arrays.batch_of(run.job.key) if run.job is not None and run.job.task is not None else None
-        if run.job is not None and run.job.task is not None and batch is None:
-            raise UsageError(
-                f"run {run.id} is a trial of a worker that runs others, too",
-                hint=f"`fairmile job cancel {self._services.jobs().id_of(run.job.key)}` cancels the workers",
-            )
+        job = run.job if run.trial is None else None  # a trial is cancelled by its worker, wherever that runs
+        executor: Executor = self.executors.on(job.system) if job is not None else self.executors.in_place()
+        batch = self.arrays.batch_of(job.key) if job is not None and job.task is not None else None
         executor.cancel([Handle(run.id, batch)])
         return self.collect(run.id)
 

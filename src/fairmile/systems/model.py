@@ -13,8 +13,9 @@ from datetime import date
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from fairmile.base.documents import StrictDocument
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 
@@ -89,11 +90,7 @@ class Contradictions(ValueError):
         self.pairs = tuple(pairs)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Gpu(_Part):
+class Gpu(StrictDocument):
     """The accelerators of one node."""
 
     count: Count
@@ -102,7 +99,7 @@ class Gpu(_Part):
     vendor: Literal["nvidia", "amd", "intel", "graphcore", "other"] = "nvidia"
 
 
-class Partition(_Part):
+class Partition(StrictDocument):
     """A kind of node and the limits of the queue that gives it out; None means not known."""
 
     nodes: Count | None = None  # number of nodes
@@ -123,7 +120,7 @@ class Partition(_Part):
     note: Line = ""
 
 
-class SchedulerRules(_Part):
+class SchedulerRules(StrictDocument):
     """How jobs are handed over here."""
 
     dialect: Dialect
@@ -137,7 +134,7 @@ class SchedulerRules(_Part):
     source_profile: bool = False  # whether scripts must read /etc/profile to get `module`
 
 
-class FileSystem(_Part):
+class FileSystem(StrictDocument):
     """A place for files."""
 
     path: Line  # may contain variables of the system, such as `$SCRATCH`
@@ -147,7 +144,7 @@ class FileSystem(_Part):
     capacity: Line = ""
 
 
-class LaunchRules(_Part):
+class LaunchRules(StrictDocument):
     """How programs are started inside a job."""
 
     launcher: Literal["srun", "mpirun", "mpiexec", "jsrun", "flux", "none"] = "none"
@@ -157,7 +154,7 @@ class LaunchRules(_Part):
     environment: Variables = {}
 
 
-class SoftwareSet(_Part):
+class SoftwareSet(StrictDocument):
     """What a framework needs here: exact shell lines, and how its job is cut."""
 
     lines: tuple[ShellLine, ...] = ()  # module lines, exactly as in a script
@@ -175,7 +172,7 @@ class SoftwareSet(_Part):
     note: Line = ""
 
 
-class System(_Part):
+class System(StrictDocument):
     """A machine."""
 
     name: Name

@@ -16,7 +16,7 @@ import pytest
 from slurm_cluster import SlurmCluster
 from sweep_making import wait_until, workspace_here, workspace_on
 
-from fairmile.base.errors import RunFailed, UsageError
+from fairmile.base.errors import Conflict, RunFailed, UsageError
 from fairmile.base.files import Holder
 from fairmile.runs.record.run import RunState
 from fairmile.sweeps.folder import Sweep
@@ -222,6 +222,41 @@ class TestHere:
             workspace.studies.run(study, workers=2, on_look=interrupt)
         self.check_goes_on(workspace, study, tmp_path / "go")
 
+    def test_one_trial_is_cancelled_alone_and_not_tried_again(self, workspace: Workspace, tmp_path: Path) -> None:
+        study = made(workspace, tmp_path, until=f"[ -e {tmp_path}/go ]", trials=3)
+        cancelled: list[str] = []
+
+        def cancel(trials: Sequence[TrialRecord]) -> None:
+            if not cancelled and are_under_way(trials, 2):
+                (run,) = workspace.runs.cancel_runs([f"{study.id}-00000"])
+                assert (run.state, run.reason) == (RunState.CANCELLED, "cancelled on request")
+                cancelled.append(run.id)
+                (tmp_path / "go").touch()
+
+        trials = workspace.studies.run(study, workers=2, on_look=cancel)
+        assert [each.state for each in trials] == ["failed", "done", "done"]
+        assert workspace.studies.engine(study).reasons()[0] == "cancelled on request"
+        with pytest.raises(Conflict, match="is cancelled"):
+            workspace.runs.cancel(cancelled[0])
+
+    @pytest.mark.thorough
+    def test_a_trial_that_was_resumed_alone_is_cancelled_like_any_run(
+        self, workspace: Workspace, tmp_path: Path
+    ) -> None:
+        study = made(workspace, tmp_path, until="false", trials=1)
+
+        def interrupt(trials: Sequence[TrialRecord]) -> None:
+            if are_under_way(trials, 1):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            workspace.studies.run(study, on_look=interrupt)
+        id = f"{study.id}-00000"
+        words = ["-m", "fairmile", "run", "--resume", id]
+        with subprocess.Popen([sys.executable, *words], env={**os.environ, "FAIRMILE_HOME": str(tmp_path / "home")}):
+            wait_until(lambda: workspace.runs.get(id).state is RunState.RUNNING)
+            assert workspace.runs.cancel(id).state is RunState.CANCELLED
+
     @pytest.mark.thorough
     def test_a_signal_ends_what_the_threads_of_a_worker_run(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, until=f"[ -e {tmp_path}/go ]", trials=2)
@@ -328,6 +363,15 @@ class TestOnSlurm:
         trials = slurm.studies.wait(study)
         assert states(trials) == {"done": 1}
         assert sorted(slurm.runs.output(trials[0].run).split()) == [b"0", b"1"]
+
+    def test_one_trial_of_a_job_is_cancelled_and_its_worker_goes_on(self, slurm: Workspace, tmp_path: Path) -> None:
+        go, needs = tmp_path / "go", {"memory_gib": 0.4}
+        study = made(slurm, tmp_path, until=f"[ -e {go} ]", trials=2, system="rig", resources=needs)
+        slurm.studies.submit(study, workers=1)
+        wait_until(lambda: are_under_way(slurm.studies.trials(study), 1))
+        assert slurm.runs.cancel(f"{study.id}-00000").state is RunState.CANCELLED
+        go.touch()
+        assert [each.state for each in slurm.studies.wait(study)] == ["failed", "done"]
 
     def test_a_job_that_is_killed_is_reaped_and_its_trial_tried_again(self, slurm: Workspace, tmp_path: Path) -> None:
         needs = {"memory_gib": 0.4}

@@ -6,8 +6,9 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from fairmile.base.documents import StrictDocument, without_plugins
 from fairmile.base.errors import InvalidDocument, Problem
 
 # tf32 changes how fp32 is multiplied, not its bytes; bf16 and fp16 are autocast, pure_bf16 has a master copy
@@ -30,11 +31,7 @@ OPTIMIZER_STATE_BYTES: Mapping[str, float] = {
 }
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Described(_Part):
+class Described(StrictDocument):
     """What every kind of model says of its training."""
 
     batch: Count
@@ -134,7 +131,7 @@ class Transformer(Described):
         return self.embedding_parameters + self.layers * self.layer_parameters + self.head_parameters
 
 
-class Stage(_Part):
+class Stage(StrictDocument):
     """Equal convolutions, each with norm and activation if said, and a pooling by two at the end."""
 
     channels: Count
@@ -206,7 +203,8 @@ class Gnn(Described):
 Description: TypeAlias = Annotated[Transformer | Cnn | Rnn | Gnn, Field(discriminator="kind")]
 _KINDS = ("transformer", "cnn", "rnn", "gnn")
 _TYPES: Mapping[str, type[Described]] = {"transformer": Transformer, "cnn": Cnn, "rnn": Rnn, "gnn": Gnn}
-_DESCRIPTIONS: TypeAdapter[Transformer | Cnn | Rnn | Gnn] = TypeAdapter(Description)
+with without_plugins():
+    _DESCRIPTIONS: TypeAdapter[Transformer | Cnn | Rnn | Gnn] = TypeAdapter(Description)
 
 
 def parse_description(

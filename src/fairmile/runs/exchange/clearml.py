@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from fairmile.base.digest import sha256_file
+from fairmile.base.documents import Document
 from fairmile.base.errors import Integrity, UsageError
 from fairmile.base.strict_json import load_json
 from fairmile.base.words import slug
@@ -46,7 +47,7 @@ _BATCH = 1000
 _LONGEST_TEXT, _LONGEST_MESSAGE = 64 << 20, 1 << 20
 
 
-class _Part(BaseModel):
+class _Part(Document):
     """A part of a task as far as it is relied on."""
 
     model_config = ConfigDict(extra="allow")

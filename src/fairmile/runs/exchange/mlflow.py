@@ -25,10 +25,11 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, Field
 from sqlalchemy.exc import SQLAlchemyError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from fairmile.base.documents import Document
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.yaml import load_located
 from fairmile.meter.lines import event_files, read_log
@@ -103,7 +104,7 @@ def read(source: Path) -> list[ImportedRun]:
     )
 
 
-class _Meta(BaseModel):
+class _Meta(Document):
     """What is relied on of the file that describes an experiment."""
 
     experiment_id: str | int
@@ -111,7 +112,7 @@ class _Meta(BaseModel):
     artifact_location: str | None = None
 
 
-class _RunMeta(BaseModel):
+class _RunMeta(Document):
     """What is relied on of the file that describes a run."""
 
     run_id: str = Field(validation_alias=AliasChoices("run_id", "run_uuid"))

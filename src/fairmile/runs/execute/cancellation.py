@@ -21,6 +21,11 @@ def cancel_name(id: str, job: str = "") -> str:
     return f"{_PREFIX}{job}+{id}"
 
 
+def cancel_file(folder: Path) -> Path:
+    """Return the file in the folder of a trial that has it cancelled by its worker, which has others to execute."""
+    return folder / _PREFIX.rstrip("-")
+
+
 def cancel_names(folder: Path) -> frozenset[str]:
     """Return which of those files a folder holds."""
     with os.scandir(folder) as entries:

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fairmile.base.errors import UsageError
+from fairmile.base.files import write_failure
 from fairmile.runs.execute import carrier
+from fairmile.runs.execute.cancellation import cancel_file
 from fairmile.runs.execute.executor import Launch, PreparedRun
 from fairmile.runs.execute.preparation import Preparation
-from fairmile.runs.execute.processes import end_run
+from fairmile.runs.execute.processes import end_run, is_here, wait_until
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import finish
 from fairmile.runs.record.commands import start_command
@@ -89,8 +91,24 @@ class WorkspaceRuns:
             return
         if run.record.inside:
             raise UsageError(f"run {run.id} was recorded inside another program", hint="end that program")
+        if run.trial is not None and not self.ledger.is_orphaned(run) and self._end_trial(run):
+            return
         if not end_run(run.folder, run.record.attempts[-1].holder):
             self._settled(run, RunState.CANCELLED)
+
+    def _end_trial(self, run: Run) -> bool:
+        """Have the worker of a trial end it, and go on with others; False where none executes it, as after a resume."""
+        wish = cancel_file(run.folder)
+        try:
+            wish.touch()
+        except OSError as error:
+            raise write_failure(str(run.folder), error) from error
+        is_seen = wait_until(lambda: not wish.exists())
+        if not is_seen and is_here(run.record.attempts[-1].holder):
+            wish.unlink(missing_ok=True)
+            return False
+        wait_until(lambda: self.collect(run.id).state.is_end)
+        return True
 
     def _settled(self, run: Run, state: RunState = RunState.INTERRUPTED) -> Run:
         """Write the end of a run whose recorder was killed, from all that was written until then."""

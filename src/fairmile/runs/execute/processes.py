@@ -38,8 +38,7 @@ def end_run(folder: Path, holder_text: str) -> bool:
     `holder_text` says who its recorder is; one on another machine raises Conflict.
     """
     holder = Holder.parse(holder_text, 0)
-    me = Holder.me()
-    if (holder.host, holder.place) != (me.host, me.place):
+    if not is_here(holder_text):
         raise Conflict(f"the run in {folder} is running on {holder.host}", hint="cancel it there")
     has_recorder = not holder.is_dead_here()
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -48,12 +47,19 @@ def end_run(folder: Path, holder_text: str) -> bool:
         for pid in [holder.pid] if is_asked else find_processes(folder):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-        if _wait(lambda: holder.is_dead_here() if has_recorder else not find_processes(folder)):
+        if wait_until(lambda: holder.is_dead_here() if has_recorder else not find_processes(folder)):
             break
     return has_recorder
 
 
-def _wait(is_over: Callable[[], bool]) -> bool:
+def is_here(holder_text: str) -> bool:
+    """Tell whether a holder is a process of this machine, as of now."""
+    holder, me = Holder.parse(holder_text, 0), Holder.me()
+    return (holder.host, holder.place) == (me.host, me.place)
+
+
+def wait_until(is_over: Callable[[], bool]) -> bool:
+    """Wait as long as a process that was asked politely has to end; tell whether it was over in time."""
     until = time.monotonic() + _GRACE_S
     while not is_over():
         if time.monotonic() > until:

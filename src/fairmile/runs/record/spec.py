@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from fairmile.base.documents import StrictDocument
 from fairmile.base.patterns import compile_linear
 from fairmile.jobs.launch import Launch
 from fairmile.jobs.spec import Resources
@@ -16,11 +17,7 @@ from fairmile.runs.record.commands import is_inside
 from fairmile.runs.record.values import Better, Value
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MetricSpec(_Part):
+class MetricSpec(StrictDocument):
     """How a metric is found and judged."""
 
     pattern: str = ""  # finds it in the output: the group named `value`, or the first one; `step` is optional
@@ -38,7 +35,7 @@ class MetricSpec(_Part):
         return value
 
 
-class Input(_Part):
+class Input(StrictDocument):
     """Something that goes in: a file or folder here, or an asset of the catalog."""
 
     path: str = ""
@@ -52,7 +49,7 @@ class Input(_Part):
         return cls(path=text) if is_path else cls(asset=text)
 
 
-class RunSpec(_Part):
+class RunSpec(StrictDocument):
     """One execution as it was asked for."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"

@@ -12,6 +12,7 @@ from fairmile.runs.record.record import Metric
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.values import Better
 
+ON_REQUEST = "cancelled on request"  # the reason of a run that somebody cancelled alone: it is not tried again
 STOPPED_EARLY = "stopped early: "  # how the reason of a run begins that a pruner stopped
 
 
@@ -49,6 +50,8 @@ def trial_result(
     values = tuple(objective_value(metrics[name], name, objectives) for name in objectives) if is_usable else ()
     if state is RunState.CANCELLED and reason.startswith(STOPPED_EARLY):
         return TrialResult("pruned", values, reason.removeprefix(STOPPED_EARLY))
+    if state is RunState.CANCELLED and reason == ON_REQUEST:
+        return TrialResult("failed", reason=reason)
     if state in (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLED):
         return TrialResult("running", reason=reason)
     if state is not RunState.DONE:

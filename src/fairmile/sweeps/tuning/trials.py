@@ -8,13 +8,14 @@ from typing import Any
 
 from fairmile.meter.tail import Tail
 from fairmile.runs.execute.batches import Frozen
+from fairmile.runs.execute.cancellation import cancel_file, watcher
 from fairmile.runs.execute.executor import Member
 from fairmile.runs.execute.in_place import InPlace, MembersOnly
 from fairmile.runs.execute.worker import Batch
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.record import JobReference, TrialReference
 from fairmile.runs.record.run import Run
-from fairmile.runs.record.trial import STOPPED_EARLY, result_of
+from fairmile.runs.record.trial import ON_REQUEST, STOPPED_EARLY, result_of
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Objective, Point
@@ -61,7 +62,14 @@ class TrialRunner:
             objectives={each.metric: each.better for each in self._objectives},
         )
 
+        cancel = cancel_file(self._batch.root / id)
+        cancel.unlink(missing_ok=True)
+        is_cancelled = watcher(cancel)
+
         def look() -> str:
+            if is_cancelled():
+                cancel.unlink(missing_ok=True)  # which tells that it was seen
+                return ON_REQUEST
             return watched.look() or (INTERRUPTED if self.is_interrupted else "")
 
         work = Member(
