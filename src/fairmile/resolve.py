@@ -300,7 +300,8 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
     if word.exists:
         files = _listed(map(_with_article, _file_titles(kinds)), "or")
         what = "a folder without card.jsonld" if word.path.is_dir() else f"not {files}"
-        advice = _ADVICE.get((verb, word.path.suffix.lower()), "").format(path=word.path)
+        usual = "`fairmile catalog describe {path}` drafts a card" if verb == "show" else ""
+        advice = _ADVICE.get((verb, word.path.suffix.lower()), usual).format(path=word.path)
         if verb in ("run", "sweep") and (program := next(iter(sorted(word.path.glob("*.py"))), None)):
             advice = f"name a program in it: `fairmile {verb} {program}`"
         if (verb, word.path.suffix.lower()) == ("run", ".sh"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ class TestShow:
         told = fairmile("runs", "show", "last").out
         assert told.startswith(f"{recorded}: done\n")
         assert "params" in told
+        assert re.search(r"^on +here$", told, re.M)
         assert fairmile("runs", "show", recorded, "--json").json["id"] == recorded
 
     @pytest.mark.parametrize(

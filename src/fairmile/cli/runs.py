@@ -313,11 +313,18 @@ def _usage_texts(usage: Mapping[str, float]) -> list[str]:
     return texts
 
 
+def _place(run: Run) -> str:
+    """Return where a run was: on a system also the host, which its name does not tell."""
+    host = str(run.hardware.get("host") or "")
+    where = place(run.system)
+    return f"{where} ({host})" if host and where not in (host, "here") else where
+
+
 def _print_run(out: Out, details: RunDetails) -> None:
     run, footprint = details.run, details.footprint
     out.heading(f"{run.id}: {run.state}")
     spec, code = run.record.spec, run.captured.code
-    pairs = [("command", " ".join(spec.argv)), ("started", _date(run.created)), ("on", run.system)]
+    pairs = [("command", " ".join(spec.argv)), ("started", _date(run.created)), ("on", _place(run))]
     if run.elapsed_s is not None:
         pairs.append(("took", ", ".join([format_duration(run.elapsed_s), *_usage_texts(run.usage)])))
     if run.params:
