@@ -9,6 +9,11 @@ from pathlib import Path
 AnyPath = str | os.PathLike[str]
 
 
+def as_sources(given: AnyPath | Iterable[AnyPath]) -> list[AnyPath]:
+    """Return one path or web address, or several, as a list; a `Path` would lose a slash of an address."""
+    return [given] if isinstance(given, (str, os.PathLike)) else list(given)
+
+
 def as_paths(given: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """Return one path or several as a list."""
-    return [Path(given)] if isinstance(given, (str, os.PathLike)) else [Path(each) for each in given]
+    return [Path(each) for each in as_sources(given)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.nouns import Noun
-from fairmile.base.paths import AnyPath, as_paths
+from fairmile.base.paths import AnyPath, as_paths, as_sources
 from fairmile.base.registry import Plugin, Registry
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import BUILTIN, LOCAL, AddedSource, SourceDict, SyncReports
@@ -56,6 +56,7 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "with_spdx": Plugin("fairmile.catalog.change:with_spdx"),
         "check_body": Plugin("fairmile.catalog.profile:check_body"),
         "check_text": Plugin("fairmile.catalog.profile:check_text"),
+        "read_address": Plugin("fairmile.catalog.hubs.hubs:read_address"),
         "read_reference": Plugin("fairmile.catalog.hubs.hubs:read_reference"),
         "describe": Plugin("fairmile.catalog.describing.describe:describe"),
         "questions": Plugin("fairmile.catalog.describing.describe:questions"),
@@ -121,7 +122,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         anyway: bool = False,
         dry_run: bool = False,
     ) -> Additions:
-        """Add a card, every asset of a foreign document, or an asset of a hub, to the local catalog.
+        """Add a card, every asset of a foreign document or web page, or an asset of a hub, to the local catalog.
 
         What is there already, by card, content or source, is `present`, and the answer says under which
         handle it stands; `anyway` adds in spite of equal content or source. The same name with another
@@ -153,12 +154,12 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         """
         cards: list[Added] = []
         failed: list[FailedFile] = []
-        paths = as_paths(files)
-        for file in paths:
+        sources = as_sources(files)
+        for file in sources:
             try:
                 cards += self.add(file, format=format, anyway=anyway, dry_run=dry_run)
             except FairmileError as error:
-                if len(paths) == 1:
+                if len(sources) == 1:
                     raise
                 failed.append(FailedFile(str(file), error))
                 if error.exit_code != UsageError.exit_code:  # the disk, not the file: the next one would fail as well
@@ -216,12 +217,21 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         if reference:
             card, document = _WORK["read_reference"](reference, self._context)
             return [self._with_id(card)], document
-        document = _WORK["document"](Path(source))
+        document = self._document(source)
         cards, problems = self._parse(document, format)
         if not cards:
             errors = [problem for problem in problems if problem.severity == "error"]
             raise InvalidDocument(errors or [Problem("describes no asset", file=document.name)])
         return [self._with_id(card) for card in cards], document if _WORK["is_source"](document, cards[0]) else None
+
+    def _document(self, source: AnyPath) -> Document:
+        """Read a file, the description in a folder, or what a web address serves."""
+        address = str(source)
+        is_address = address.lower().startswith(("http://", "https://"))
+        document: Document = (
+            _WORK["read_address"](address, self._context) if is_address else _WORK["document"](Path(source))
+        )
+        return document
 
     def _parse(self, document: Document, format: str | None) -> tuple[list[Card], list[Problem]]:
         name = format if format and format != "card" else None
@@ -424,9 +434,9 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
     def check(self, paths: AnyPath | Iterable[AnyPath], *, format: str | None = None) -> CheckedFiles:
         """Check cards and foreign documents, and return every problem with file, line and field."""
         verdicts = CheckedFiles()
-        for path in as_paths(paths):
+        for path in as_sources(paths):
             try:
-                cards, problems = self._parse(_WORK["document"](path), format)
+                cards, problems = self._parse(self._document(path), format)
                 verdicts.append(Checked(str(path), problems, [str(card.handle) for card in cards]))
             except InvalidDocument as error:
                 verdicts.append(Checked(str(path), list(error.problems)))

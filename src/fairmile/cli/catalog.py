@@ -71,9 +71,7 @@ class _FormatOption(click.Option):
         return value
 
 
-_FILES = click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False)
-)
+_FILES = click.argument("files", metavar="FILE|URL...", nargs=-1, required=True, type=click.Path(readable=False))
 _FORMAT = click.option(
     "--format",
     cls=_FormatOption,
@@ -99,7 +97,7 @@ def catalog() -> None:
 @_FILES
 @_FORMAT
 @json_output(CheckedFiles)
-def check(files: tuple[Path, ...], format: str | None, out: Out) -> int:
+def check(files: tuple[str, ...], format: str | None, out: Out) -> int:
     """Check cards and descriptions in other formats; change nothing.
 
     Each problem is reported with its file, line and field, what was expected, and how to fix it.
@@ -138,10 +136,11 @@ def _print_verdict(verdict: Checked, out: Out) -> None:
 @click.option("--anyway", is_flag=True, help="Add assets that the catalog already has under another name.")
 @DRY_RUN
 @json_output(Additions)
-def add(files: tuple[Path, ...], format: str | None, anyway: bool, dry_run: bool, out: Out) -> int:
+def add(files: tuple[str, ...], format: str | None, anyway: bool, dry_run: bool, out: Out) -> int:
     """Add cards to your catalog, or import descriptions in other formats and from hubs.
 
-    FILE can also be an asset on a hub: hf://ORG/NAME, zenodo:RECORD or openml:NUMBER.
+    URL is the address of a description or of a web page that holds one, or an asset on a hub: hf://ORG/NAME,
+    zenodo:RECORD or openml:NUMBER.
 
     Files that cannot be added are reported; the others are added.
 

@@ -114,3 +114,63 @@ def test_nodes_that_name_each_other_many_times_stay_small() -> None:
     (found,) = read(document({"@context": HEAD["@context"], "@graph": graph}))
     assert found["creator"][0]["name"] == "n0"
     assert len(json.dumps(found.body)) < 30_000_000
+
+
+def page(*scripts: str) -> Document:
+    blocks = "".join(f'<script type="application/ld+json">{script}</script>\n' for script in scripts)
+    return Document("lakes.html", f"<!DOCTYPE html>\n<html><head>{blocks}</head><body>Lakes</body></html>".encode())
+
+
+def test_a_web_page_gives_the_data_set_that_it_describes() -> None:
+    crumbs = {"@context": "https://schema.org", "@type": "BreadcrumbList", "itemListElement": []}
+    (lakes,) = read(page(json.dumps(crumbs), json.dumps({**HEAD, "keywords": ["water"]}), "{broken"))
+    assert (str(lakes.handle), lakes.keywords) == ("local/dataset/lakes@1", ["water"])
+    assert lakes["sourceDocument"]["name"] == "lakes.html"
+
+
+def test_a_web_page_with_croissant_is_read_as_such() -> None:
+    text = next(path for path in (SAMPLES.parent / "croissant").glob("*.json")).read_text()
+    assert recognise(page(text)) == "croissant"
+
+
+@pytest.mark.parametrize("scripts", [(), ("{broken",), ('{"@context": "https://schema.org", "@type": "Person"}',)])
+def test_a_web_page_that_describes_no_asset_is_refused(scripts: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidDocument, match=r"lakes\.html: is a web page without a JSON-LD description"):
+        read(page(*scripts))
+
+
+def test_expanded_json_ld_reads_as_the_short_form_does() -> None:
+    expanded = {
+        "@id": "https://doi.org/10.1000/lake.8",
+        "@type": ["http://schema.org/Dataset"],
+        "http://schema.org/name": [{"@value": "Lakes"}],
+        "http://schema.org/version": [{"@value": "1"}],
+        "http://schema.org/dateModified": [{"@value": "2024-05-01", "@type": "http://schema.org/Date"}],
+        "http://schema.org/keywords": [{"@value": "water"}, {"@value": "ice"}],
+        "http://schema.org/license": [{"@id": "https://spdx.org/licenses/CC-BY-4.0"}],
+        "http://schema.org/creator": [
+            {
+                "@list": [
+                    {"@type": ["http://schema.org/Person"], "http://schema.org/name": [{"@value": "Ada Example"}]},
+                    {"@type": ["http://schema.org/Person"], "http://schema.org/name": [{"@value": "Bo Example"}]},
+                ]
+            }
+        ],
+        "http://schema.org/distribution": [
+            {
+                "@type": ["http://schema.org/DataDownload"],
+                "http://schema.org/contentUrl": [{"@id": "https://data.institute.edu/lakes.csv"}],
+            }
+        ],
+    }
+    (lakes,) = read(document([expanded]))
+    assert (str(lakes.handle), lakes.licence, lakes.keywords) == (
+        "local/dataset/lakes@1",
+        "CC-BY-4.0",
+        ["water", "ice"],
+    )
+    assert [each["name"] for each in lakes["creator"]] == ["Ada Example", "Bo Example"]
+    assert lakes["dateModified"] == "2024-05-01"
+    assert [file.url for file in lakes.files] == ["https://data.institute.edu/lakes.csv"]
+    assert lakes.warnings == []
+    assert "foreign" not in lakes

@@ -217,3 +217,26 @@ def test_what_a_hub_has_is_added_with_the_document_it_comes_from(catalog: Catalo
 def test_a_record_that_is_not_there_is_said(catalog: Catalog) -> None:
     with pytest.raises(NotFound):
         catalog.hub_card("zenodo:1")
+
+
+LAKE_NODE = {"@context": "https://schema.org/", "@type": "Dataset", "name": "Lakes", "version": "2"}
+
+
+@pytest.mark.parametrize("form", ["page", "json"])
+def test_a_web_address_is_added_as_its_description_says(catalog: Catalog, server: Replay, form: str) -> None:
+    text = json.dumps(LAKE_NODE)
+    page = f'<!doctype html><html><script type="application/ld+json">{text}</script></html>'
+    server.replies["/lakes?lang=en"] = (
+        Reply(page.encode()) if form == "page" else Reply(LAKE_NODE, headers={"Content-Type": "application/ld+json"})
+    )
+    address = f"{server.url}/lakes?lang=en"
+    assert catalog.check(address)[0].handles == ["local/dataset/lakes@2"]
+    (added,) = catalog.add_files([address])
+    assert (added.handle, added.status, added.file) == ("local/dataset/lakes@2", "added", address)
+    source = catalog.get("dataset/lakes")["sourceDocument"]
+    assert source["url"] == f"{server.url}/lakes" + (".json" if form == "json" else "")
+
+
+def test_a_web_address_that_serves_nothing_is_not_added(catalog: Catalog, server: Replay) -> None:
+    with pytest.raises(NotFound, match="404"):
+        catalog.add(f"{server.url}/nothing")

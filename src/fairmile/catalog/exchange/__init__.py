@@ -82,10 +82,11 @@ def read(document: Document, format: str | None = None, *, base: str = "") -> li
     """Return the cards a foreign document describes; the format is recognised unless given."""
     name = format or recognise(document)
     if name is None:
+        is_page = document.is_page
         raise InvalidDocument(
             [
                 Problem(
-                    "is not in a known format",
+                    "is a web page without a JSON-LD description" if is_page else "is not in a known format",
                     file=document.name,
                     hint=f"known: card, {', '.join(READERS.names())}; name one with --format, or write a card: "
                     f'a JSON object with "@context": "{CONTEXT_IRI}", "@type" and "name"',

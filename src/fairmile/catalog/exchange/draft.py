@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.digest import ni, parse_checksum, sha256_hex
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
+from fairmile.base.html_scripts import page_scripts
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.strict_json import load_json
 from fairmile.base.units import parse_size
@@ -19,8 +20,15 @@ from fairmile.catalog.card import Card, as_list, text_of
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, is_iri, mint_iri
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS, PROFILE_IRI, kind_of_types
 from fairmile.catalog.licences import licence_iri
+from fairmile.transfer.credentials import shown_address
+
+if TYPE_CHECKING:
+    from fairmile.transfer.http import Client
 
 MAX_DOCUMENT_BYTES = 64 << 20
+_PAGE_START = 1024
+# Servers of identifiers answer with a page for people unless asked for a description.
+_ACCEPT = "application/ld+json, application/vnd.datacite.datacite+json;q=0.9, application/json;q=0.8, */*;q=0.5"
 # How descriptions are called that stand for the folder they lie in; what holds for a whole crate first.
 _DESCRIPTIONS = (
     *("ro-crate-metadata.json", "ro-crate-metadata.jsonld", "croissant.json", "codemeta.json", "datacite.json"),
@@ -58,9 +66,23 @@ class Document:
                 raise
             raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
 
+    @classmethod
+    def from_address(cls, address: str, client: Client) -> Document:
+        """Read what a web address serves: a description, or a page that holds one."""
+        data, answer = client.get(address, {"Accept": _ACCEPT}, most_bytes=MAX_DOCUMENT_BYTES)
+        name = shown_address(address).partition("#")[0].partition("?")[0]
+        is_json = answer.head.headers.get("content-type", "").partition(";")[0].strip().endswith("json")
+        return cls(name if not is_json or name.endswith((".json", ".jsonld")) else f"{name.rstrip('/')}.json", data)
+
     @property
     def file_name(self) -> str:
         return self.name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def is_page(self) -> bool:
+        """Tell whether the document is a web page."""
+        start = self.data[:_PAGE_START].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+        return start.startswith((b"<!doctype html", b"<html")) or (start.startswith(b"<") and b"<html" in start)
 
     @cached_property
     def sha256(self) -> str:
@@ -75,8 +97,22 @@ class Document:
             raise InvalidDocument([Problem("is not UTF-8 text", file=self.name, line=line)]) from error
 
     def json(self) -> Any:
-        """Return the document read as JSON; each call gives a fresh copy the caller may take apart."""
-        return load_json(self.text, file=self.name)
+        """Return the document read as JSON; each call gives a fresh copy the caller may take apart.
+
+        Of a web page, these are its JSON-LD scripts: the only one, or a list of those that are valid.
+        """
+        if not self.is_page:
+            return load_json(self.text, file=self.name)
+        nodes: list[Any] = []
+        errors: list[InvalidDocument] = []
+        for script in page_scripts(self.text, "application/ld+json"):
+            try:
+                nodes.append(load_json(script, file=self.name))
+            except InvalidDocument as error:
+                errors.append(error)
+        if errors and not nodes:
+            raise errors[0]
+        return nodes[0] if len(nodes) == 1 else nodes
 
     def yaml(self) -> Any:
         """Return the document read as YAML 1.2."""
@@ -216,6 +252,7 @@ def finish(draft: Draft, document: Document, format_name: str, *, base: str = ""
     body.setdefault("@type", list(kind.types) if len(kind.types) > 1 else kind.types[0])
     body["sourceDocument"] = {
         "name": document.file_name,
+        **({"url": document.name} if is_iri(document.name) else {}),
         "encodingFormat": format_name,
         "sha256": document.sha256,
         "contentSize": f"{len(document.data)} B",

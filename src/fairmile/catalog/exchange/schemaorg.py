@@ -1,6 +1,7 @@
 """schema.org descriptions as JSON-LD, as web pages and repositories publish them: data sets, software and the like.
 
-A document is one node, a list of them, or a `@graph`; a page or a catalog may hold its data sets anywhere inside. What
+A document is one node, a list of them, or a `@graph`, in expanded form, too, or a web page with such scripts; a page or
+a catalog may hold its data sets anywhere inside. What
 describes another node by its id is laid into it. A property that a card has no term for stays among the foreign keys
 under its own name.
 """
@@ -19,11 +20,13 @@ from fairmile.catalog.exchange.common.jsonld import (
     Names,
     add_described_file,
     canonical_iri,
+    is_expanded,
     is_text,
     keep_value,
     licence_text,
     one_text,
     settle_any,
+    unexpanded,
 )
 from fairmile.catalog.exchange.common.media_types import media_type
 from fairmile.catalog.exchange.draft import EMPTY, Document, Draft
@@ -72,7 +75,8 @@ def read(document: Document) -> list[Draft]:
 
 
 def _roots(value: Any) -> list[dict[str, Any]]:
-    return [node for node in (value if isinstance(value, list) else [value]) if isinstance(node, dict)]
+    nodes = [node for node in (value if isinstance(value, list) else [value]) if isinstance(node, dict)]
+    return [unexpanded(node) if is_expanded(node) else node for node in nodes]
 
 
 def _speaks_schema(node: Mapping[str, Any]) -> bool:

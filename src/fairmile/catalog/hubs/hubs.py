@@ -17,6 +17,7 @@ from fairmile.catalog.hubs.results import HubHit, HubHits
 from fairmile.catalog.query import kind_named, parse_query
 from fairmile.catalog.wanted import recognised
 from fairmile.transfer.fetchers.zenodo import as_zenodo
+from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Context
 
 ALL = "all"
@@ -71,6 +72,12 @@ def read_reference(reference: str, context: Context) -> tuple[Card, Document]:
     name = _HUB_OF_SCHEME[reference.partition(":")[0]]
     with closing(HUBS[name](context)) as hub:
         return hub.read(reference)
+
+
+def read_address(address: str, context: Context) -> Document:
+    """Return what a web address serves."""
+    with closing(Client(context)) as client:
+        return Document.from_address(address, client)
 
 
 def search(text: str, names: Sequence[str], context: Context, *, kind: str | None, limit: int) -> HubHits:

@@ -172,6 +172,25 @@ class Names:
         return (self.term(value) or value) if isinstance(value, str) else value
 
 
+def is_expanded(node: Mapping[str, Any]) -> bool:
+    """Tell whether a node is in the expanded form of JSON-LD: full addresses for keys, and a list for each value."""
+    values = [value for key, value in node.items() if not key.startswith("@") or key == "@graph"]
+    return "@context" not in node and bool(values) and all(isinstance(value, list) for value in values)
+
+
+def unexpanded(value: Any) -> Any:
+    """Return expanded JSON-LD as people write it: one value instead of a list of it, texts instead of value nodes."""
+    if isinstance(value, list):
+        return unexpanded(value[0]) if len(value) == 1 else [unexpanded(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    if "@value" in value and "@language" not in value:
+        return value["@value"]
+    if set(value) == {"@list"}:
+        return [unexpanded(each) for each in as_list(value["@list"])]
+    return {key: each if key == "@graph" and not each else unexpanded(each) for key, each in value.items()}
+
+
 def one_text(value: Any) -> str | None:
     """Return the one text that stands for the value: of several languages English, else the first."""
     if isinstance(value, Mapping) and not any(key in value for key in ("@value", "name", "@id", "url", "value")):
