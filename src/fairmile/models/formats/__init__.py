@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairmile.base.errors import NotFound, UsageError
-from fairmile.models.formats import onnx, safetensors
+from fairmile.models.formats import folders, keras, onnx, pickles, safetensors, skops, tensorflow, torch_zip
 from fairmile.models.formats.description import ModelDescription, TensorSpec
 from fairmile.models.formats.source import Source, open_source
 
@@ -27,8 +27,25 @@ class Format(NamedTuple):
     read: Callable[[Source], ModelDescription]
 
 
+def _read_mlflow(source: Source) -> ModelDescription:
+    return folders.read_mlflow(source, recognise)
+
+
+# A folder of one format may lie in a folder of another: what is described by a file of its own comes first.
 FORMATS = {
+    "mlflow": Format("MLflow folder", folders.recognises_mlflow, _read_mlflow),
+    "huggingface": Format("Hugging Face folder", folders.recognises_huggingface, folders.read_huggingface),
+    "savedmodel": Format("TensorFlow SavedModel", tensorflow.recognises_saved, tensorflow.read_saved),
+    "tf-checkpoint": Format("TensorFlow checkpoint", tensorflow.recognises_checkpoint, tensorflow.read_checkpoint),
     "safetensors": Format("safetensors", safetensors.recognises, safetensors.read),
+    "pytorch-exported": Format("PyTorch exported program", torch_zip.recognises_export, torch_zip.read_export),
+    "torchscript": Format("TorchScript", torch_zip.recognises_script, torch_zip.read_script),
+    "pytorch-state-dict": Format("PyTorch state dictionary", torch_zip.recognises_state, torch_zip.read_state),
+    "keras": Format("Keras 3", keras.recognises_zip, keras.read_zip),
+    "skops": Format("skops", skops.recognises, skops.read),
+    "keras-h5": Format("Keras HDF5", keras.recognises_hdf5, keras.read_hdf5),
+    "sklearn-pickle": Format("pickle of scikit-learn", pickles.recognises, pickles.read),
+    "pickle": Format("pickle", pickles.recognises, pickles.read),
     "onnx": Format("ONNX", onnx.recognises, onnx.read),
 }
 

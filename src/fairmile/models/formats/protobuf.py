@@ -17,19 +17,19 @@ def fields(data: memoryview) -> Iterator[Field]:
     """Yield the fields of a message in order; NotAMessage where the bytes end or are none."""
     position, end = 0, len(data)
     while position < end:
-        key, position = _varint(data, position, end)
+        key, position = varint(data, position, end)
         number, kind = key >> 3, key & 7
         if not number:
             raise NotAMessage("a field has the number 0")
         if kind == _BYTES:
-            length, position = _varint(data, position, end)
+            length, position = varint(data, position, end)
             stop = position + length
             if stop > end:
                 raise NotAMessage("it ends inside a field")
             yield number, data[position:stop]
             position = stop
         elif kind == _VARINT:
-            value, position = _varint(data, position, end)
+            value, position = varint(data, position, end)
             yield number, value
         elif kind in (_FIXED64, _FIXED32):
             stop = position + (8 if kind == _FIXED64 else 4)
@@ -41,7 +41,8 @@ def fields(data: memoryview) -> Iterator[Field]:
             raise NotAMessage(f"a field has the unknown wire type {kind}")
 
 
-def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
+def varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
+    """Return a number of variable length and where it ends."""
     value = shift = 0
     while position < end:
         byte = data[position]
@@ -86,7 +87,7 @@ def numbers(value: int | memoryview) -> list[int]:
         return [signed(value)]
     values, position = [], 0
     while position < len(value):
-        plain, position = _varint(value, position, len(value))
+        plain, position = varint(value, position, len(value))
         values.append(signed(plain))
     return values
 
