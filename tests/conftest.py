@@ -25,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     descendants.restore_signals()
     descendants.mark()
     _use_one_cache()
+    _use_one_thread()
     effort.quick = config.getoption("--quick")
     settings.register_profile("fairmile", max_examples=effort.examples(100), deadline=None)
     settings.load_profile("fairmile")
@@ -34,6 +35,11 @@ def _use_one_cache() -> None:
     """Let tests with a home of their own use the caches of whoever runs them, and find Python without a wrapper."""
     os.environ.setdefault("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     os.environ["PATH"] = os.pathsep.join([os.path.join(sys.base_prefix, "bin"), os.environ.get("PATH", os.defpath)])
+
+
+def _use_one_thread() -> None:
+    """Let numerical libraries compute with one thread: workers share the cores, and threads that wait in turns spin."""
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -70,7 +70,7 @@ def run_as_typed(command: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, 
 
 
 PAGES_WITH_COMMANDS = [
-    pytest.param(page, id=page.name, marks=[] if page.name in ("README.md", "start.md") else pytest.mark.thorough)
+    pytest.param(page, id=page.name, marks=[] if page.name == "start.md" else pytest.mark.thorough)
     for page in PAGES
     if any(steps(block) for block in blocks(page, "console"))
 ]

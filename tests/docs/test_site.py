@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 
 import browser
 import pytest
+from made_once import made_once
 
 import fairmile
-from fairmile.base.files import Lock
 from fairmile.catalog.principles.facts import rules
 from fairmile.systems.model import FileSystem, Gpu, LaunchRules, Partition, SchedulerRules, SoftwareSet, System
 from fairmile.testing.schemas import commands
@@ -53,16 +52,14 @@ class Page(HTMLParser):
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built once for all workers of a test session."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
-    with Lock(folder.with_name("site.lock"), timeout_s=590):
-        if not (folder / "built").exists():
-            strict = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q"]
-            folders = ["-d", str(folder / "cache"), str(ROOT / "docs"), str(folder / "html")]
-            done = subprocess.run([*strict, *folders], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            (folder / "built").touch()
-    return folder / "html"
+
+    def build(folder: Path) -> None:
+        strict = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q"]
+        folders = ["-d", str(folder / "cache"), str(ROOT / "docs"), str(folder / "html")]
+        done = subprocess.run([*strict, *folders], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    return made_once(tmp_path_factory, "site", build) / "html"
 
 
 @pytest.fixture(scope="session")

@@ -68,14 +68,30 @@ def trained(tmp_path: Path, id: str = "train-k3x9qa", **said: Any) -> Run:
     return make_run(tmp_path, id, **(facts | said))
 
 
-def page_of(made: Report) -> Page:
-    page = Page(made.html())
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a run that was trained, drawn once."""
+    return report([trained(tmp_path_factory.mktemp("trained"))]).html()
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the figures where only words matter."""
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+
+
+def read_page(html: str) -> Page:
+    page = Page(html)
     assert page.open == []
     return page
 
 
-def test_the_report_of_a_run_tells_all_of_it(tmp_path: Path) -> None:
-    text = page_of(report([trained(tmp_path)])).text()
+def page_of(made: Report) -> Page:
+    return read_page(made.html())
+
+
+def test_the_report_of_a_run_tells_all_of_it(html: str) -> None:
+    text = read_page(html).text()
     for word in (
         "train · train-k3x9qa", "done", "0.17", "31.5 s", "1,234 J", "3.0 GiB", "python train.py", "lr = 0.1",
         "commit 0123456789abcdef0123456789abcdef01234567 on main", "b" * 64, "c" * 64, "d" * 64, "NVIDIA H200",
@@ -87,14 +103,12 @@ def test_the_report_of_a_run_tells_all_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_phases_come_with_their_energy(tmp_path: Path) -> None:
-    made = report([trained(tmp_path)])
-    text = page_of(made).text()
+def test_phases_come_with_their_energy(html: str) -> None:
+    text = read_page(html).text()
     assert re.search(r"epoch 8 24 s 3 s 3 s 3.2 s 3.3 s 76.2 % 7,\d{3} J", text)
 
 
-def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
-    html = report([trained(tmp_path)]).html()
+def test_a_page_asks_nobody_for_anything(html: str) -> None:
     for tag, attributes in Page(html).tags:
         for name in ("src", "href", "action", "data", "xlink:href"):
             value = attributes.get(name) or ""
@@ -103,8 +117,8 @@ def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
     assert "@import" not in html
 
 
-def test_only_our_own_script_may_run(tmp_path: Path) -> None:
-    page = page_of(report([trained(tmp_path)]))
+def test_only_our_own_script_may_run(html: str) -> None:
+    page = read_page(html)
     policy = next(attributes["content"] or "" for tag, attributes in page.tags if "http-equiv" in attributes)
     script = "".join(page.inside["script"])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -139,6 +153,7 @@ def test_names_outputs_and_reasons_are_only_text(tmp_path: Path) -> None:
         assert EVIL in page.text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_control_characters_and_half_letters_do_not_reach_the_page(tmp_path: Path) -> None:
     run = trained(tmp_path, params={"x": "a\x00\x1b\u202eb\ud800c"}, output="\x1b[31mred\x1b[0m\r\n 5 %\r 100 %\n")
     html = report([run]).html()
@@ -148,8 +163,8 @@ def test_control_characters_and_half_letters_do_not_reach_the_page(tmp_path: Pat
 
 
 @pytest.mark.thorough
-def test_every_figure_can_be_taken_along(tmp_path: Path) -> None:
-    page = page_of(report([trained(tmp_path)]))
+def test_every_figure_can_be_taken_along(html: str) -> None:
+    page = read_page(html)
     links = {a["download"]: a["href"] or "" for tag, a in page.tags if tag == "a" and "download" in a}
     assert list(links) == ["learning-curve.svg", "phases.svg", "prediction.svg"]
     for address in links.values():
@@ -157,8 +172,8 @@ def test_every_figure_can_be_taken_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_ids_are_unique_although_figures_are_alike(tmp_path: Path) -> None:
-    page = page_of(report([trained(tmp_path)]))
+def test_ids_are_unique_although_figures_are_alike(html: str) -> None:
+    page = read_page(html)
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     used = [each for _, a in page.tags for value in a.values() for each in re.findall(r"url\(#([^)]*)\)", value or "")]
@@ -167,18 +182,19 @@ def test_ids_are_unique_although_figures_are_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_figures_take_the_colours_of_the_page(tmp_path: Path) -> None:
-    svg = re.search(r"<svg.*?</svg>", report([trained(tmp_path)]).html(), re.DOTALL)
+def test_figures_take_the_colours_of_the_page(html: str) -> None:
+    svg = re.search(r"<svg.*?</svg>", html, re.DOTALL)
     assert svg is not None
     assert "var(--ink)" in svg[0] and "var(--c0)" in svg[0]
     assert not re.search(r"#(?:0072b2|1f2328|ffffff)", svg[0])
 
 
 @pytest.mark.thorough
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    assert report([trained(tmp_path / "1")]).html() == report([trained(tmp_path / "2")]).html()
+def test_the_same_runs_give_the_same_bytes(html: str, tmp_path: Path) -> None:
+    assert report([trained(tmp_path)]).html() == html
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_failure_is_the_first_thing_told(tmp_path: Path) -> None:
     run = trained(
         tmp_path, state="failed", result={"reason": "out of memory", "exit_code": 137, "hint": "a smaller batch"}
@@ -228,6 +244,7 @@ def test_a_packed_run_says_what_is_left_out(tmp_path: Path) -> None:
     assert [picture.name for picture in made.pictures] == ["prediction"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_long_output_is_shown_from_its_end(tmp_path: Path) -> None:
     run = trained(tmp_path, output="".join(f"line {n}\n" for n in range(100_000)))
     text = page_of(report([run])).text("pre")
@@ -263,6 +280,7 @@ def test_the_list_of_runs_has_no_empty_columns(tmp_path: Path) -> None:
     assert heading == "| run | state | system | loss | elapsed time | largest memory | created (UTC) |"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_repeats_of_one_thing_get_their_mean_and_spread(tmp_path: Path) -> None:
     text = page_of(report(repeats(tmp_path, "base", {"loss": [1.0, 2.0, 3.0]}))).text()
     assert "Over the repeats" in text

@@ -33,12 +33,23 @@ def analysis() -> TraceAnalysis:
     return replace(analyze(uneven.table(), model=Even()), operators=(ADDMM,), devices=("NVIDIA H200",))
 
 
+@pytest.fixture(scope="module")
+def page(analysis: TraceAnalysis) -> str:
+    return trace_page(analysis, title="cosmoflow")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the figures where only words matter."""
+    monkeypatch.setattr(figures, "can_draw", lambda: False)
+
+
 def words(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
-def test_the_page_says_what_costs_time_where_and_what_to_try(analysis: TraceAnalysis) -> None:
-    text = words(trace_page(analysis, title="cosmoflow"))
+def test_the_page_says_what_costs_time_where_and_what_to_try(analysis: TraceAnalysis, page: str) -> None:
+    text = words(page)
     first = analysis.findings[0]
     for said in ("cosmoflow", "4 ranks, 5 steps", first.title.replace("'", "&#x27;"), "Wait at NxN", "Critical path"):
         assert said in text
@@ -46,6 +57,7 @@ def test_the_page_says_what_costs_time_where_and_what_to_try(analysis: TraceAnal
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("undrawn")
 def test_groups_of_few_ranks_count_for_these_alone(analysis: TraceAnalysis) -> None:
     one = replace(analysis.waiting.collectives[0], exposed_wait_s=analysis.total_s / 4)
     halves = [replace(one, group=name, ranks=2) for name in ("left", "right")]
@@ -55,10 +67,9 @@ def test_groups_of_few_ranks_count_for_these_alone(analysis: TraceAnalysis) -> N
 
 
 @pytest.mark.thorough
-def test_the_page_is_one_file_and_the_same_each_time(analysis: TraceAnalysis) -> None:
+def test_the_page_is_one_file_and_the_same_each_time(analysis: TraceAnalysis, page: str) -> None:
     pytest.importorskip("matplotlib")
-    page = trace_page(analysis, title="a")
-    assert page == trace_page(analysis, title="a")
+    assert page == trace_page(analysis, title="cosmoflow")
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
     titles = re.findall(r'<svg[^>]*aria-label="([^"]*)"', page)
     for title in (
@@ -70,8 +81,8 @@ def test_the_page_is_one_file_and_the_same_each_time(analysis: TraceAnalysis) ->
     assert page.count("<figcaption><span>") == page.count("<figcaption>"), "every figure says what is seen"
 
 
-def test_without_matplotlib_tables_say_it_all(analysis: TraceAnalysis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "can_draw", lambda: False)
+@pytest.mark.usefixtures("undrawn")
+def test_without_matplotlib_tables_say_it_all(analysis: TraceAnalysis) -> None:
     page = trace_page(analysis, title="a")
     assert "<svg" not in page
     text = words(page)
@@ -101,17 +112,20 @@ def test_without_a_known_device_operators_are_shown_with_the_best_rate_among_the
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("undrawn")
 def test_a_trace_without_the_inputs_of_operators_has_no_roofline(analysis: TraceAnalysis) -> None:
     assert "Roofline" not in trace_page(replace(analysis, operators=()), title="a")
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("undrawn")
 def test_coupled_programs_get_their_own_section() -> None:
     text = words(trace_page(analyze(coupled()), title="coupled"))
     for said in ("Coupling", "The trainer waits for the solver", "solver → trainer", "cost of coupling", "field"):
         assert said in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_names_from_a_trace_cannot_write_into_the_page() -> None:
     rows = Rows()
     for step in range(3):

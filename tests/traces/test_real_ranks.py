@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("msgspec")
 
 import traced_training
+from made_once import made_once
 
 from fairmile.traces.analyze import TraceAnalysis, analyze
 from fairmile.traces.events import EventTable
@@ -26,7 +27,11 @@ PLANTED_S = traced_training.STEPS * traced_training.DAWDLES_S
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> EventTable:
-    folder = tmp_path_factory.mktemp("gloo")
+    folder = made_once(tmp_path_factory, "traced-training", train)
+    return read_traces(sorted(folder.glob("rank*.json")))
+
+
+def train(folder: Path) -> None:
     environment = os.environ | {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(SUPPORT / "traced_training.py"), str(folder)]
     ranks = [
@@ -35,7 +40,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> EventTable:
     for each in ranks:
         _, said = each.communicate(timeout=300)
         assert each.returncode == 0, said.decode()[-2000:]
-    return read_traces(sorted(folder.glob("rank*.json")))
 
 
 @pytest.fixture(scope="module")

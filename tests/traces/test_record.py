@@ -51,6 +51,10 @@ Python = Callable[..., Recorded]
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    clear_environment(monkeypatch)
+
+
+def clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("FAIRMILE_", "OMPI_", "PMI"))]:
         monkeypatch.delenv(name)
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
@@ -83,10 +87,21 @@ def annotations(trace: dict[str, Any], start: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: each["ts"])
 
 
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """What two ranks of torchrun left, torch's own notes of collectives among it."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "program.py").write_text(TRAINING.replace("END", "pass"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    settings = replace(QUICK, flight_recorder=True)
+    with pytest.MonkeyPatch.context() as patch:
+        clear_environment(patch)
+        return record([*torchrun, str(folder / "program.py")], folder / "recorded", settings=settings, period_s=0.1)
+
+
 @pytest.mark.thorough
-def test_ranks_of_torchrun_leave_a_trace_each_on_one_clock_with_spans_and_samples(python: Python) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    recorded = python(TRAINING.replace("END", "pass"), *torchrun, watch=True)
+def test_ranks_of_torchrun_leave_a_trace_each_on_one_clock_with_spans_and_samples(two_ranks: Recorded) -> None:
+    recorded = two_ranks
     assert (recorded.exit_code, recorded.notes) == (0, ())
     assert [(each.rank, each.world, each.first_step, each.last_step) for each in recorded.traced] == [
         (0, 2, 2, 4),
@@ -120,14 +135,12 @@ def test_ranks_of_torchrun_leave_a_trace_each_on_one_clock_with_spans_and_sample
 
 
 @pytest.mark.thorough
-def test_torchs_own_notes_of_collectives_are_kept_on_demand_and_not_told_twice(python: Python) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    recorded = python(TRAINING.replace("END", "pass"), *torchrun, settings=replace(QUICK, flight_recorder=True))
-    notes = sorted(recorded.folder.glob("nccl_trace_rank_*"))
+def test_torchs_own_notes_of_collectives_are_kept_on_demand_and_not_told_twice(two_ranks: Recorded) -> None:
+    notes = sorted(two_ranks.folder.glob("nccl_trace_rank_*"))
     assert [each.name for each in notes] == ["nccl_trace_rank_0", "nccl_trace_rank_1"]
     entries = json.loads(notes[0].read_bytes())["entries"]
     assert len(entries) > 3 and all(each["profiling_name"].startswith("gloo:") for each in entries)
-    table = read_traces(recorded.folder)
+    table = read_traces(two_ranks.folder)
     assert {each.format for each in table.processes} == {"kineto", "meter"}
     left_out = "skipped nccl_trace_rank_0, nccl_trace_rank_1: the profiler recorded the same collectives"
     assert left_out in table.notes

@@ -119,7 +119,7 @@ class Picture:
 
     def png(self, *, dots_per_inch: int = 200) -> bytes:
         """Return the figure as PNG."""
-        return self._rendered("png", PAGE_WIDTH, {}, dpi=dots_per_inch)[0]
+        return self._rendered("png", PAGE_WIDTH, {}, dots_per_inch)[0]
 
     def readable(self, *, narrow: bool = False) -> tuple[bytes, list[Series]]:
         """Return the figure as SVG for a page, wide or for a phone, and the points that a pointer can read in it."""
@@ -134,13 +134,14 @@ class Picture:
 
         SVG and PDF are vectors; PNG has 300 dots per inch.
         """
-        return self._rendered(form, width_mm * _MM, {**_SMALL_LETTERS, "svg.fonttype": "path"}, dpi=_PAPER_DOTS)[0]
+        return self._rendered(form, width_mm * _MM, {**_SMALL_LETTERS, "svg.fonttype": "path"}, _PAPER_DOTS)[0]
 
     def _rendered(
-        self, form: FigureForm, width: float, style: Mapping[str, Any], **options: Any
+        self, form: FigureForm, width: float, style: Mapping[str, Any], dpi: int = 100
     ) -> tuple[bytes, list[Series]]:
         with _drawing(style):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.backends.backend_svg import FigureCanvasSVG
             from matplotlib.figure import Figure
 
             # A narrow figure keeps some of its height: letters do not shrink with it.
@@ -148,8 +149,14 @@ class Picture:
             FigureCanvasAgg(figure)
             self.draw(figure)
             stream = io.BytesIO()
-            figure.savefig(stream, format=form, metadata=_METADATA[form], **options)
-            return stream.getvalue(), series_of(figure, lambda value: short_number(value, 4)) if form == "svg" else []
+            if form != "svg":
+                figure.savefig(stream, format=form, metadata=_METADATA[form], dpi=dpi)
+                return stream.getvalue(), []
+            # Saving would draw everything once more, only to find its layout.
+            figure.set_dpi(dpi)
+            canvas: Any = FigureCanvasSVG(figure)
+            canvas.print_svg(stream, metadata=_METADATA[form])
+            return stream.getvalue(), series_of(figure, lambda value: short_number(value, 4))
 
 
 def learning_curve(

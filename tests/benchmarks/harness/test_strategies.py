@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import rank_program
 import torch
+from made_once import made_once
 from rank_program import EvenTask, trained
 
 from fairmile.base.errors import Integrity, Unsupported, UsageError
@@ -37,7 +38,10 @@ def environ() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder where two ranks, started by torchrun, left what they trained."""
-    folder = tmp_path_factory.mktemp("ranks")
+    return made_once(tmp_path_factory, "two-ranks", train_on_two_ranks)
+
+
+def train_on_two_ranks(folder: Path) -> None:
     trained(folder / "chain", Ranks(), batch_size=8, epochs=1)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, rank_program.__file__, str(folder)]
@@ -48,7 +52,6 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
             done.terminate()  # unlike when it is killed, it ends its ranks
             raise
     assert done.returncode == 0, said
-    return folder
 
 
 def read_result(folder: Path, name: str, rank: int = 0) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("msgspec")
 
+from made_once import made_once
 from trace_files import BASE_NS, kineto_events, write_kineto
 
 from fairmile.base.errors import Integrity
@@ -212,13 +213,15 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch")
-    folder = tmp_path_factory.mktemp("gloo")
+    return made_once(tmp_path_factory, "gloo-program", run_program)
+
+
+def run_program(folder: Path) -> None:
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(folder / "program.py"), str(folder)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return folder
 
 
 @pytest.mark.thorough
@@ -247,6 +250,7 @@ def test_of_a_real_gloo_program_messages_know_their_peer(real: Path) -> None:
     assert found == {("gloo:send", 0, 1), ("gloo:recv", 1, 0)}
 
 
+@pytest.mark.thorough
 def test_real_dumps_of_the_flight_recorder_are_read_as_json_and_as_pickle(real: Path) -> None:
     by_json = read_traces([real / "flight_rank_0.json", real / "flight_rank_1.json"])
     by_pickle = read_traces([real / "flight_rank_0", real / "flight_rank_1"])

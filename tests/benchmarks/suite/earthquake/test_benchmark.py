@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_once import made_once
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.ranks import Ranks
@@ -34,14 +35,12 @@ SMALL = {
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
-    return tmp_path_factory.mktemp("cache")
+    return made_once(tmp_path_factory, "earthquake-cache", lambda folder: None)
 
 
 @pytest.fixture(scope="module")
 def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    run(session(folder, cache))
-    return folder
+    return made_once(tmp_path_factory, "earthquake", lambda folder: run(session(folder, cache)))
 
 
 def session(folder: Path, cache: Path, data: Path | None = None, **params: Any) -> Session:

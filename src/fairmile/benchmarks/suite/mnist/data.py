@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 import zlib
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +62,18 @@ def read_digits(path: Path) -> Digits:
 
 
 def made_digits() -> Digits:
-    """Return the 1,797 images of 8 x 8 pixels that come with scikit-learn, which needs no network."""
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
+    """Return the 1,797 images of 8 x 8 pixels that come with scikit-learn, which needs no network.
+
+    The file is read as it is: importing scikit-learn takes as long as some epochs.
+    """
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
         raise MissingExtra(
             "MNIST needs data (`--data data=mnist.npz`), or scikit-learn, which comes with small digits", "benchmarks"
-        ) from error
-    data = load_digits()
-    images = np.round(data.images / 16 * 255).astype(np.uint8)
-    labels = data.target.astype(np.uint8)
+        )
+    table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    images = np.round(table[:, :-1].reshape(-1, 8, 8) / 16 * 255).astype(np.uint8)
+    labels = table[:, -1].astype(np.uint8)
     cut = len(images) - _DIGITS_TESTED  # the last part, as scikit-learn's own examples take it: other writers
     return Digits(images[:cut], labels[:cut], images[cut:], labels[cut:], "digits of scikit-learn (8 x 8 pixels)")
 
