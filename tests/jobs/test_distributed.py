@@ -89,6 +89,11 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
+@pytest.fixture(autouse=True)
+def _threads_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Jobs:
     needs("torch")

@@ -29,7 +29,8 @@ def run(program: str, *given: str, many: int = 3) -> int:
     return start_ranks(many, [sys.executable, "-c", program, *given], os.environ)
 
 
-def test_each_process_is_told_its_place_and_where_to_meet(tmp_path: Path) -> None:
+def test_each_process_is_told_its_place_and_where_to_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
     program = (
         "import os, pathlib, sys; names = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', "
         "'MASTER_PORT', 'OMP_NUM_THREADS'); "
