@@ -204,6 +204,7 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "home": Option(data / "fairmile", _path, "folder that holds cards, sources and the index"),
         "catalog.base": safe("", _text, "address below which new cards get their ids; empty: urn:uuid"),
         "sources": Option({}, _mapping, "catalogs of others: name: location, or name: {location, type, revision}"),
+        "access.oidc": Option({}, _mapping, "where people log in to your server: {issuer, client_id, groups, …}"),
         "pools": Option({}, _mapping, "folders for data: name: folder, or name: {folder, capacity, purge, speed, …}"),
         "systems": Option({}, _mapping, "how you reach systems: name: host, or name: {host, folder, account, file, …}"),
         "notify.to": Option((), _destinations, "who hears of the end of long work: e-mail or web addresses, commands"),
@@ -425,7 +426,10 @@ class Workspace:
     def access(self) -> Access:
         from fairmile.access.access import Access
 
-        return Access(self.home, lambda: self.catalog, context=self.context)
+        given = dict(self.config["access.oidc"])
+        if isinstance(given.get("client_secret_file"), str):
+            given["client_secret_file"] = _below(given["client_secret_file"], self.config.origin("access.oidc"))
+        return Access(self.home, lambda: self.catalog, context=self.context, oidc=given)
 
     @cached_property
     def store(self) -> Store:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fairmile.access.accounts import Accounts
 from fairmile.access.assets import AssetAccess
@@ -13,6 +14,7 @@ from fairmile.access.audit import Audit
 from fairmile.access.database import Database
 from fairmile.access.links import Links
 from fairmile.access.logins import DeviceLogin
+from fairmile.access.oidc import OidcProvider, OidcSettings
 from fairmile.access.results import (
     AccessRequest,
     AccessRequests,
@@ -52,6 +54,7 @@ class Access(Noun, internal=_INTERNAL):
         clock: Callable[[], float] = time.time,
         *,
         context: Context | None = None,
+        oidc: Mapping[str, Any] | None = None,
     ) -> None:
         self._database = Database(home / "access" / "access.sqlite")
         self._catalog = catalog
@@ -62,6 +65,10 @@ class Access(Noun, internal=_INTERNAL):
         self.links = Links(self._database)
         self.note = self._log.note
         self._context = context
+        settings = OidcSettings.parse(oidc or {})
+        self.oidc: OidcProvider | None = None
+        if settings is not None and context is not None:
+            self.oidc = OidcProvider(settings, context, self.links, clock)
 
     # Accounts
 

@@ -16,6 +16,7 @@ from typing import Any
 from fairmile.access.attempts import Attempts, NotLoggedIn
 from fairmile.access.audit import Audit
 from fairmile.access.database import Database
+from fairmile.access.oidc import Person
 from fairmile.access.results import NewToken, RemovedUser, Token, Tokens, User, Users
 from fairmile.access.rules import Right, rights_of
 from fairmile.base.errors import Conflict, NotFound, UsageError
@@ -185,6 +186,28 @@ class Accounts:
         self._audit.note(name, "log in", address=address)
         return self.get(name), self.new_session(name)
 
+    def log_in_person(self, person: Person, address: str) -> tuple[User, str]:
+        """Return the account of somebody whom a provider vouches for, and the secret of a new session.
+
+        It is added at the first login; at later ones, groups and rights follow the provider. An account that has the
+        same name and logs in otherwise is somebody else's.
+        """
+        user = self.by_subject(person.subject)
+        if user is None:
+            try:
+                user = self.add(
+                    person.name, subject=person.subject, rights=person.rights or (), groups=person.groups or ()
+                )
+            except (Conflict, UsageError) as error:
+                self._audit.note("", "log in failed", user=person.name, address=address)
+                raise NotLoggedIn(f"{error}", hint="ask the owner of this server") from error
+        groups = user.groups if person.groups is None else frozenset(person.groups)
+        rights = user.rights if person.rights is None else rights_of({"browse", *person.rights})
+        if (groups, rights) != (user.groups, user.rights):
+            user = self.update(user.name, rights=rights, groups=groups, by=user.login)
+        self._audit.note(user.name, "log in", address=address, provider=user.login)
+        return user, self.new_session(user.name)
+
     def _hash(self, password: str) -> str:
         with self._hashing:
             self._hasher = self._hasher or self._new_hasher()
@@ -341,7 +364,7 @@ def _digest(secret: str) -> str:
 
 def _user(row: tuple[Any, ...]) -> User:
     name, rights, groups, subject, created_s = row
-    login = subject.rpartition("#")[0] if subject else "password"
+    login = subject.partition("#")[0] if subject else "password"
     return User(name, frozenset(rights.split()), frozenset(groups.split()), login, created_s)
 
 

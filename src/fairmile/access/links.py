@@ -1,9 +1,11 @@
-"""Signed links: whoever has one may read one file until it expires."""
+"""Signed links, with which one may read one file until they expire, and sealed texts that a browser keeps for us."""
 
 from __future__ import annotations
 
+import base64
 import hmac
 import secrets
+from binascii import Error as NotBase64
 from hashlib import sha256
 
 from fairmile.access.database import Database
@@ -27,6 +29,25 @@ class Links:
         expected = self.sign(path, user, expires_s)
         is_ours = hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
         return is_ours and now_s < expires_s
+
+    def seal(self, text: str, expires_s: float) -> str:
+        """Return a text that somebody else keeps and cannot change, for a cookie."""
+        body = base64.urlsafe_b64encode(text.encode()).decode()
+        return f"{expires_s:.0f}.{body}.{self._seal_of(f'{expires_s:.0f}.{body}')}"
+
+    def unseal(self, sealed: str, now_s: float) -> str:
+        """Return a text that was sealed here and has not expired; else an empty one."""
+        content, _, seal = sealed.rpartition(".")
+        expires, _, body = content.partition(".")
+        if not hmac.compare_digest(self._seal_of(content).encode(), seal.encode("utf-8", "replace")):
+            return ""
+        try:
+            return base64.urlsafe_b64decode(body).decode() if now_s < float(expires) else ""
+        except (NotBase64, ValueError):
+            return ""
+
+    def _seal_of(self, content: str) -> str:
+        return hmac.new(self._secret(), f"SEAL\n{content}".encode("utf-8", "replace"), sha256).hexdigest()
 
     def _secret(self) -> bytes:
         if not self._key:

@@ -9,12 +9,14 @@ from urllib.parse import parse_qs
 from fairmile.access.access import Access
 from fairmile.access.accounts import SESSION_S, Known
 from fairmile.access.attempts import NotLoggedIn, TooManyAttempts
+from fairmile.access.oidc import LOGIN_S
 from fairmile.access.rules import Viewer
 from fairmile.web.access import Identity, Scope
 from fairmile.web.errors import Refused
 from fairmile.workspace import Workspace
 
 COOKIE = "__Host-fairmile"  # the name itself makes browsers insist on an encrypted connection and this very host
+LOGIN_COOKIE = "__Host-fairmile-login"  # kept while somebody logs in at a provider
 VISITOR = Identity("visitor", frozenset({"browse"}), is_visitor=True)
 _MOST_VIEWS = 64
 
@@ -101,10 +103,10 @@ def address_of(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-def session_of(header: bytes) -> str:
-    """Return the secret of the session in a Cookie header; empty where there is none."""
+def session_of(header: bytes, name: str = COOKIE) -> str:
+    """Return the secret of the session, or another cookie, in a Cookie header; empty where there is none."""
     try:
-        cookie = SimpleCookie(header.decode("latin-1")).get(COOKIE)
+        cookie = SimpleCookie(header.decode("latin-1")).get(name)
     except CookieError:
         return ""
     return cookie.value if cookie is not None else ""
@@ -114,3 +116,9 @@ def cookie_of(secret: str) -> str:
     """Return the Set-Cookie header of a session; an empty secret ends it."""
     age = int(SESSION_S) if secret else 0
     return f"{COOKIE}={secret}; Path=/; Max-Age={age}; Secure; HttpOnly; SameSite=Strict"
+
+
+def login_cookie_of(sealed: str) -> str:
+    """Return the Set-Cookie header of a login at a provider, which must come along on the way back from there."""
+    age = int(LOGIN_S) if sealed else 0
+    return f"{LOGIN_COOKIE}={sealed}; Path=/; Max-Age={age}; Secure; HttpOnly; SameSite=Lax"

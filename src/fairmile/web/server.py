@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -64,7 +65,7 @@ def _open_access(workspace: Workspace, settings: ServeSettings) -> Access:
     is_needed = needs_accounts(
         settings.host,
         is_encrypted=settings.is_encrypted,
-        has_accounts=bool(workspace.access.users()),
+        has_accounts=workspace.access.oidc is not None or bool(workspace.access.users()),
         wants_accounts=settings.accounts or settings.public,
     )
     return AccountAccess(workspace.access, is_public=settings.public) if is_needed else OwnerAccess()
@@ -72,6 +73,13 @@ def _open_access(workspace: Workspace, settings: ServeSettings) -> Access:
 
 class _Server(uvicorn.Server):
     on_started: Callable[[], None]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets=sockets)
+        # A browser that keeps its connection does not answer the end of TLS, for which the loop would wait.
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)

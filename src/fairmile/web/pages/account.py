@@ -9,8 +9,9 @@ from fastapi import Body, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from fairmile.access.attempts import NotLoggedIn, TooManyAttempts
+from fairmile.access.oidc import OidcProvider
 from fairmile.base.errors import NotFound, UsageError
-from fairmile.web.accounts import address_of, cookie_of, session_of
+from fairmile.web.accounts import LOGIN_COOKIE, address_of, cookie_of, login_cookie_of, session_of
 from fairmile.web.api.access import device_logins, session_only
 from fairmile.web.render import Page
 from fairmile.web.routes import Routes, identity_of, workspace_of
@@ -23,7 +24,7 @@ Next = Annotated[str, Query(alias="next", max_length=500)]
 @routes.page("/login", right=None)
 def login_page(request: Request, after: Next = "/") -> Page:
     """Log in with name and password."""
-    return _login(after)
+    return _login(request, after)
 
 
 @routes.post("/login", right=None, include_in_schema=False)
@@ -35,8 +36,38 @@ def log_in(request: Request, form: Form) -> Page | Response:
     try:
         _, secret = accounts.log_in(name, values.get("password", ""), address_of(request.scope))
     except (NotLoggedIn, TooManyAttempts) as error:
-        return _login(after, f"{error}. {error.hint or ''}", name)
+        return _login(request, after, f"{error}. {error.hint or ''}", name)
     return RedirectResponse(_own_path(after), status_code=303, headers={"set-cookie": cookie_of(secret)})
+
+
+@routes.page("/login/oidc", right=None)
+def begin_at_provider(request: Request, after: Next = "/") -> Response:
+    """Send the browser to the provider that the settings name."""
+    begun = _provider(request).begin(f"{_base(request)}/login/oidc/callback", _own_path(after))
+    return RedirectResponse(begun.address, status_code=303, headers={"set-cookie": login_cookie_of(begun.sealed)})
+
+
+@routes.page("/login/oidc/callback", right=None)
+def return_from_provider(request: Request) -> Page | Response:
+    """Begin a session for whom the provider vouches."""
+    sealed = session_of(request.headers.get("cookie", "").encode("latin-1"), LOGIN_COOKIE)
+    answer = {name: request.query_params[name] for name in ("code", "state", "iss") if name in request.query_params}
+    address, accounts = address_of(request.scope), workspace_of(request).access.accounts
+    try:
+        accounts.by_address.check(address)
+        person, after = _provider(request).finish(answer, sealed)
+        _, secret = accounts.log_in_person(person, address)
+    except (NotLoggedIn, TooManyAttempts) as error:
+        accounts.by_address.failed(address)
+        workspace_of(request).access.note("", "log in failed", address=address, why=str(error))
+        return _login(request, "/", f"{error}. {error.hint or ''}")
+    # A redirect from here would still count as coming from the provider, and the cookie of the session stay behind.
+    page = Page("logged_in.html", "Logged in", {"next": _own_path(after)})
+    response: Response = request.app.state.pages.response(request, page)
+    response.headers["cache-control"] = "no-store"
+    response.headers.append("set-cookie", cookie_of(secret))
+    response.headers.append("set-cookie", login_cookie_of(""))
+    return response
 
 
 @routes.post("/logout", right="browse", include_in_schema=False)
@@ -103,8 +134,21 @@ def confirm_device(request: Request, form: Form) -> Page:
     return Page("device.html", "Log in a terminal", {"problem": problem, "done": not problem})
 
 
-def _login(after: str, problem: str = "", name: str = "") -> Page:
-    return Page("login.html", "Log in", {"next": _own_path(after), "problem": problem, "name": name})
+def _login(request: Request, after: str, problem: str = "", name: str = "") -> Page:
+    provider = workspace_of(request).access.oidc
+    values = {"next": _own_path(after), "problem": problem, "name": name}
+    return Page("login.html", "Log in", {**values, "provider": provider.settings.label if provider else ""})
+
+
+def _provider(request: Request) -> OidcProvider:
+    provider = workspace_of(request).access.oidc
+    if provider is None:
+        raise NotFound("this server has no other place to log in", hint="the setting access.oidc names one")
+    return provider
+
+
+def _base(request: Request) -> str:
+    return f"{request.url.scheme}://{request.url.netloc}"
 
 
 def _account(request: Request, secret: str = "") -> Page:
