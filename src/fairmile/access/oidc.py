@@ -70,7 +70,7 @@ class OidcSettings:
         for name in ("issuer", "client_id"):
             if not given.get(name):
                 raise UsageError(f"access.oidc: {name} is missing", hint="issuer: https://…, client_id: …")
-        values = {name: tuple(value) if name in many else value for name, value in given.items()}
+        values: dict[str, Any] = {name: tuple(value) if name in many else value for name, value in given.items()}
         settings = cls(**values)
         rights_of((settings.rights or {}).values())
         _check_address(settings.issuer)
