@@ -149,7 +149,7 @@ def _field_dict(field: Field) -> FieldDict:
     }
 
 
-_INTERNAL = "step_of"  # for other parts of Fairmile
+_INTERNAL = "step_of with_step"  # for other parts of Fairmile
 
 
 class Benchmarks(Noun, internal=_INTERNAL):
@@ -164,6 +164,11 @@ class Benchmarks(Noun, internal=_INTERNAL):
         cards = [self._catalog().get(str(hit.handle)) for hit in hits]
         benchmarks = [Benchmark(card, _own_folder(card)) for card in cards]
         return BenchmarkList(sorted(benchmarks, key=lambda each: (each.folder is None, each.name)))
+
+    @staticmethod
+    def with_step() -> list[str]:
+        """Return the names of the benchmarks that Fairmile includes and whose training step can be predicted."""
+        return [name for name in names() if (SUITE / name / f"{STEP}.py").is_file()]
 
     def show(self, name: str) -> BenchmarkDetails:
         """Return the benchmark that a name or a folder means, with its parameters and the form of its data."""

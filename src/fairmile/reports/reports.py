@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from fairmile.reports.leaderboard import Leaderboard, leaderboard, parse_where
 from fairmile.reports.measures import ALWAYS
 from fairmile.reports.page import MOST_ROWS, Report, comparison_report, report
 from fairmile.reports.references import Check, check, read_references
+from fairmile.reports.sampling import Sample, best_runs, sample_runs
 from fairmile.reports.shapes import EvaluationDict
 from fairmile.reports.sweep import Goal
 from fairmile.runs.record.ledger import Ledger
@@ -87,16 +89,18 @@ class Reports(Noun, internal=_INTERNAL):
         where: Sequence[str] = (),
         over: Sequence[str] = (),
         most_rows: int = MOST_ROWS,
+        most_runs: int | None = None,
     ) -> Report:
         """Report runs, or the last ones without a reference; `write(path)` of the result writes the file.
 
         A sweep or study is reported by the metric that its file names, unless `metrics` are given. Tables of points and
-        of runs have at most `most_rows`.
+        of runs have at most `most_rows`. One sweep or study of more than `most_runs` is reported from a sample.
         """
-        runs = self._filtered(references, where)
+        sample = self._sample(references, most_runs) if most_runs is not None and not where else None
+        runs = sample.runs if sample is not None else self._filtered(references, where)
         groups = {run.group for run in runs}
         about = self._about(groups.pop()) if len(groups) == 1 and "" not in groups else About()
-        return report(
+        made = report(
             runs,
             metrics=metrics or None,
             objectives=about.objectives,
@@ -106,6 +110,13 @@ class Reports(Noun, internal=_INTERNAL):
             supply=self._supply,
             most_rows=most_rows,
         )
+        return sample.mark(made) if sample is not None else made
+
+    def _sample(self, references: Sequence[str], most_runs: int) -> Sample | None:
+        if len(references) != 1:
+            return None
+        goals = tuple(self._about(references[0]).objectives)
+        return sample_runs(self._ledger(), references[0], most_runs, goals)
 
     def compare(
         self, *references: str, metrics: Sequence[str] | None = None, confidence: float = CONFIDENCE
@@ -152,8 +163,17 @@ class Reports(Noun, internal=_INTERNAL):
         write_atomic(Path(path), _PAGES["result"](result, title))
         return Path(path)
 
-    def leaderboard(self, metric: str, *references: str, n: int = 10, where: Sequence[str] = ()) -> Leaderboard:
-        """Rank runs by a metric; without a reference, all runs that have it."""
+    def leaderboard(
+        self, metric: str, *references: str, n: int = 10, where: Sequence[str] = (), most_runs: int | None = None
+    ) -> Leaderboard:
+        """Rank runs by a metric; without a reference, all runs that have it, or the best `most_runs` of them."""
+        if most_runs is not None and not references:
+            runs, total = best_runs(self._ledger(), metric, " ".join(where), most_runs)
+            if total > len(runs):
+                some = f"{len(runs):,} best of {total:,} runs"
+                note = f"Ranked are the {some}; repeats that are not among them do not count."
+                board = leaderboard(runs, metric, n=n)
+                return replace(board, notes=(*board.notes, note))
         return leaderboard(self._having(metric, references), metric, n=n, where=parse_where(where))
 
     def groups(self, *references: str) -> Mapping[str, Sequence[Run]]:

@@ -24,8 +24,9 @@ from fairmile.web.kept import Kept
 from fairmile.web.live import Live
 from fairmile.web.render import Pages
 from fairmile.web.routes import Routes, error_response
+from fairmile.web.shortcuts import Shortcuts
 from fairmile.web.static_files import StaticFiles
-from fairmile.web.table import MODULES, NAVIGATION, TOPICS
+from fairmile.web.table import MODULES, NAVIGATION, SHORTCUTS, TOPICS
 from fairmile.workspace import Workspace
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -65,7 +66,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _unrouted)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Refused, _refused)
-    return Guard(app, hosts=hosts, access=access or OwnerAccess(), limits=limits)
+    return Guard(Shortcuts(app, SHORTCUTS), hosts=hosts, access=access or OwnerAccess(), limits=limits)
 
 
 def _sync(respond: Any) -> Any:

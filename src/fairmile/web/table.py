@@ -30,6 +30,9 @@ MODULES = (
     "fairmile.web.pages.access",
 )
 
+# Routes that are asked most often, with parameters of one value each in the query alone: see `shortcuts.py`.
+SHORTCUTS = ("/api/search",)
+
 # The menu, in its order; an entry whose page is not served is not shown.
 NAVIGATION = (
     ("Search", "/"),

@@ -305,6 +305,18 @@ class Ledger:
         total = sum(number for state, number in states.items() if not query.states or state in query.states)
         return RunPage(RunRows(_row(dict(zip(_COLUMNS, each, strict=True))) for each in rows), start, total, states)
 
+    def members(self, group: str) -> list[str]:
+        """Return the ids of the runs of a group, the oldest first."""
+        with self._index() as index:
+            rows = index.execute("SELECT id FROM runs WHERE run_group = ? ORDER BY created, id", [group])
+            return [id for (id,) in rows]
+
+    def metric_counts(self, most: int) -> dict[str, int]:
+        """Return the metrics that most runs have, and how many have each."""
+        question = "SELECT key, count(*) FROM runs, json_each(metrics) GROUP BY key ORDER BY count(*) DESC, key LIMIT ?"
+        with self._index() as index:
+            return dict(index.execute(question, [most]).fetchall())
+
     def counts(self, groups: Sequence[str] = ()) -> dict[str, dict[RunState, int]]:
         """Return how many runs are in which state: of each of some groups, and of all runs under an empty name."""
         counts: dict[str, dict[RunState, int]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -17,6 +16,7 @@ from fairmile.web.routes import Routes, workspace_of
 routes = Routes("runs")
 _MOST_PLACES = 500
 _MOST_METRICS = 100
+_MOST_RUNS = 500  # that are ranked
 
 
 @routes.page("/leaderboards")
@@ -28,12 +28,13 @@ def leaderboards_page(
 ) -> Page:
     """Rank runs by a metric."""
     workspace = workspace_of(request)
-    metrics = Counter(name for row in workspace.runs.ls() for name in row.metrics)
-    names = [name for name, _ in metrics.most_common(_MOST_METRICS)]
+    names = list(workspace.ledger.metric_counts(_MOST_METRICS))
     chosen = metric or next(iter(names), "")
     blocks: list[Block] = []
     try:
-        board = workspace.reports.leaderboard(chosen, n=n, where=where.split()) if chosen else None
+        board = (
+            workspace.reports.leaderboard(chosen, n=n, where=where.split(), most_runs=_MOST_RUNS) if chosen else None
+        )
         blocks = list(leaderboard_blocks(board)) if board else [Note("No run has a metric yet.", "dim")]
     except FairmileError as error:
         blocks = [Note(f"{error}. {error.hint or ''}")]

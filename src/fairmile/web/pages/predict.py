@@ -77,7 +77,7 @@ def predict_page(
     values: dict[str, Any] = {
         "chosen": chosen,
         "questions": _QUESTIONS,
-        "benchmarks": [each.name for each in workspace.benchmarks.ls() if each.step_file() is not None],
+        "benchmarks": workspace.benchmarks.with_step(),
         "gpu_names": device_names(),
         "systems": [each.name for each in workspace.systems.ls() if not each.problem],
         "may_start": identity_of(request).may("start"),

@@ -17,6 +17,7 @@ from fairmile.web.routes import Routes, workspace_of
 
 routes = Routes("sweeps")
 _MOST_SWEEPS = 200
+_MOST_RUNS = 300  # that a page is drawn from
 _MOST_ROWS = 100  # of the table of points: the page stays light, whatever the sweep
 
 
@@ -50,7 +51,9 @@ def sweep_page(request: Request, name: Id, metric: Word = "", x: Word = "", y: W
     sweep, metrics = workspace.sweeps.get(name), [metric] if metric else None
     over = [x, y] if x and y and x != y else []
     try:
-        report = workspace.reports.page(sweep.id, metrics=metrics, over=over, most_rows=_MOST_ROWS)
+        report = workspace.reports.page(
+            sweep.id, metrics=metrics, over=over, most_rows=_MOST_ROWS, most_runs=_MOST_RUNS
+        )
     except FairmileError as error:  # no run of it has begun, perhaps
         blocks: list[Block] = [Title(sweep.id), Note(f"{error}. {error.hint or ''}")]
         return Page("sweep.html", sweep.id, {"axes": [], "metrics": []}, blocks)
