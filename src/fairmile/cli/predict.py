@@ -35,7 +35,7 @@ class _PredictCommand(SectionedCommand):
     sections: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Step": (
             *("-a", "--precision", "--accumulate", "--checkpointing", "--channels-last"),
-            *("--optimizer-form", "--inference", "--batch-argument", "--allocator"),
+            *("--optimizer-form", "--inference", "--selected", "--batch-argument", "--allocator"),
         ),
         "GPU": ("--gpu", "--list-gpus", "--largest"),
         "Parallelism": (
@@ -82,6 +82,12 @@ def _target_options(command: F) -> F:
         click.option("--channels-last", is_flag=True, help="Use channels-last memory format."),
         click.option("--optimizer-form", type=click.Choice(FORMS), help="Implementation of the optimizer step."),
         click.option("--inference", is_flag=True, help="Predict the forward pass only."),
+        click.option(
+            "--selected",
+            type=click.FloatRange(0, 1),
+            metavar="SHARE",
+            help="Share of elements that masks select which depend on weights, such as 0.15 (default: random values).",
+        ),
     ]
     for each in reversed(options):
         command = each(command)
@@ -119,7 +125,7 @@ def _list_gpus(context: click.Context, _: click.Parameter, wanted: bool) -> None
 
 def _trace_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that change how the target is run, for the API; None leaves it to the target."""
-    fields: dict[str, Any] = {name: options[name] for name in ("precision", "accumulate", "optimizer_form")}
+    fields: dict[str, Any] = {name: options[name] for name in ("precision", "accumulate", "optimizer_form", "selected")}
     for name in ("checkpointing", "channels_last"):
         fields[name] = True if options[name] else None
     if options["inference"]:
@@ -193,8 +199,8 @@ def _parse_value(text: str) -> Any:
 def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: bool, **options: Any) -> int:
     """Predict the GPU memory of a training step.
 
-    Exit code: 0 if the step fits, 1 if it does not, 2 if that cannot be determined. For a step with
-    data-dependent shapes, the prediction is a lower bound.
+    Exit code: 0 if the step fits, 1 if it does not, 2 if that cannot be determined, because the step could
+    be traced only in part.
 
     \b
     Examples:

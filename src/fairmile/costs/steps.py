@@ -89,6 +89,7 @@ class StepTrace(Result):
     versions: dict[str, str] = field(default_factory=dict)  # torch, python
     notes: Sequence[str] = ()  # what could not be followed exactly, one sentence each
     stopped: str = ""  # why a step was followed only to a point, where it was
+    assumed: bool = False  # whether shapes follow from values that nobody knows, and that were assumed
 
     def to_dict(self) -> dict[str, Any]:
         """Return what there is in numbers; `ops` has the operators."""

@@ -145,6 +145,9 @@ class Predict(Noun, internal=_INTERNAL):
         if layout is not None:
             _refuse_stopped(asked.name, trace)
         taken = account(trace, on, options)
+        if trace.assumed and how.get("selected") is None and layout is None:
+            with _tracing(progress, asked.name):
+                taken = self._bounded(taken, asked, arguments or {}, how, lambda trace: account(trace, on, options))
         prediction = _spread(MemoryPrediction(asked.name, on, batch_of(trace), taken), _footprint(trace, taken), layout)
         if prediction.rank is None or not _is_squeezed(prediction):
             return prediction
@@ -152,6 +155,41 @@ class Predict(Noun, internal=_INTERNAL):
         times = taken.peak_allocated_bytes / prediction.rank.allocated_bytes
         limit = taken.context_bytes + (on.memory_bytes - taken.context_bytes) * times
         return _squeezed(prediction) if account(trace, on, options, limit_bytes=int(limit)).fits else prediction
+
+    def _bounded(
+        self,
+        taken: MemoryAccount,
+        asked: Subject,
+        arguments: Mapping[str, Any],
+        how: Mapping[str, Any],
+        account_of: Callable[[StepTrace], MemoryAccount],
+    ) -> MemoryAccount:
+        """Return an account with the intervals from masks that select nothing to masks that select everything."""
+
+        def selecting(share: float) -> MemoryAccount | None:
+            try:
+                bound = account_of(self._trace(asked, arguments, {**how, "selected": share}))
+            except UsageError:  # the step does not work so, as of an average over nothing
+                return None
+            return bound if not bound.stopped else None
+
+        least, most = selecting(0.0), selecting(1.0)
+
+        def between(name: str) -> SizeInterval:
+            spans = [getattr(each, name) for each in (least, taken, most) if each is not None]
+            return SizeInterval(min(each.low for each in spans), max(each.high for each in spans))
+
+        ends = [name for name, each in (("nothing", least), ("everything", most)) if each is not None]
+        notes = [f"the intervals include masks that select {' and '.join(ends)}"] if ends else []
+        if most is not None and taken.fits and not most.fits:
+            notes.append(f"with masks that select everything, {most.out_of_memory}")
+        return replace(
+            taken,
+            allocated_span=between("allocated_span"),
+            reserved_span=between("reserved_span"),
+            device_span=between("device_span"),
+            notes=[*taken.notes, *notes],
+        )
 
     def largest_batch(
         self,

@@ -318,10 +318,95 @@ class Choosy(nn.Module):
         return self.second(rows[rows.sum(1) > 0])
 
 
-def choosy() -> Any:
+def choosy(rows: int = 500) -> Any:
     return SimpleNamespace(
-        model=Choosy(), loss=lambda model: model(torch.randn(500, 8)).mean(), optimizer=torch.optim.Adam
+        model=Choosy(), loss=lambda model: model(torch.randn(rows, 8)).mean(), optimizer=torch.optim.Adam
     )
+
+
+class Experts(nn.Module):
+    """Sends each row to two of four layers, as the first layer says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(8, 4), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, rows: Any) -> Any:
+        weights, chosen = self.router(rows).softmax(-1).topk(2)
+        mixed = torch.zeros_like(rows)
+        mask = functional.one_hot(chosen, 4).permute(2, 1, 0)
+        for number in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+            which, where = torch.where(mask[number].squeeze(0))
+            given = self.experts[number](rows[where])
+            mixed.index_add_(0, where, given * weights[where, which, None])
+        return mixed
+
+
+def experts(rows: int = 400) -> Any:
+    return SimpleNamespace(
+        model=Experts(), loss=lambda model: model(torch.randn(rows, 8)).square().mean(), optimizer=sgd
+    )
+
+
+class Hidden(nn.Module):
+    """Predicts words at those places alone that a mask names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
+
+    def forward(self, words: Any, mask: Any) -> Any:
+        return self.head(self.words(words)[mask])
+
+
+def hidden() -> Any:
+    def loss(model: Any) -> Any:
+        words = torch.randint(0, 50, (4, 10))
+        mask = torch.zeros(4, 10, dtype=torch.bool)
+        mask[:, ::5] = True
+        mask[0, 3] = True
+        return functional.cross_entropy(model(words, mask), words.masked_select(mask))
+
+    return SimpleNamespace(model=Hidden(), loss=loss, optimizer=sgd)
+
+
+def speech() -> Any:
+    def loss(model: Any) -> Any:
+        scores = model(torch.randn(30, 4, 8)).log_softmax(-1)
+        lengths = torch.tensor([3, 7, 5, 4])
+        return functional.ctc_loss(scores, torch.randint(1, 8, (4, 7)), torch.full((4,), 30), lengths)
+
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
+
+
+def distinct() -> Any:
+    def loss(model: Any) -> Any:
+        words, places = torch.unique(torch.arange(60) % 7, return_inverse=True)
+        counts = torch.bincount(places)
+        return model(words).repeat_interleave(counts, dim=0).sum()
+
+    return SimpleNamespace(model=nn.Embedding(10, 8), loss=loss, optimizer=sgd)
+
+
+def packed() -> Any:
+    def loss(model: Any) -> Any:
+        lengths = torch.tensor([5, 2, 4])
+        rows = nn.utils.rnn.pack_padded_sequence(torch.randn(3, 5, 8), lengths.cpu(), True, enforce_sorted=False)
+        return model(rows)[1].sum()
+
+    return SimpleNamespace(model=nn.GRU(8, 8, batch_first=True), loss=loss, optimizer=sgd)
+
+
+def changed_in_place() -> Any:
+    def loss(model: Any) -> Any:
+        numbers = torch.arange(6)
+        numbers[2:4] = 9
+        part = numbers[1:5]
+        part += 1
+        rows = torch.nonzero(numbers > 5).squeeze(1)  # 10, 10 and 5 + 0: three of [0, 2, 10, 10, 5, 5]
+        return model(torch.randn(20, 8)[: int(numbers.max())][rows]).sum()
+
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
 
 
 def misused() -> Any:

@@ -69,11 +69,20 @@ _ASKED: dict[str, dict[str, Any]] = {
     "drawn": {"function": "drawn"},
     "drawn again": {"function": "drawn"},
     "output only": {"function": "output_only"},
-    "followed in part": {"function": "choosy", "partial": True},
-    # what cannot be traced
+    "followed in part": {"function": "choosy", "arguments": {"rows": 1 << 27}, "partial": True},
+    "choosy": {"function": "choosy"},
+    "choosy all": {"function": "choosy", "selected": 1.0},
+    "choosy none": {"function": "choosy", "selected": 0.0},
+    "experts": {"function": "experts"},
+    "hidden": {"function": "hidden"},
+    "speech": {"function": "speech"},
+    "distinct": {"function": "distinct"},
+    "packed": {"function": "packed"},
+    "changed in place": {"function": "changed_in_place"},
     "shape of data": {"function": "shape_of_data"},
     "number of data": {"function": "number_of_data"},
-    "not followed": {"function": "choosy"},
+    # what cannot be traced
+    "not followed": {"function": "choosy", "arguments": {"rows": 1 << 27}},
     "misused": {"function": "misused"},
     "misshaped": {"function": "misshaped", "arguments": {"length": "many"}},
     "no scalar": {"function": "no_scalar"},
@@ -565,13 +574,66 @@ def test_a_step_that_depends_on_data_is_followed_to_that_point_where_this_is_ask
     of: Callable[[str], StepTrace],
 ) -> None:
     trace = of("followed in part")
-    assert "depends on data" in trace.stopped and "aten.index" in trace.stopped
+    assert "depends on data" in trace.stopped and "aten.nonzero" in trace.stopped
     parameters = 4 * (8 * 100 + 100 + 100 + 1)
     assert sums(trace, step=-1)["parameter"] == sums(trace, step=1)["gradient"] == parameters
     assert sums(trace)["optimizer"] == 2 * parameters
-    assert sums(trace, step=1)["activation"] >= 4 * 500 * 100
+    assert sums(trace, step=1)["activation"] >= 4 * (1 << 27) * 100
     assert trace.steps == 2
     assert of("cnn").stopped == ""
+
+
+def shapes(trace: StepTrace, name: str, phase: str = "forward") -> list[tuple[int, ...]]:
+    return [tuple(op.inputs[0].shape) for op in trace.ops if op.name == name and op.phase == phase]
+
+
+def test_a_mask_of_the_inputs_selects_as_many_elements_as_it_does(of: Callable[[str], StepTrace]) -> None:
+    trace = of("hidden")
+    assert set(shapes(trace, "aten._log_softmax.default")) == {(9, 50)}
+    assert (trace.assumed, trace.stopped, trace.notes) == (False, "", [])
+
+
+def test_lengths_distinct_values_and_counts_of_the_inputs_are_followed(of: Callable[[str], StepTrace]) -> None:
+    sums = [op for op in of("speech").ops if op.name == "aten._ctc_loss.default"]
+    assert {op.outputs[1].shape for op in sums} == {(4, 30, 2 * 7 + 1)}
+    repeated = [op for op in of("distinct").ops if op.name == "aten.index_select.default" and op.phase == "forward"]
+    assert {op.outputs[0].shape for op in repeated} == {(60, 8)}
+    layers = [op for op in of("packed").ops if op.name == "aten._cudnn_rnn.default"]
+    assert {op.inputs[0].shape for op in layers} == {(5 + 4 + 2, 8)}
+    for name in ("speech", "distinct", "packed"):
+        assert (of(name).assumed, of(name).stopped) == (False, "")
+
+
+def test_values_that_are_changed_in_place_or_through_a_view_are_followed(of: Callable[[str], StepTrace]) -> None:
+    assert set(shapes(of("changed in place"), "aten.addmm.default")) == {(8,)}
+    indexed = [op for op in of("changed in place").ops if op.name == "aten.index.Tensor" and op.phase == "forward"]
+    assert {op.outputs[0].shape for op in indexed} == {(2, 8)}
+
+
+def test_where_weights_decide_random_values_are_assumed_and_that_is_noted(of: Callable[[str], StepTrace]) -> None:
+    trace = of("experts")
+    assert trace.assumed and trace.stopped == ""
+    assert "aten.nonzero.default in" in trace.notes[0] and "random values were assumed" in trace.notes[0]
+    routed = [
+        op.inputs[1].shape[0] for op in trace.ops if op.name == "aten.addmm.default" and op.inputs[1].shape[1] == 8
+    ]
+    first = [rows for rows in routed if rows != 400][:4]
+    assert sum(first) == 800 and min(first) > 100  # balanced, more or less
+
+
+def test_masks_of_weights_select_as_large_a_share_as_is_asked_for(of: Callable[[str], StepTrace]) -> None:
+    def selected(name: str) -> set[int]:
+        calls = [op for op in of(name).ops if op.name == "aten.index.Tensor" and op.phase == "forward"]
+        return {op.outputs[0].shape[0] for op in calls}
+
+    assert (selected("choosy none"), selected("choosy all")) == ({0}, {500})
+    assert 200 < min(selected("choosy")) <= max(selected("choosy")) < 300
+    assert "masks that select 100% were assumed" in of("choosy all").notes[0]
+
+
+def test_a_number_that_is_read_from_the_inputs_is_the_number_that_they_have(of: Callable[[str], StepTrace]) -> None:
+    assert of("number of data").stopped == "" and not of("number of data").assumed
+    assert of("shape of data").assumed
 
 
 def test_what_is_told_of_a_wrong_argument_is_handed_on_as_it_is(refused: Callable[[str], UsageError]) -> None:
@@ -588,9 +650,7 @@ def test_what_torch_says_of_arguments_ends_before_all_its_signatures(refused: Ca
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("shape of data", ("targets.py:", "aten.index", "depends on data")),
-        ("number of data", ("targets.py:", "reads an integer")),
-        ("not followed", ("targets.py:", "aten.index", "depends on data")),
+        ("not followed", ("targets.py:", "aten.nonzero", "depends on data")),
         ("no scalar", ("`loss`", "(2, 8)")),
         ("no tensor", ("`loss`", "float")),
         ("no gradient", ("`loss`", "does not depend on any parameter")),

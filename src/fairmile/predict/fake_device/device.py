@@ -15,8 +15,7 @@ from typing import Any
 import torch
 import torch.utils.backend_registration as backends
 
-from fairmile.predict.fake_device import casts, kernels
-from fairmile.predict.fake_device import operators as recorder
+from fairmile.predict.fake_device import casts, dispatch, kernels
 from fairmile.predict.fake_device.request import Refused
 
 NAME = kernels.NAME
@@ -98,7 +97,7 @@ class DefaultDevice:
         if sys._getframe(2).f_globals.get("__name__", "").startswith("torch.utils.data"):
             return None  # loaders draw seeds and orders on the host
         if not self.building:
-            return NAME if recorder.is_in_model() else None
+            return NAME if dispatch.is_in_model() else None
         return NAME if name in _SIZED and _elements(args, kwargs) >= _LARGE_ELEMENTS else None
 
 
@@ -122,7 +121,7 @@ def set_up() -> DefaultDevice:
     library = _torch.library.Library("aten", "IMPL")
     casts.register(library, NAME)
     kernels.register(library)
-    recorder.install(library)
+    dispatch.install(library)
     _kept.append(library)
     place = DefaultDevice()
     _patch_factories(place)

@@ -397,6 +397,18 @@ def squares_backward_shapes(_grad: Any, data: Any, target: Any, *rest: Any) -> A
     return data.new_empty(spread(data, target))
 
 
+def ctc_shapes(scores: Any, targets: Any, lengths: Any, target_lengths: Any, *rest: Any, **named: Any) -> Any:
+    """Return a CTC loss of each sequence, and the sums over paths that its backward reads."""
+    longest = max(target_lengths, default=0)
+    steps, batch = scores.shape[:2]
+    return scores.new_empty([batch]), scores.new_empty([batch, steps, 2 * longest + 1])
+
+
+def ctc_backward_shapes(_grad: Any, scores: Any, *rest: Any) -> Any:
+    """Return the gradient of a CTC loss."""
+    return torch.empty_like(scores)
+
+
 def spread(data: Any, target: Any) -> list[int]:
     """Return the shape that two tensors have together."""
     return list(_torch.broadcast_shapes(data.shape, target.shape))
@@ -409,7 +421,11 @@ def reduction(rest: tuple[Any, ...], named: dict[str, Any]) -> int:
 
 REDUCED = frozenset((aten.smooth_l1_loss.default, aten.huber_loss.default))
 
+CTC_BACKWARD = frozenset((aten._ctc_loss_backward.default,))
+
 SHAPES: dict[Any, Any] = {
+    aten._ctc_loss.default: ctc_shapes,
+    **dict.fromkeys(CTC_BACKWARD, ctc_backward_shapes),
     aten.mse_loss.default: loss_shapes,
     aten.mse_loss_backward.default: squares_backward_shapes,
     **dict.fromkeys(NORMS_BACKWARD, norm_backward_shapes),

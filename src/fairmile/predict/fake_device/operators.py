@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import math
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,8 +22,10 @@ from fairmile.predict.fake_device.signatures import (
     describe_argument,
     describe_outputs,
     launches,
+    numbers_as_tensors,
     typed_values,
 )
+from fairmile.predict.fake_device.values import Values, flattened
 
 aten = torch.ops.aten
 
@@ -93,12 +92,18 @@ class OperatorRecorder:
             aten.equal.default: self._equal,
             aten.add.Tensor: self._add,
             aten._index_put_impl_.default: self._index_put,
+            aten.index.Tensor: self._index,
+            aten.masked_select.default: self._masked_select,
             **dict.fromkeys(kernels.REDUCED, self._loss),
             aten.convolution.default: self._convolution,
             aten.convolution_backward.default: self._convolution_backward,
             **dict.fromkeys(kernels.NORMS_BACKWARD, self._norm_backward),
+            **dict.fromkeys(kernels.CTC_BACKWARD, self._ctc_backward),
         }
         self._events_append = self.events.append
+        self.values = Values(self.index, self.sizes.__getitem__)
+        self.assumed: list[str] = []  # what was assumed of values that depend on weights
+        self.selected: float | None = None  # share of elements that an assumed mask selects; None as random values do
 
     # what is asked from outside
 
@@ -250,6 +255,7 @@ class OperatorRecorder:
 
     def _freed(self, life: _Life) -> None:
         del self._lives[life.key]
+        self.values.forget(life.index)
         if self.phase == "end":
             return
         if self.dormant and self.dormant.pop(life.index, None) is not None:
@@ -309,10 +315,56 @@ class OperatorRecorder:
         if self._mixed and func not in _BETWEEN:
             args, kwargs = self._here(func, args), {name: self._here(func, value) for name, value in kwargs.items()}
             return self._run(func, args, kwargs)
+        if func.overloadpacket in _DATA_DEPENDENT:
+            return self._decide(key, func, args, kwargs, tensors)
         signature = self.signatures.get(key)
         if signature is None:
-            signature = self._learn(key, func, args, kwargs, tensors)
-        return self._play(signature, tensors)
+            try:
+                signature = self._learn(key, func, args, kwargs, tensors)
+            except Unpredictable:
+                return self._decide(key, func, args, kwargs, tensors)
+        out = self._play(signature, tensors)
+        self.values.follow(func, args, kwargs, tensors, out, live=self.phase in ("forward", "backward"))
+        return out
+
+    def _decide(self, key: Any, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        """Return what an operator returns whose shape follows from values."""
+        real = {id(tensor): self._asked(tensor, func) for tensor in tensors}
+        is_assumed = any(assumed for _, assumed in real.values())
+
+        def host(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return real[id(value)][0]
+            return type(value)([host(each) for each in value]) if type(value) in (list, tuple) else value
+
+        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+            made = func(*[host(arg) for arg in args], **{name: host(value) for name, value in kwargs.items()})
+        forms = [(tuple(each.shape), each.stride(), each.dtype) for each in flattened(made)]
+        key = (key, tuple(forms))
+        signature = self.signatures.get(key)
+        if signature is None:
+            signature = self._learn(key, func, args, kwargs, tensors, made=_without_data(made))
+        out = self._play(signature, tensors)
+        for tensor, value in zip(flattened(out), flattened(made), strict=True):
+            self.values.give(tensor, value, is_assumed=is_assumed)
+        return out
+
+    def _asked(self, tensor: torch.Tensor, func: Any) -> tuple[torch.Tensor, bool]:
+        """Return the values of a tensor that decides a shape, and whether they are assumed."""
+        known = self.values.known(tensor)
+        if known is None:
+            raise Unpredictable(f"the output shape of {func} depends on data")
+        value, is_assumed = known
+        if is_assumed:
+            self._assume(func)
+            if self.selected is not None and func is aten.nonzero.default:
+                value = torch.rand(tensor.shape, device="cpu") < self.selected
+        return value, is_assumed
+
+    def _assume(self, what: object) -> None:
+        sentence = f"{what} in {self.module() or 'the loss'}"
+        if sentence not in self.assumed:
+            self.assumed.append(sentence)
 
     def _here(self, func: Any, value: Any) -> Any:
         """Return an index of the host as one of the device; while a model is built, any tensor.
@@ -365,8 +417,10 @@ class OperatorRecorder:
             else:
                 parts.append(arg)
 
-    def _learn(self, key: Any, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Signature:
-        """Find out what comes out of a call from its arguments' form alone."""
+    def _learn(
+        self, key: Any, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor], *, made: Any = None
+    ) -> Signature:
+        """Find out what comes out of a call from its arguments' form alone, unless that is given as `made`."""
         held: list[torch.Tensor] = []
 
         def bare(value: Any) -> Any:
@@ -385,18 +439,19 @@ class OperatorRecorder:
                 return torch.device("meta") if value.type == kernels.NAME else value
             return None if isinstance(value, _GENERATOR) else value
 
-        plain = [bare(arg) for arg in args]
+        plain = numbers_as_tensors(func, [bare(arg) for arg in args])
         named = {name: bare(value) for name, value in kwargs.items()}
         rule = kernels.SHAPES.get(func)
-        if func.overloadpacket in _DATA_DEPENDENT:
-            raise Unpredictable(f"the output shape of {func} depends on data")
         try:
-            out = rule(*plain, **named) if rule is not None else func(*plain, **named)
-        except NotImplementedError as error:
+            if made is None:
+                made = rule(*plain, **named) if rule is not None else func(*plain, **named)
+        except RuntimeError as error:
+            if not isinstance(error, NotImplementedError) and "meta tensor" not in str(error):
+                raise
             if "nonzero" in str(error):
                 raise Unpredictable(f"the output shape of {func} depends on data") from error
             raise Unpredictable(f"{func} cannot be traced without data: {str(error).splitlines()[0]}") from error
-        recipe = self._recipe(out, held, [tuple(tensor.shape) for tensor in tensors])
+        recipe = self._recipe(made, held, [tuple(tensor.shape) for tensor in tensors])
         if func in kernels.ORDER:
             recipe = (*recipe[:3], kernels.ORDER[func])
         signature = Signature(len(self.signatures), str(func), recipe, launches(func, recipe))
@@ -496,9 +551,9 @@ class OperatorRecorder:
         if sys._getframe(3).f_code is _ENGINE and not kwargs and not torch.is_grad_enabled():
             first = args[0]
             counts = (first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata))
-            if _alone is None:
-                _counted.append(counts)
-            elif counts == _alone and first.shape == args[1].shape and first.dtype is args[1].dtype:
+            if alone is None:
+                counted.append(counts)
+            elif counts == alone and first.shape == args[1].shape and first.dtype is args[1].dtype:
                 return self._run(aten.add_.Tensor, args, kwargs)
         return self._run(func, args, kwargs)
 
@@ -514,7 +569,7 @@ class OperatorRecorder:
         accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
         if accumulate and args[2].dim() and not args[2].is_contiguous():
             args = (*args[:2], args[2].contiguous(), *args[3:])
-        return self._run(func, args, kwargs)
+        return self._run(func, (args[0], self._numbers(args[1]), *args[2:]), kwargs)
 
     def _convolution(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Convolve; what does not lie in the order that cuDNN computes in is copied, the weight after the output."""
@@ -536,6 +591,13 @@ class OperatorRecorder:
         del held
         return out
 
+    def _ctc_backward(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Differentiate a CTC loss; CUDA needs as much memory for sums over paths as the forward did."""
+        held = torch.empty_like(args[6])
+        out = self._run(func, args, kwargs)
+        del held
+        return out
+
     def _norm_backward(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Differentiate a norm; CUDA copies a gradient that does not lie in order once the outputs are there."""
         grad, data = args[:2]
@@ -545,6 +607,11 @@ class OperatorRecorder:
 
     def _item(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
+        known = self.values.known(tensor) if self.phase in ("forward", "backward") else None
+        if known is not None and not (known[1] and tensor.dtype is torch.bool):
+            if known[1]:
+                self._assume(func)
+            return known[0].item()
         whole = not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
         if whole and (self.phase == "forward" or self.modules):
             raise Unpredictable("the model reads an integer from a tensor on the device (.item(), .tolist())")
@@ -570,21 +637,59 @@ class OperatorRecorder:
         return (None, ()) if maker < 0 else (self.ops[maker][0], self.ops[maker][3])
 
     def _equal(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return False
+        both = [self.values.known(each) for each in args[:2]]
+        return all(both) and _torch.equal(*(each[0] for each in both if each is not None))
 
     def _to_copy(self, func: Any, args: Any, kwargs: Any) -> Any:
         source, target = args[0], kwargs.get("device")
         if target is None or target.type == kernels.NAME:
             return self._run(func, args, kwargs)
+        known = self.values.known(source) if self.phase != "build" else None
+        if known is not None:
+            if known[1]:
+                self._assume(func)
+            return known[0].to(kwargs.get("dtype") or source.dtype, copy=True)
         if source.dim() and not source.dtype.is_floating_point and self.phase != "build":
             raise Unpredictable("the step copies integers from the device to the host")
         self.note("the step copies data from the device to the host: zeros were assumed")
         return torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype, device=target)
 
     def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if args[0].device != self._gpu:
-            return args[0]
-        return self._run(func, args, kwargs)
+        target, source = args[:2]
+        if target.device != self._gpu:
+            known = self.values.known(source) if self.phase != "build" else None
+            return target if known is None else target.copy_(known[0])
+        out = self._run(func, args, kwargs)
+        if self.phase == "build" and source.device.type == "cpu" and not source.dtype.is_floating_point:
+            self.values.give(target, source)
+        return out
+
+    def _index(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Index; CUDA makes numbers of a mask first."""
+        return self._run(func, (args[0], self._numbers(args[1]), *args[2:]), kwargs)
+
+    def _numbers(self, indices: Any) -> list[Any]:
+        """Return indices with the numbers of what a mask selects, one tensor for each of its dimensions."""
+        numbers: list[Any] = []
+        for each in indices:
+            if each is None or each.dtype not in (torch.bool, torch.uint8):
+                numbers.append(each)
+                continue
+            mask = each.to(kernels.NAME) if each.device.type == "cpu" else each
+            selected = self.call(aten.nonzero.default, (mask,), {})
+            numbers += [selected.select(1, at) for at in range(each.dim())]
+        return numbers
+
+    def _masked_select(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Select by a mask, which CUDA does by its numbers."""
+        data, mask = _torch.broadcast_tensors(*args[:2])
+        return self._index(aten.index.Tensor, (data, [mask]), {})
+
+
+def _without_data(made: Any) -> Any:
+    if isinstance(made, torch.Tensor):
+        return torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device="meta")
+    return type(made)([_without_data(each) for each in made]) if isinstance(made, (list, tuple)) else made
 
 
 _DATA_NAMES = (
@@ -595,103 +700,6 @@ _DATA_DEPENDENT = frozenset(getattr(aten, name) for name in _DATA_NAMES.split() 
 _BETWEEN = frozenset((aten.copy_.default, aten._to_copy.default, aten.set_.source_Tensor))
 _INDEXED = frozenset((aten.index.Tensor, aten._index_put_impl_.default, aten.index_put_.default))
 
-_current: list[OperatorRecorder] = []
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
-_counted: list[tuple[int, int]] = []
-_alone: tuple[int, int] | None = None
-
-
-def calibrate() -> None:
-    """Find out how many references a gradient has here that nobody but the engine holds."""
-    global _alone
-    with recording() as recorder:
-        recorder.rest()
-        leaf = torch.empty(2, device=kernels.NAME, requires_grad=True)
-        both = leaf * 2
-        _torch.autograd.backward((both.relu() + both.sigmoid()).sum())
-    _alone = _counted[-1]
-
-
-# Composite for any device, one kernel on CUDA.
-_WHOLE_NAMES = (
-    "_to_copy clone copy_ embedding convolution convolution_backward native_layer_norm native_group_norm stack "
-    "_stack abs logical_and logical_or logical_xor logical_not nan_to_num isinf add.Scalar sub.Scalar mul.Scalar "
-    "div.Scalar add_.Scalar sub_.Scalar mul_.Scalar div_.Scalar arange arange.start arange.start_step linspace "
-    "logspace eye eye.m randperm range range.step"
-)
-_WHOLE = frozenset(_WHOLE_NAMES.split())
-_VIEWS = "as_strided view _reshape_alias unfold view_as_real view_as_complex set_.source_Tensor"
-
-
-def install(library: Any) -> None:
-    """Make the recorder in use answer for the device's kernels."""
-    every = _torch.library.Library("_", "IMPL")
-    every.fallback(_answer, "PrivateUse1")
-    _kept.append(every)
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    for name in torch._C._dispatch_get_all_op_names():
-        if not name.startswith("aten::"):
-            continue
-        short = name.removeprefix("aten::")
-        whole = short in _WHOLE or short.startswith(("_foreach_", "_amp_foreach_"))
-        if whole and short.endswith("out"):
-            continue
-        own = has_kernel(name, "CompositeImplicitAutograd") and has_kernel(name, "CPU")
-        if whole or own or has_kernel(name, "CompositeExplicitAutogradNonFunctional"):
-            library.impl(short, functools.partial(_answer, _overload(short)), "PrivateUse1")
-    library.impl("resize_", _resize, "PrivateUse1")
-    for short in _VIEWS.split():
-        library.impl(short, functools.partial(_overload(short).redispatch, _META), "PrivateUse1")
-
-
-_kept: list[Any] = []
-
-
-def is_in_model() -> bool:
-    """Say whether a model's forward or backward runs now."""
-    return bool(_current) and _current[-1].phase in ("forward", "backward")
-
-
-def _overload(short: str) -> Any:
-    packet, _, overload = short.partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
-
-
-def _resize(tensor: torch.Tensor, shape: Any, *, memory_format: Any = None) -> torch.Tensor:
-    return _current[-1].resize(tensor, shape)
-
-
-def _answer(func: Any, *args: Any, **kwargs: Any) -> Any:
-    return _current[-1].call(func, args, kwargs)
-
-
-@contextmanager
-def recording() -> Iterator[OperatorRecorder]:
-    """Within the block a new recorder answers for the device."""
-    recorder = OperatorRecorder()
-    _current.append(recorder)
-    try:
-        yield recorder
-    finally:
-        _current.pop()
-
-
-@contextmanager
-def hooked(recorder: OperatorRecorder, model: torch.nn.Module) -> Iterator[None]:
-    """Within the block the recorder knows whose forward runs."""
-    paths = {id(module): name for name, module in model.named_modules()}
-    calls = torch.nn.modules.module
-
-    def enter(module: torch.nn.Module, args: Any) -> None:
-        recorder.enter(paths.get(id(module), recorder.modules[-1] if recorder.modules else ""))
-
-    def leave(module: torch.nn.Module, args: Any, out: Any) -> None:
-        recorder.leave()
-
-    before = calls.register_module_forward_pre_hook(enter)
-    after = calls.register_module_forward_hook(leave, always_call=True)
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()
+counted: list[tuple[int, int]] = []  # references to gradients and to their storages, as they were seen
+alone: tuple[int, int] | None = None  # references that a gradient has which nobody but the engine holds

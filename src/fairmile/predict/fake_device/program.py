@@ -20,8 +20,9 @@ import torch
 
 from fairmile.base.errors import UsageError
 from fairmile.predict.fake_device import device, moving
+from fairmile.predict.fake_device.dispatch import hooked
 from fairmile.predict.fake_device.kernels import NAME
-from fairmile.predict.fake_device.operators import Mixed, OperatorRecorder, Unpredictable, hooked
+from fairmile.predict.fake_device.operators import Mixed, OperatorRecorder, Unpredictable
 from fairmile.predict.fake_device.request import PRECISIONS, Refused, TraceRequest, Unfollowed
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

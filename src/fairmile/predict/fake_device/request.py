@@ -47,6 +47,7 @@ class TraceRequest:
     channels_last: bool | None = None
     optimizer_form: str | None = None
     batch_argument: str | None = None
+    selected: float | None = None  # share of elements that masks select which depend on weights
     partial: bool = False  # whether a step that cannot be followed to its end is traced as far as it can be
 
     def __post_init__(self) -> None:
@@ -58,6 +59,8 @@ class TraceRequest:
             )
         if self.precision is not None and self.precision not in PRECISIONS:
             raise UsageError(f"{self.precision!r} is not a precision", hint=f"use one of {', '.join(PRECISIONS)}")
+        if self.selected is not None and not 0 <= self.selected <= 1:
+            raise UsageError(f"selected is {self.selected:g}", hint="use a share from 0 to 1")
         if self.optimizer_form is not None and self.optimizer_form not in FORMS:
             raise UsageError(
                 f"{self.optimizer_form!r} is not an implementation of the optimizer step",

@@ -10,7 +10,8 @@ import torch
 
 from fairmile.costs.steps import FORMAT
 from fairmile.predict.fake_device import device, kernels, program
-from fairmile.predict.fake_device.operators import OperatorRecorder, calibrate, recording
+from fairmile.predict.fake_device.dispatch import calibrate, recording
+from fairmile.predict.fake_device.operators import OperatorRecorder
 from fairmile.predict.fake_device.request import TraceRequest
 
 
@@ -28,6 +29,7 @@ class TraceSession:
         kernels.forget()
         with recording() as recorder:
             self.place.notes = recorder.notes
+            recorder.selected = request.selected
             built = program.build(request, recorder, self.place)
             steps = program.run(built, request, recorder)
             return document(recorder, built, steps)
@@ -72,13 +74,23 @@ def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: in
         "training": built.training,
         "parameters": sum(parameter.numel() for parameter in built.model.parameters()),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "notes": recorder.notes,
+        "notes": [*recorder.notes, *_assumption(recorder)],
         "stopped": recorder.stopped,
+        "assumed": bool(recorder.assumed),
     }
     whole = (
         f'{{"format":{FORMAT},"ops":[{",".join(ops)}],"storages":{_json(storages)},"events":{_json(recorder.events)},'
     )
     return (whole + _json(rest)[1:]).encode()
+
+
+def _assumption(recorder: OperatorRecorder) -> list[str]:
+    if not recorder.assumed:
+        return []
+    first, more = recorder.assumed[0], len(recorder.assumed) - 1
+    places = f"{first} and {more:,} other place{'s' if more > 1 else ''}" if more else first
+    values = "random values were" if recorder.selected is None else f"masks that select {recorder.selected:.0%} were"
+    return [f"shapes depend on values that are computed from weights ({places}): {values} assumed"]
 
 
 def _json(value: Any) -> str:

@@ -27,6 +27,16 @@ def typed_values(args: Any) -> Any:
     return tuple(typed_values(arg) if isinstance(arg, (list, tuple)) else (type(arg), arg) for arg in args)
 
 
+def numbers_as_tensors(func: Any, args: Any) -> list[Any]:
+    """Return positional arguments with a tensor for each number where the operator takes no number."""
+    return [
+        torch.tensor(value, device="cpu")
+        if isinstance(value, (int, float)) and isinstance(argument.type, torch.TensorType)
+        else value
+        for value, argument in zip(args, func._schema.arguments, strict=False)
+    ]
+
+
 def launches(func: Any, recipe: Any) -> bool:
     """Say whether a GPU would have work to do for this call."""
     kinds: set[int] = set()
