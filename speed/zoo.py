@@ -29,10 +29,11 @@ TASKS = {
     "detection": "MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES",
     "time-series": "MODEL_FOR_TIME_SERIES_PREDICTION_MAPPING_NAMES",
 }
-WIDTHS = r"^(hidden_size|d_model|n_embd|dim|embed_dim|word_embed_proj_dim)$"
-LAYERS = r"^(num_hidden_layers|num_layers|n_layer|n_layers|encoder_layers|decoder_layers|num_decoder_layers|num_encoder_layers)$"
-INNER = r"^(intermediate_size|ffn_dim|encoder_ffn_dim|decoder_ffn_dim|moe_intermediate_size|d_ff|n_inner|shared_expert_intermediate_size)$"
-WORDS = r"^(vocab_size)$"
+MOST = {  # of what a field with such a name may say
+    r"(?:num_)?(?:hidden_|encoder_|decoder_|n_)?layers?": 2,
+    r"vocab_size": 200,
+    r"(?:moe_|shared_expert_)?intermediate_size|(?:encoder_|decoder_)?ffn_dim|d_ff|n_inner": 64,
+}
 BATCH, LENGTH = 2, 16
 
 
@@ -43,8 +44,8 @@ def small(config: Any) -> Any:
             small(value)
         if not isinstance(value, int) or isinstance(value, bool):
             continue
-        for pattern, most in ((LAYERS, 2), (WORDS, 200), (INNER, 64)):
-            if re.match(pattern, name) and value > most:
+        for pattern, most in MOST.items():
+            if re.fullmatch(pattern, name) and value > most:
                 with contextlib.suppress(Exception):
                     setattr(config, name, most)
     for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "image_token_id"):
@@ -53,9 +54,10 @@ def small(config: Any) -> Any:
             with contextlib.suppress(Exception):
                 setattr(config, name, 1)
     for name in ("layer_types", "mlp_layer_types"):
-        if isinstance(getattr(config, name, None), list) and isinstance(getattr(config, "num_hidden_layers", None), int):
+        kinds, layers = getattr(config, name, None), getattr(config, "num_hidden_layers", None)
+        if isinstance(kinds, list) and isinstance(layers, int):
             with contextlib.suppress(Exception):
-                setattr(config, name, getattr(config, name)[: config.num_hidden_layers])
+                setattr(config, name, kinds[:layers])
     return config
 
 
@@ -90,12 +92,14 @@ def build(kind: str, name: str, task: str) -> Any:
             labels = [{"class_labels": torch.tensor([1, 2]), "boxes": torch.rand(2, 4)} for _ in range(BATCH)]
             return {"pixel_values": pixels, "labels": labels}
         length = config.context_length + max(getattr(config, "lags_sequence", [0]))
-        return {"past_values": torch.randn(BATCH, length), "future_values": torch.randn(BATCH, config.prediction_length)}
+        return {
+            "past_values": torch.randn(BATCH, length),
+            "future_values": torch.randn(BATCH, config.prediction_length),
+        }
 
     def loss(model: Any) -> Any:
         out = model(**inputs())
-        value = out["loss"] if "loss" in out else None
-        return value if value is not None else next(iter(out.values())).float().mean()
+        return out["loss"] if out.get("loss") is not None else next(iter(out.values())).float().mean()
 
     return SimpleNamespace(model=model, loss=loss, optimizer=lambda parameters: torch.optim.AdamW(parameters, 1e-4))
 
@@ -109,7 +113,7 @@ def runs_on_host(kind: str, name: str, task: str) -> str:
         step = build(kind, name, task)
         step.model.train()
         step.loss(step.model).backward()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a model of others raises is its reason
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     return ""
 
