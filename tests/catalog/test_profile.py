@@ -281,3 +281,20 @@ def test_the_context_is_bundled() -> None:
     for kind in KINDS.values():
         assert set(kind.required) - set(terms) == set(), kind.name
         assert set(kind.rich) - set(terms) == set(), kind.name
+
+
+def test_a_key_of_a_file_that_is_nearly_a_term_is_a_warning(card: Factory) -> None:
+    files = [
+        {"@type": "FileObject", "name": "a", "contentUrl": "https://example.net/a", "zzqqx": 1},
+        {
+            "@type": "FileObject",
+            "name": "b",
+            "contentUrl": "https://example.net/b",
+            "mirrors": ["https://example.com/b"],
+        },
+    ]
+    problems = check_body(full(card) | {"distribution": files})
+    assert [(each.field, each.severity) for each in problems if "has no effect" in each.message] == [
+        ("distribution[1].mirrors", "warning")
+    ]
+    assert any("did you mean 'mirror'?" in each.message for each in problems)

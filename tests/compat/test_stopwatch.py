@@ -12,6 +12,7 @@ import pytest
 from fairmile.base.errors import UsageError
 from fairmile.compat.stopwatch import StopWatch, StopWatchBlock, benchmark, progress
 from fairmile.meter import Meter
+from fairmile.meter.mllog import read_mllog
 
 # What cloudmesh-common 5.0.64 printed for two timers, one of them with a comma in its message.
 PUBLISHED = """
@@ -248,3 +249,48 @@ def test_labels_are_printed_with_two_digits(capsys: pytest.CaptureFixture[str]) 
     StopWatch.output("a")
     assert re.fullmatch(r"took \d+\.\d\d s\na \d+\.\d\d s\n", capsys.readouterr().out)
     assert re.match(r"a \d+\.\d+ \d+\.\d+ ", str(StopWatch()))
+
+
+@pytest.fixture
+def mllog(tmp_path: Path) -> Iterator[Path]:
+    file = tmp_path / "mllog.log"
+    StopWatch.activate_mllog(filename=file)
+    yield file
+    StopWatch.deactivate_mllog()
+
+
+def test_timers_and_events_are_written_to_the_log_of_mlperf(mllog: Path) -> None:
+    assert StopWatch.mllogging
+    StopWatch.start("total", mllog_key="RUN_START")
+    StopWatch.event("number_of_ranks", value=4)
+    StopWatch.event("only the log", values={"a": 1}, suppress_stopwatch=True)
+    StopWatch.event("only the timer", suppress_mllog=True)
+    StopWatch.stop("total", mllog_key="RUN_STOP")
+    records = read_mllog(mllog).records
+    assert [(each.type, each.key, each.value) for each in records] == [
+        ("INTERVAL_START", "run_start", None),
+        ("POINT_IN_TIME", "number_of_ranks", 4),
+        ("POINT_IN_TIME", "only the log", {"a": 1}),
+        ("INTERVAL_END", "run_stop", None),
+    ]
+    assert {each.metadata["file"] for each in records} == {__file__}
+    assert '"namespace": "cloudmesh"' in mllog.read_text()
+    assert StopWatch.keys() == ["total", "number_of_ranks", "only the timer"]
+
+
+def test_who_submits_is_logged_from_a_file_or_arguments(
+    mllog: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    StopWatch.organization_mllog(benchmark={"name": "Earthquake", "user": "A. Tester", "badkey": "ignored"})
+    config = tmp_path / "config.yaml"
+    config.write_text("submission:\n  name: cloudmask\n  org: Institute\n")
+    StopWatch.organization_submission(configfile=config)
+    StopWatch.status_submission(success=False)
+    assert [(each.key, each.value) for each in read_mllog(mllog).records] == [
+        ("submission_benchmark", "Earthquake"),
+        ("submission_poc_name", "A. Tester"),
+        ("submission_benchmark", "cloudmask"),
+        ("submission_org", "Institute"),
+        ("submission_status", "aborted"),
+    ]
+    assert "MLPerf log without benchmark.e-mail" in capsys.readouterr().err

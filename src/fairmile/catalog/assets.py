@@ -445,7 +445,18 @@ class Assets(Noun, internal=_INTERNAL):
         """Return the items of one entry of a card, asking the source where it may hold several files."""
         if file.is_one_file or len(file.addresses) > 1:
             remotes = tuple(Remote(address, file.path, file.size_bytes) for address in file.addresses)
-            return [Item(file.path, remotes, file.size_bytes, file.checksums, file.unpack, file.into, file.about_bytes)]
+            return [
+                Item(
+                    file.path,
+                    remotes,
+                    file.size_bytes,
+                    file.checksums,
+                    file.unpack,
+                    file.into,
+                    file.about_bytes,
+                    file.mode,
+                )
+            ]
         address = file.addresses[0]
         if file.program:
             transfer.fetchers.declare(address.partition("+")[0], {"command": list(file.program)})

@@ -1,4 +1,4 @@
-"""The eight kinds of asset, and what the profile asks of each."""
+"""The nine kinds of asset, and what the profile asks of each."""
 
 from __future__ import annotations
 
@@ -75,6 +75,12 @@ _KINDS = (
         also=("Cluster", "Computer"),
     ),
     Kind(
+        "binary",
+        ("Binary", "SoftwareApplication"),
+        ("name", "version", "license", "distribution"),
+        ("distribution", "operatingSystem", "processorRequirements", "softwareRequirements", "codeRepository"),
+    ),
+    Kind(
         "program",
         ("SoftwareSourceCode",),
         ("name", "version", "license", "codeRepository"),
@@ -101,6 +107,9 @@ KIND_SYNONYMS = {
     "result": "run",
     "data": "dataset",
     "machine": "system",
+    "executable": "binary",
+    "library": "binary",
+    "object": "binary",
 }
 
 

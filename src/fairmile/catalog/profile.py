@@ -47,6 +47,7 @@ def check_body(body: Any) -> list[Problem]:
         problems.append(Problem(f"is missing; expected {CONTEXT_IRI!r}", field="@context"))
     problems += _licence_warnings(body)
     problems += _term_warnings(body, own_terms=_inline_terms(context))
+    problems += _file_warnings(body, own_terms=_inline_terms(context))
     return sorted(problems, key=lambda problem: problem.severity)
 
 
@@ -136,6 +137,22 @@ def _licence_warnings(body: Mapping[str, Any]) -> list[Problem]:
 
 def _inline_terms(context: Any) -> set[str]:
     return {str(key) for part in as_list(context) if isinstance(part, Mapping) for key in part}
+
+
+def _file_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem]:
+    """Return a warning for each key of a file that is nearly a term: other keys of files are kept as they are."""
+    terms = context_terms()
+    suggest = Suggestions()
+    unknown: dict[str, str] = {}
+    for place, entry in enumerate(as_list(body.get("distribution"))):
+        for key in entry if isinstance(entry, Mapping) else ():
+            if not key.startswith("@") and ":" not in key and key not in terms and key not in own_terms:
+                unknown.setdefault(key, f"distribution[{place}].{key}")
+    return [
+        Problem(f"is not a term of the context, so it has no effect; {near}", field=field, severity="warning")
+        for key, field in unknown.items()
+        if (near := suggest(key, terms))
+    ]
 
 
 def _term_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem]:

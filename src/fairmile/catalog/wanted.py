@@ -16,6 +16,7 @@ from fairmile.base.units import parse_size
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card, as_list, id_of, text_of
 from fairmile.catalog.declared import LOCAL
+from fairmile.catalog.exchange.common.media_types import EXECUTABLE, EXECUTABLE_TYPE
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import FETCHERS
 from fairmile.transfer.items import check_path
@@ -53,6 +54,7 @@ class Wanted:
     into: str = ""
     limit: int | None = None
     program: tuple[str, ...] = ()
+    mode: int = 0o644
 
     @property
     def is_one_file(self) -> bool:
@@ -138,6 +140,7 @@ def _from_entry(card: Card, handle: str, place: int, entry: Mapping[str, Any], u
         into="",
         limit=_limit(entry),
         program=program,
+        mode=0o755 if _is_executable(entry) else 0o644,
     )
 
 
@@ -228,11 +231,19 @@ def _size(text: str) -> int | None:
 
 
 def _limit(entry: Mapping[str, Any]) -> int | None:
-    for extra in as_list(entry.get("additionalProperty")):
-        if isinstance(extra, Mapping) and extra.get("name") == "limit":
-            text = str(extra.get("value", ""))
-            return int(text) if _LIMIT.fullmatch(text) else None
-    return None
+    text = str(_extra(entry, "limit"))
+    return int(text) if _LIMIT.fullmatch(text) else None
+
+
+def _is_executable(entry: Mapping[str, Any]) -> bool:
+    """Tell whether a file is declared executable: a web server cannot say so."""
+    media_types = [text for value in as_list(entry.get("encodingFormat")) if (text := text_of(value))]
+    return _extra(entry, EXECUTABLE) is True or EXECUTABLE_TYPE in media_types
+
+
+def _extra(entry: Mapping[str, Any], name: str) -> Any:
+    extras = [each for each in as_list(entry.get("additionalProperty")) if isinstance(each, Mapping)]
+    return next((each.get("value", "") for each in extras if each.get("name") == name), "")
 
 
 def _merged(files: list[Wanted]) -> list[Wanted]:

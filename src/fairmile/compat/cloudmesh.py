@@ -42,6 +42,7 @@ DIALECT = Dialect(
     allows_variables=True,
     has_repeat=False,
     reads_settings=True,
+    leaves_unused=True,
     checks_runs=False,
 )
 _CONFIG = "config"  # names further files

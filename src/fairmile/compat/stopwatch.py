@@ -20,6 +20,7 @@ from typing import Any, ClassVar, ParamSpec, TextIO, TypeVar
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
+from fairmile.compat.submission_log import SubmissionLog
 from fairmile.compat.system_table import system_attributes
 from fairmile.meter import current
 
@@ -61,7 +62,7 @@ class _Timer:
         self.values: Any = None
 
 
-class StopWatch:
+class StopWatch(SubmissionLog):
     """Named timers of the whole process."""
 
     debug: ClassVar[bool] = False
@@ -75,8 +76,21 @@ class StopWatch:
         return list(cls._timers)
 
     @classmethod
-    def start(cls, name: str, values: Any = None, value: Any = None) -> None:
+    def start(
+        cls,
+        name: str,
+        values: Any = None,
+        value: Any = None,
+        mllog_key: str | None = None,
+        suppress_stopwatch: bool = False,
+        suppress_mllog: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         """Start a timer in this thread; one that runs already starts anew."""
+        if not suppress_mllog:
+            cls._log("start", mllog_key or name, value if values is None else values, metadata)
+        if suppress_stopwatch:
+            return
         with cls._lock:
             timer = cls._timers.setdefault(name, _Timer())
             if getattr(timer.local, "span", None) is None:
@@ -91,9 +105,23 @@ class StopWatch:
         span.__enter__()
 
     @classmethod
-    def stop(cls, name: str, state: Any = True, values: Any = None, value: Any = None) -> None:
+    def stop(
+        cls,
+        name: str,
+        state: Any = True,
+        values: Any = None,
+        value: Any = None,
+        mllog_key: str | None = None,
+        suppress_stopwatch: bool = False,
+        suppress_mllog: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         """Stop a timer that this thread started."""
         now_ns = time.monotonic_ns()
+        if not suppress_mllog:
+            cls._log("end", mllog_key or name, value if values is None else values, metadata)
+        if suppress_stopwatch:
+            return
         timer = cls._timers.get(name)
         span = getattr(timer.local, "span", None) if timer is not None else None
         if timer is None or span is None:
@@ -112,8 +140,23 @@ class StopWatch:
         cls._say(name, "stopped ...")
 
     @classmethod
-    def event(cls, name: str, msg: Any = None, values: Any = None, value: Any = None, stack_offset: int = 2) -> None:
+    def event(
+        cls,
+        name: str,
+        msg: Any = None,
+        values: Any = None,
+        value: Any = None,
+        mllog_key: str | None = None,
+        suppress_stopwatch: bool = False,
+        suppress_mllog: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        stack_offset: int = 2,
+    ) -> None:
         """Add a moment: a timer that took no time."""
+        if not suppress_mllog:
+            cls._log("event", mllog_key or name, value if values is None else values, metadata)
+        if suppress_stopwatch:
+            return
         attributes = {} if msg is None else {"msg": str(msg)}
         with cls._lock:
             timer = cls._timers.setdefault(name, _Timer())

@@ -69,6 +69,7 @@ class Dialect:
     allows_variables: bool = False  # {os.NAME} may name any variable, also one that the file does not allow
     has_repeat: bool = True  # {repeat} is the number of the repeat
     reads_settings: bool = False  # programs read the settings of their point, so that they use all axes
+    leaves_unused: bool = False  # an undefined name in a setting that nothing uses stays as it is
     checks_runs: bool = True  # what a point executes is checked before a sweep is made
 
 

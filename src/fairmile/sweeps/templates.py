@@ -285,14 +285,12 @@ class Texts:
         if isinstance(value, str):
             if "{" not in value:
                 return _Term(value)
-            where = self._definition.origin(*path) or ".".join(map(str, path))
-            parts = list(scan(value, self._is_known))
-            if len(parts) == 1 and isinstance(parts[0], Name):
-                return self._term(parts[0], where, chain)
-            compiled = Compiled(tuple(self._parts(value, where, chain)))
-            if compiled.is_fixed:
-                return _Term("".join(str(part) for part in compiled.parts))
-            return _Term(get=lambda point: self.fill(compiled, point))
+            try:
+                return self._text_term(value, path, chain)
+            except Undefined:
+                if chain or not self._definition.dialect.leaves_unused:
+                    raise
+                return _Term(value)
         if isinstance(value, Mapping):
             return self._mapping(value, path, chain)
         if isinstance(value, (list, tuple)):
@@ -301,6 +299,16 @@ class Texts:
                 return _Term([each.value for each in items])
             return _Term(get=lambda point: [each.value if each.get is None else each.get(point) for each in items])
         return _Term(value)
+
+    def _text_term(self, value: str, path: tuple[str | int, ...], chain: tuple[str, ...]) -> _Term:
+        where = self._definition.origin(*path) or ".".join(map(str, path))
+        parts = list(scan(value, self._is_known))
+        if len(parts) == 1 and isinstance(parts[0], Name):
+            return self._term(parts[0], where, chain)
+        compiled = Compiled(tuple(self._parts(value, where, chain)))
+        if compiled.is_fixed:
+            return _Term("".join(str(part) for part in compiled.parts))
+        return _Term(get=lambda point: self.fill(compiled, point))
 
     def _mapping(self, value: Mapping[Any, Any], path: tuple[str | int, ...], chain: tuple[str, ...]) -> _Term:
         compiled_terms = together(partial(self._tree_term, each, (*path, key), chain) for key, each in value.items())

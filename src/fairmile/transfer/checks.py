@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from fairmile.transfer.credentials import shown_address
 # Algorithms that tell an accident but not an attack are still worth checking where a card offers nothing else.
 _KNOWN = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5", "crc32c")
 _HTML = (b"<!doctype html", b"<html")
+# How web servers call the page that lists a folder: Apache, nginx, lighttpd, Python.
+_LISTING = re.compile(rb"<title>\s*(index of|directory listing for) /", re.IGNORECASE)
 
 
 class Digester:
@@ -71,6 +74,18 @@ class _Crc32c:
 def looks_like_page(head: bytes) -> bool:
     """Tell whether bytes are the beginning of a web page."""
     return head[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML)
+
+
+def page_error(head: bytes, shown: str, path: str) -> Integrity:
+    """Return the error for a source that sends a web page instead of a file."""
+    if _LISTING.search(head[:1024]):
+        return Integrity(
+            f"{shown} is a directory listing instead of {path}", hint="fetch each file that it lists by its own address"
+        )
+    return Integrity(
+        f"{shown} answers with a web page instead of {path}",
+        hint="it may need a login, or the address is that of a page about the file",
+    )
 
 
 def is_page_name(path: str) -> bool:

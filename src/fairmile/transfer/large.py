@@ -13,7 +13,7 @@ from typing import Any
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.transfer.checks import Digester, is_page_name, looks_like_page
+from fairmile.transfer.checks import Digester, is_page_name, looks_like_page, page_error
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.flow import Flow, TooSlow, beyond_size
 from fairmile.transfer.http import pause_s
@@ -277,10 +277,7 @@ class LargeFile:
             count, trouble = self._fill(offer, segment, body, buffer[:room] if room < _BUFFER else buffer, flow)
             head = bytes(buffer[: min(count, 512)]) if pos == 0 and not self.checksums else b""
             if looks_like_page(head) and not is_page_name(self.path):
-                raise Integrity(
-                    f"{offer.shown} answers with a web page instead of {self.path}",
-                    hint="it may need a login, or the address is that of a page about the file",
-                )
+                raise page_error(head, offer.shown, self.path)
             if count == self.part.size_bytes - pos and body.is_whole and body.total_bytes is None:
                 self._expect_end(offer, body)
             # Another connection may have taken over the rest meanwhile.

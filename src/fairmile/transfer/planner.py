@@ -47,7 +47,11 @@ class Planner:
         if all(self._fetchers.ranged(remote.address) is not None for remote in remotes):
             return [
                 Item(
-                    path if path and len(remotes) == 1 else remote.path, (remote,), remote.size_bytes, remote.checksums
+                    path if path and len(remotes) == 1 else remote.path,
+                    (remote,),
+                    remote.size_bytes,
+                    remote.checksums,
+                    mode=remote.mode,
                 )
                 for remote in remotes
             ]

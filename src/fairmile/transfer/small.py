@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
 from fairmile.store.objects import Batch
-from fairmile.transfer.checks import Digester, is_page_name, looks_like_page
+from fairmile.transfer.checks import Digester, is_page_name, looks_like_page, page_error
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.flow import Flow, TooSlow, beyond_bound, beyond_size
@@ -437,7 +437,4 @@ class _Stream:
 
     def _examine(self, head: bytes) -> None:
         if not self._item.checksums and looks_like_page(head) and not is_page_name(self._item.path):
-            raise Integrity(
-                f"{shown_address(self._remote.address)} answers with a web page instead of {self._item.path}",
-                hint="it may need a login, or the address is that of a page about the file",
-            )
+            raise page_error(head, shown_address(self._remote.address), self._item.path)

@@ -332,3 +332,39 @@ def test_what_is_not_there_is_refused(catalog: Catalog, tmp_path: Path, make: Ca
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"no such file|has no files"):
         catalog.describe(make(tmp_path))
+
+
+def elf(kind: int, *headers: int) -> bytes:
+    """Return the head of a 64-bit ELF file of a type with these program headers."""
+    head = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHI", kind, 62, 1)
+    head += struct.pack("<QQQIHHHHHH", 0, 64, 0, 0, 64, 56, len(headers), 0, 0, 0)
+    return head + b"".join(struct.pack("<I", each) + bytes(52) for each in headers)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "media_type"),
+    [
+        ("solver", elf(2, 1), "application/x-executable"),
+        ("solver", elf(3, 6, 3, 1), "application/x-executable"),
+        ("libsolver.so.1", elf(3, 1, 2), "application/x-sharedlib"),
+        ("solver.o", elf(1), "application/x-object"),
+        ("libsolver.a", b"!<arch>\n" + bytes(60), "application/x-archive"),
+        ("solver", b"\xcf\xfa\xed\xfe" + struct.pack("<III", 1, 2, 2) + bytes(16), "application/x-executable"),
+        ("solver.exe", b"MZ\x90\x00" + bytes(60), "application/vnd.microsoft.portable-executable"),
+    ],
+)
+def test_machine_code_is_a_binary_with_its_format(
+    catalog: Catalog, tmp_path: Path, name: str, content: bytes, media_type: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    card = catalog.describe(tmp_path / name).card
+    assert (card.kind, card.files[0].media_type) == ("binary", media_type)
+
+
+def test_an_executable_script_is_described_as_one(catalog: Catalog, tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text("#!/bin/sh\n")
+    assert "additionalProperty" not in catalog.describe(script).card["distribution"][0]
+    script.chmod(0o755)
+    (entry,) = catalog.describe(script).card["distribution"]
+    assert entry["additionalProperty"] == {"@type": "PropertyValue", "name": "executable", "value": True}

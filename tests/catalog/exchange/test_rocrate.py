@@ -387,6 +387,21 @@ BODIES: dict[str, dict[str, Any]] = {
         "seed": 42,
     },
     "system": {"cpuCorePerNode": 64, "gpuModel": "A100", "modules": {"cuda": ["12.1"]}, "interconnect": "InfiniBand"},
+    "binary": {
+        "license": "https://spdx.org/licenses/MIT",
+        "operatingSystem": "Linux",
+        "distribution": [
+            {
+                "@type": "FileObject",
+                "@id": "solver",
+                "name": "solver",
+                "contentUrl": "https://example.net/solver",
+                "contentSize": "64 B",
+                "encodingFormat": "application/x-executable",
+                "sha256": "5" * 64,
+            }
+        ],
+    },
     "benchmark": {"license": "MIT", "matchSpec": {"models": ["m"], "metric": "mae"}, "command": "run me"},
 }
 

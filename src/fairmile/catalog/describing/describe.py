@@ -146,7 +146,7 @@ def describe(
 
 
 def _kind(files: Survey) -> str:
-    return kind_by_content(files.model_bytes, files.data_bytes, files.program_files)
+    return kind_by_content(files.model_bytes, files.data_bytes, files.program_files, files.binary_files)
 
 
 def with_files(body: Mapping[str, Any], surveyed: Survey) -> dict[str, Any]:

@@ -169,10 +169,15 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def kind_by_content(model_bytes: int, data_bytes: int, program_files: int) -> str:
-    """Return the kind that the files suggest: a model where weights prevail, a program where there is only code."""
+def kind_by_content(model_bytes: int, data_bytes: int, program_files: int, binary_files: int) -> str:
+    """Return the kind that the files suggest: a model where weights prevail, a program where there is only code.
+
+    Machine code with scripts and headers beside it is a binary.
+    """
     if model_bytes and 2 * model_bytes >= data_bytes:
         return "model"
+    if binary_files and not data_bytes:
+        return "binary"
     return "program" if program_files and not data_bytes else "dataset"
 
 

@@ -12,9 +12,11 @@ from fairmile.base.errors import FairmileError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.describing import arrays, tables
 from fairmile.catalog.describing.columns import Column
-from fairmile.catalog.exchange.common.media_types import extension, is_code, media_type
+from fairmile.catalog.exchange.common.media_types import EXECUTABLE_TYPE, extension, is_code, media_type
 
 _HEAD_BYTES = 4096
+_LIBRARY = "application/x-sharedlib"
+_INTERPRETER = 3  # the program header of ELF that only executables have
 _MOST_MEMBERS = 100_000  # of an archive that are looked at
 # The first bytes of a format, where they stand, and its media type; the most particular first.
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
@@ -43,7 +45,13 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"BZh", "application/x-bzip2"),
     (0, b"\xfd7zXZ\x00", "application/x-xz"),
     (0, b"\x28\xb5\x2f\xfd", "application/zstd"),
+    (0, b"!<arch>\n", "application/x-archive"),
+    (0, b"MZ\x90\x00", "application/vnd.microsoft.portable-executable"),
 )
+# Kinds of ELF and Mach-O files.
+_ELF = {1: "application/x-object", 2: EXECUTABLE_TYPE, 3: _LIBRARY}
+_MACH = {1: "application/x-object", 2: EXECUTABLE_TYPE, 6: _LIBRARY, 8: _LIBRARY}
+_BINARIES = frozenset({"x-object", "x-executable", "x-sharedlib", "x-archive", "vnd.microsoft.portable-executable"})
 _MODELS = frozenset({"x-onnx", "x-safetensors", "x-gguf", "x-pytorch", "x-keras", "x-tflite", "x-skops"})
 _ARCHIVES = frozenset({"zip", "x-tar", "gzip", "x-bzip2", "x-xz", "zstd"})
 
@@ -63,6 +71,11 @@ class FileFacts:
     @property
     def is_archive(self) -> bool:
         return self._short in _ARCHIVES
+
+    @property
+    def is_binary(self) -> bool:
+        """Tell whether the file is machine code: an executable, a library or an object file."""
+        return self._short in _BINARIES
 
     @property
     def _short(self) -> str:
@@ -97,6 +110,8 @@ def _by_content(head: bytes, stream: BinaryIO, name: str) -> str:
         return "application/x-netcdf"
     if media == "application/gzip" and extension(name[: -len(ending) - 1]) in ("csv", "tsv"):
         return "text/csv"
+    if not media:
+        media = _machine_code(head)
     if media:
         return media
     if len(head) > 9 and head[8:9] == b"{" and 2 <= struct.unpack("<Q", head[:8])[0] <= 100 << 20:
@@ -104,6 +119,25 @@ def _by_content(head: bytes, stream: BinaryIO, name: str) -> str:
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         return "application/x-pickle"
     return _text_kind(head, name) if _is_text(head) else media_type(name) or "application/octet-stream"
+
+
+def _machine_code(head: bytes) -> str:
+    """Return what an ELF or Mach-O file is; empty for any other."""
+    if head[:4] == b"\xcf\xfa\xed\xfe" and len(head) >= 16:
+        return _MACH.get(struct.unpack_from("<I", head, 12)[0], "")
+    if head[:4] != b"\x7fELF" or len(head) < 64 or head[4] not in (1, 2):
+        return ""
+    order = ">" if head[5] == 2 else "<"
+    (kind,) = struct.unpack_from(f"{order}H", head, 16)
+    start, (size, count) = (
+        (struct.unpack_from(f"{order}Q", head, 32)[0], struct.unpack_from(f"{order}HH", head, 54))
+        if head[4] == 2
+        else (struct.unpack_from(f"{order}I", head, 28)[0], struct.unpack_from(f"{order}HH", head, 42))
+    )
+    # An executable that may lie anywhere in memory has the type of a library, but names its interpreter.
+    places = (start + number * size for number in range(count) if size)
+    headers = [struct.unpack_from(f"{order}I", head, at)[0] for at in places if at + 4 <= len(head)]
+    return EXECUTABLE_TYPE if kind == 3 and _INTERPRETER in headers else _ELF.get(kind, "")
 
 
 def _is_text(head: bytes) -> bool:

@@ -16,7 +16,7 @@ from fairmile.catalog.describing.archives import file_sets
 from fairmile.catalog.describing.columns import Column, data_type
 from fairmile.catalog.describing.documents import is_document
 from fairmile.catalog.describing.formats import FileFacts, inspect_file, is_program
-from fairmile.catalog.exchange.common.media_types import extension
+from fairmile.catalog.exchange.common.media_types import EXECUTABLE, EXECUTABLE_TYPE, extension
 
 LISTED_FILES = 1_000  # a larger asset is described by sets of files
 _MOST_RECORD_SETS = 20
@@ -44,6 +44,7 @@ class Survey:
     size_bytes: int = 0
     content: str = ""
     model_bytes: int = 0
+    binary_files: int = 0
     data_bytes: int = 0
     program_files: int = 0
     notes: list[str] = field(default_factory=list)
@@ -150,41 +151,44 @@ class _Work:
             self._on_progress(self._survey.files, max(self._total, self._survey.files))
         if self.in_zarr(name):
             self._survey.data_bytes += size
-            self._keep(name, size, digest, FileFacts("application/x-zarr"))
+            self._keep(name, size, digest, FileFacts("application/x-zarr"), is_executable=False)
             return
         facts = inspect_file(path, name)
         if facts.note:
             self.note(facts.note)
         self._weigh(name, size, facts)
         self._take_columns(name, facts)
-        self._keep(name, size, digest, facts)
+        self._keep(name, size, digest, facts, is_executable=os.access(path, os.X_OK))
         if facts.is_archive and self._survey.files <= LISTED_FILES:
             self._survey.sets += file_sets(path, name, facts.media_type)
 
     def _weigh(self, name: str, size: int, facts: FileFacts) -> None:
         if facts.is_model:
             self._survey.model_bytes += size
+        elif facts.is_binary:
+            self._survey.binary_files += 1
         elif is_program(name):
             self._survey.program_files += 1
         elif not is_document(name.rsplit("/", 1)[-1]):
             self._survey.data_bytes += size
 
-    def _keep(self, name: str, size: int, digest: str, facts: FileFacts) -> None:
+    def _keep(self, name: str, size: int, digest: str, facts: FileFacts, *, is_executable: bool) -> None:
         top = name.partition("/")[0] if "/" in name else ""
         group = self._groups.setdefault((top, extension(name), facts.media_type), [0, 0])
         group[0] += 1
         group[1] += size
         if self._survey.files <= LISTED_FILES:
-            self._survey.entries.append(
-                {
-                    "@type": "FileObject",
-                    "@id": name,
-                    "name": name,
-                    "contentSize": f"{size} B",
-                    "encodingFormat": facts.media_type,
-                    "sha256": digest,
-                }
-            )
+            entry: dict[str, Any] = {
+                "@type": "FileObject",
+                "@id": name,
+                "name": name,
+                "contentSize": f"{size} B",
+                "encodingFormat": facts.media_type,
+                "sha256": digest,
+            }
+            if is_executable and facts.media_type != EXECUTABLE_TYPE:
+                entry["additionalProperty"] = {"@type": "PropertyValue", "name": EXECUTABLE, "value": True}
+            self._survey.entries.append(entry)
 
     def _take_columns(self, name: str, facts: FileFacts) -> None:
         columns = facts.columns

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mimetypes
 
+EXECUTABLE_TYPE = "application/x-executable"
+EXECUTABLE = "executable"  # the additional property of a file that others may execute
 # By file name extension; formats without a registered type get the `x-` name in common use.
 _TYPES = {
     "arff": "text/x-arff",
