@@ -54,7 +54,7 @@ BEFORE = {
     "store pull": [*STOCKED, "store push lake-temperatures ./usb-disk"],
     "store pool rm": ["store pool add scratch ./scratch"],
     "system rm": ["system add my-cluster.yaml"],
-    **{f"env {name}": BUILT for name in ("show", "rm", "shell", "export", "kernel")},
+    **{f"env {name}": BUILT for name in ("show", "verify", "repair", "rm", "shell", "export", "kernel")},
     **{f"job {name}": RUN for name in ("show", "log", "wait", "cancel", "bring", "rm")},
     **{f"runs {name}": RECORDED for name in ("show", "log", "cancel", "rm", "pack", "unpack", "export")},
     **dict.fromkeys(("rerun", "compare", "report"), RECORDED),

@@ -19,7 +19,7 @@ from busybox_image import MODEL, make_image
 from env_making import make_wheel
 
 from fairmile.base.commands import Here
-from fairmile.base.errors import Conflict, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import Conflict, NotFound, SystemFailure, Unsupported, UsageError
 from fairmile.envs import building
 from fairmile.envs.envs import Envs
 from fairmile.envs.spec import parse_spec
@@ -482,3 +482,47 @@ def test_a_definition_that_is_not_there_is_refused_in_the_plan(envs: Envs, tmp_p
     given = {"definition": str(tmp_path / "Dockerfile"), "runtime": "podman"}
     with pytest.raises(NotFound, match=r"no definition .*Dockerfile"):
         envs.plan(parse_spec({"name": "x", "container": given}))
+
+
+def test_a_changed_missing_or_added_file_is_found_and_repaired(
+    envs: Envs, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    lines = ("mkdir -p $PREFIX/bin", "echo one > $PREFIX/bin/tool", "echo two > $PREFIX/data")
+    file = write(commands("a", *lines, "ln -s /bin/sh $PREFIX/bin/sh", 'echo x >> "$NOTES/built"'))
+    built = envs.build(file)
+    verified = envs.verify("demo")
+    assert (verified.ok, verified.files, verified.tree) == (True, 3, built.record["tree"])
+    assert not envs.repair("demo").rebuilt
+    for path in (built.prefix, built.prefix / "bin", built.prefix / "data"):
+        path.chmod(0o755)
+    (built.prefix / "data").write_text("four")
+    (built.prefix / "bin" / "tool").unlink()
+    (built.prefix / "bin" / "extra").write_text("")
+    (built.prefix / "__pycache__").mkdir()
+    (built.prefix / "__pycache__" / "tool.pyc").write_text("")
+    damaged = envs.verify("demo")
+    assert (damaged.changed, damaged.missing, damaged.added) == (("data",), ("bin/tool",), ("bin/extra",))
+    assert not envs.repair("demo", dry_run=True).rebuilt
+    assert noted(tmp_path, "built") == 1
+    assert envs.repair("demo").rebuilt
+    assert noted(tmp_path, "built") == 2
+    assert envs.verify("demo").ok
+    assert (built.prefix / "data").read_text() == "two\n"
+
+
+def test_an_environment_whose_inputs_changed_is_not_repaired(
+    envs: Envs, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    built = envs.build(write(commands("a", "echo one > $PREFIX/data")))
+    built.prefix.chmod(0o755)
+    (built.prefix / "data").unlink()
+    (tmp_path / "source" / "file").write_text("changed")
+    with pytest.raises(Conflict, match="the inputs of demo have changed"):
+        envs.repair("demo")
+
+
+def test_a_build_of_an_earlier_version_has_no_digests(envs: Envs, write: Callable[..., Path]) -> None:
+    built = envs.build(write(commands("a", "true")))
+    (built.folder / "files.tsv").unlink()
+    with pytest.raises(Unsupported, match="was built without digests"):
+        envs.verify("demo")

@@ -364,12 +364,12 @@ def _close(stack: list[_Folder]) -> None:
     stack[-1].add(done.name, True, done.size_bytes, done.digest.hexdigest(), _FOLDER_MODE)
 
 
-def scan_tree(root: Path) -> Iterator[ManifestEntry]:
+def scan_tree(root: Path, *, links_may_lead_out: bool = False) -> Iterator[ManifestEntry]:
     """Yield every file below `root`, sorted by the bytes of its path, with size, sha256 and mode.
 
     The mode is 0o755 for what its owner may execute and else 0o644, so that the umask leaves no trace. A symbolic
     link is an entry of its own (mode 0o120000, the digest is that of its target's text) and is never followed;
-    one that leads out of `root`, or a pipe, socket or device, raises UsageError.
+    one that leads out of `root`, unless that is allowed, or a pipe, socket or device, raises UsageError.
     """
     top = os.path.realpath(root)
     stack = [_sorted_folder(os.fspath(root))]
@@ -387,7 +387,8 @@ def scan_tree(root: Path) -> Iterator[ManifestEntry]:
         elif item.is_symlink():
             target = os.readlink(item.path)
             real = os.path.realpath(item.path)
-            if target.startswith("/") or (real != top and not real.startswith(top.rstrip("/") + "/")):
+            leads_out = target.startswith("/") or (real != top and not real.startswith(top.rstrip("/") + "/"))
+            if leads_out and not links_may_lead_out:
                 raise UsageError(f"the symbolic link {item.path} leads out of {root}, to {target}")
             data = os.fsencode(target)
             yield ManifestEntry(path, len(data), sha256_hex(data), _LINK_MODE)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from fairmile.base.errors import Integrity
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
@@ -20,6 +21,7 @@ from fairmile.envs.envs import Command, EnvPlan, Removals, RemovedEnvironment
 from fairmile.envs.exports import FORMATS
 from fairmile.envs.kernel import InstalledKernel
 from fairmile.envs.records import Environment, EnvironmentDetails, EnvironmentList
+from fairmile.envs.sealing import RepairedEnvironment, VerifiedEnvironment
 from fairmile.workspace import Workspace
 
 _SHORT = 16
@@ -162,6 +164,61 @@ def _print_plan(out: Out, plan: EnvPlan) -> None:
         out.say(plan.trouble)
     if plan.builder:
         out.say(f"{plan.builder} is building it")
+
+
+@env.command()
+@click.argument("environment", metavar="ENV")
+@json_output(VerifiedEnvironment)
+def verify(environment: str, out: Out) -> int:
+    """Compare the installed files with those that were built.
+
+    Lists files that were changed, removed or added since, and then exits with 4. Byte code of
+    Python is left out.
+
+    \b
+    Example:
+      fairmile env verify tides
+    """
+    verified = Workspace.open().envs.verify(environment)
+    out.show(verified, lambda verified: _print_verified(out, verified))
+    return 0 if verified.ok else Integrity.exit_code
+
+
+def _print_verified(out: Out, verified: VerifiedEnvironment) -> None:
+    for word, paths in (("changed", verified.changed), ("missing", verified.missing), ("added", verified.added)):
+        for path in paths:
+            out.line(f"{word:<7}  {path}")
+    name, files = verified.environment.name, count(verified.files, "file")
+    out.line(f"{name}: {files} as built, tree {verified.tree[:_SHORT]}" if verified.ok else f"{name}: damaged")
+    if not verified.ok:
+        out.hint(f"`fairmile env repair {name}` builds it again")
+
+
+@env.command()
+@click.argument("environment", metavar="ENV")
+@DRY_RUN
+@json_output(RepairedEnvironment)
+@notifies
+def repair(environment: str, dry_run: bool, out: Out) -> int:
+    """Build an environment again if its installed files differ from those that were built.
+
+    \b
+    Example:
+      fairmile env repair tides --dry-run
+    """
+    repaired = Workspace.open().envs.repair(environment, on_line=_progress(out), dry_run=dry_run)
+    out.show(repaired, lambda repaired: _print_repaired(out, repaired))
+    return 0
+
+
+def _print_repaired(out: Out, repaired: RepairedEnvironment) -> None:
+    verified = repaired.verified
+    if verified.ok:
+        out.line(f"{verified.environment.name}: nothing to repair")
+        return
+    differing = count(len(verified.changed) + len(verified.missing) + len(verified.added), "file")
+    verb = "rebuilt" if repaired.rebuilt else "would rebuild"
+    out.line(f"{verb} {verified.environment.name}: {differing} differed")
 
 
 @env.command()

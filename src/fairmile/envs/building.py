@@ -16,11 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.digest import manifest_text, merkle_root
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.patterns import compile_linear
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.envs.records import acts_data, as_text
+from fairmile.envs.sealing import FILE, installed_files
 from fairmile.envs.shells import Act, Assign
 from fairmile.envs.spec import CheckSpec, EnvironmentSpec
 from fairmile.envs.steps import Step, Tools, build_mark
@@ -158,6 +160,8 @@ class Building:
         folder, design = self._folder, self._design
         shutil.rmtree(folder / "work", ignore_errors=True)
         share_read_only(self._prefix, self._root_mode)
+        files = installed_files(self._prefix)
+        write_atomic(folder / FILE, manifest_text(files), mode=self._root_mode & 0o666 | 0o600)
         locked = {"digest": design.digest, "platform": design.platform}
         self._write("lock.json", {**locked, **{each["name"]: each["lock"] for each in done}})
         record = {
@@ -175,6 +179,8 @@ class Building:
             "acts": acts_data(design.acts(self._prefix)),
             "wrap": list(design.wrap(self._prefix)),
             "size_bytes": _size(self._prefix),
+            "files": len(files),
+            "tree": merkle_root(files),
         }
         if self._lock.lost:
             raise SystemFailure(

@@ -41,6 +41,7 @@ from fairmile.envs.records import (
     read_all,
     read_environment,
 )
+from fairmile.envs.sealing import RepairedEnvironment, VerifiedEnvironment, verify
 from fairmile.envs.shells import Act, render
 from fairmile.envs.source import unpack
 from fairmile.envs.spec import EnvironmentSpec, load_spec, parse_spec
@@ -406,6 +407,30 @@ class Envs(Noun, internal=_INTERNAL):
             write_atomic(environment.folder / "uses" / me.token, me.text())
         except DiskFailure:
             return  # the environment of somebody else, who cannot know then
+
+    # Verify
+
+    def verify(self, ref: What) -> VerifiedEnvironment:
+        """Return which installed files differ from those that were built; every file is read."""
+        return verify(self._ready(ref))
+
+    def repair(
+        self, ref: What, *, on_line: Callable[[str], None] = lambda _: None, dry_run: bool = False
+    ) -> RepairedEnvironment:
+        """Build an environment again, in its own folder, if installed files differ; refused while it is used."""
+        verified = self.verify(ref)
+        if verified.ok or dry_run:
+            return RepairedEnvironment(verified, dry_run=dry_run)
+        damaged = verified.environment
+        spec = parse_spec(damaged.spec, origin=damaged.name)
+        if self._design(spec).digest != damaged.digest:
+            raise Conflict(
+                f"the inputs of {damaged.name} have changed since it was built, so it cannot be built again",
+                hint=f"build the new one, then `fairmile env rm {damaged.digest[:_SHORT]}`",
+            )
+        self.rm(damaged.digest)
+        self.build(spec, on_line=on_line)
+        return RepairedEnvironment(verified, rebuilt=True)
 
     # Remove
 

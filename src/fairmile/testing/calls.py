@@ -162,6 +162,8 @@ EXAMPLES = (
     Example("env build plain.yaml --dry-run", 'fm.envs.plan("plain.yaml")'),
     Example("env ls", "fm.envs.ls()"),
     Example("env show plain", 'fm.envs.show("plain")'),
+    Example("env verify plain", 'fm.envs.verify("plain")'),
+    Example("env repair plain --dry-run", 'fm.envs.repair("plain", dry_run=True)'),
     Example("env shell plain --dry-run -- echo tide", 'fm.envs.shell("plain", ["echo", "tide"])'),
     Example("env export plain --format bash", 'fm.envs.export("plain", "bash")'),
     _only_named("env kernel plain", 'fm.envs.kernel("plain")'),
