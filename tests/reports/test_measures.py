@@ -54,6 +54,22 @@ def test_the_own_metrics_are_named_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("unit", "value"), [("TFLOP/s", 0.5), ("GFLOPS", 500.0), ("FLOP/s", 5e11)], ids=["tera", "giga", "plain"]
+)
+def test_a_rate_of_operations_is_also_given_per_watt(tmp_path: Path, unit: str, value: float) -> None:
+    rate = {"gemm": metric_document(value, unit=unit), "loss": metric_document(1.0)}
+    run = make_run(tmp_path, metrics=rate, elapsed_s=10.0, energy_j=2500.0)
+    per_watt = measures(run)["gemm_per_watt"]
+    assert (per_watt.value, per_watt.unit, per_watt.better) == (pytest.approx(2.0), "GFLOPS/W", "higher")
+    assert "loss_per_watt" not in measures(run)
+
+
+def test_without_energy_nothing_is_given_per_watt(tmp_path: Path) -> None:
+    run = make_run(tmp_path, metrics={"gemm": metric_document(1.0, unit="GFLOPS")}, energy_j=None)
+    assert "gemm_per_watt" not in measures(run)
+
+
+@pytest.mark.parametrize(
     ("mean", "half", "unit", "text"),
     [
         (0.12345, 0.0123, "", "0.123 ± 0.012"),

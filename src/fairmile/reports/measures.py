@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fairmile.base.errors import NotFound
 from fairmile.base.quick_dataclass import dataclass
@@ -23,6 +23,8 @@ ALWAYS: dict[str, tuple[str, Better]] = {
 }
 # What programs log to say where they are; no result, so no figure and no column unless it is asked for.
 _COUNTERS = {"epoch", "epochs", "step", "steps", "global_step", "iteration", "iterations", "batch_index"}
+_FLOPS = re.compile(r"([kMGTPE]?)(?:FLOPS|FLOP/s|Flop/s|flop/s|flops)")
+_GIGA = {"": 1e-9, "k": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3, "P": 1e6, "E": 1e9}
 _SUFFIXES = {"_s": "s", "_j": "J", "_w": "W", "_bytes": "bytes"}
 _WORDS = {
     "elapsed_s": "elapsed time",
@@ -45,6 +47,7 @@ class Measure:
 def measures(run: Run) -> dict[str, Measure]:
     """Return the numbers of a run: its metrics by their last value, then elapsed time, energy and memory if known.
 
+    Of floating-point operations per second it has GFLOPS per watt as well, where the energy is known.
     The objective of a trial has the best value over all steps, as everywhere a study is told of.
     """
     objectives = run.trial.objectives if run.trial is not None else {}
@@ -55,10 +58,24 @@ def measures(run: Run) -> dict[str, Measure]:
         for name, metric in run.metrics.items()
     }
     own = {"elapsed_s": run.elapsed_s, "energy_j": run.energy_j, "max_rss_bytes": run.usage.get("max_rss_bytes")}
+    per_watt = _per_watt(known, run.elapsed_s, run.energy_j)
     for name, value in own.items():
         if value is not None and name not in known:
             known[name] = Measure(float(value), *ALWAYS[name])
-    return known
+    return known | per_watt
+
+
+def _per_watt(known: Mapping[str, Measure], elapsed_s: float | None, energy_j: float | None) -> dict[str, Measure]:
+    """Return each metric in floating-point operations per second by the mean power of the whole run."""
+    if not elapsed_s or not energy_j:
+        return {}
+    power_w = energy_j / elapsed_s
+    rates = {name: _FLOPS.fullmatch(each.unit) for name, each in known.items()}
+    return {
+        f"{name}_per_watt": Measure(known[name].value * _GIGA[unit[1]] / power_w, "GFLOPS/W", "higher")
+        for name, unit in rates.items()
+        if unit
+    }
 
 
 def ending(run: Run) -> str:
