@@ -17,7 +17,6 @@ SCRIPT = Path(__file__).parents[2] / "speed" / "benchmarks.py"
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("h5py")
-pytest.importorskip("sklearn")
 
 
 @pytest.fixture(scope="module")

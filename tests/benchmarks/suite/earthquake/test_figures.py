@@ -7,7 +7,6 @@ from dataclasses import replace
 from importlib import resources
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from fairmile.benchmarks.harness.scores import Score
 from fairmile.benchmarks.suite.earthquake.data import load, prepare
@@ -50,6 +49,8 @@ def test_a_map_has_the_coast_and_of_a_real_catalog_the_faults(tmp_path):
 def test_scores_are_bars_from_zero_in_the_colour_of_their_kind(tmp_path):
     kinds = (("trivial", "mean"), ("classical", "ridge"), ("classical", "ridge, weighted"), ("model", "tft"))
     scores = [Score(kind, name, {"nnse_2wk": 0.6}) for kind, name in kinds]
+    from matplotlib.figure import Figure  # takes long
+
     axis = Figure().subplots()
     draw_bars(axis, scores, ["nnse_2wk"])
     assert axis.get_ylim() == (0, 1)
