@@ -48,17 +48,21 @@ class ExecutorSetup:
     environ: Mapping[str, str]
     system: str = ""
     packing: Packing = field(default_factory=Packing)
+    kept: Executor | None = None  # of all tests, where one takes long to start
 
     @contextlib.contextmanager
     def executor(self) -> Iterator[Executor]:
-        """Give an executor that knows nothing of any other."""
+        """Give an executor that knows nothing of any other, unless one is kept."""
+        if self.kept is not None:
+            yield self.kept
+            return
         with executor_of(self.runs, self.kind, self.system, self.packing) as made:
             yield made
 
     def works(self, script: str, *values: object, **fields: Any) -> list[Member]:
         """Return members of a new batch, one for each value that `{x}` has in a script."""
         number = len(list(self.folder.glob("batch-*")))
-        folder, name = self.folder / f"batch-{number}", f"g{number}"
+        folder, name = self.folder / f"batch-{number}", f"{self.folder.name}-{number}"
         folder.mkdir()
         asked: dict[str, Any] = {
             "group": name,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,16 @@ class TestSchedulerOverSsh(ExecutorSuite):
 # Sockets of Parsl are closed by the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 class TestPilot(ExecutorSuite):
+    @pytest.fixture(scope="class")
+    def shared(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExecutorSetup]:
+        """Pilot jobs that stay: six processes that import Parsl."""
+        folder = tmp_path_factory.mktemp("pilot")
+        alone = ExecutorSetup(workspace_here(folder).runs, "pilot", folder, environ_of(folder))
+        with alone.executor() as pilot:
+            yield replace(alone, kept=pilot)
+
     @pytest.fixture
-    def place(self, tmp_path: Path) -> ExecutorSetup:
-        return ExecutorSetup(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))
+    def place(self, shared: ExecutorSetup, request: pytest.FixtureRequest) -> ExecutorSetup:
+        folder = shared.folder / request.node.name
+        folder.mkdir()
+        return replace(shared, folder=folder)
