@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import descendants
 import effort
@@ -14,6 +16,9 @@ import pytest
 from hypothesis import settings
 from slurm_cluster import slurm_cluster, slurm_with_accounting
 from ssh_server import SshServer
+
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.declared import index_path
 
 __all__ = ["slurm_cluster", "slurm_with_accounting"]  # fixtures, for every folder
 
@@ -84,6 +89,21 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     """Start an ssh server for this session."""
     with SshServer(tmp_path_factory.mktemp("sshd")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def indexed_home(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Make a home whose catalog has indexed the cards of the package, which takes a while, as one did before."""
+    home = tmp_path_factory.mktemp("indexed")
+    with Catalog(home).open_index():
+        pass
+
+    def make(place: Path) -> Path:
+        place.mkdir(parents=True)
+        shutil.copy(index_path(home), index_path(place))
+        return place
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,8 +58,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def workspace(place: Path, tmp_path: Path) -> Workspace:
-    environ = {**os.environ, "HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home")}
+def workspace(place: Path, tmp_path: Path, indexed_home: Callable[[Path], Path]) -> Workspace:
+    environ = {**os.environ, "HOME": str(tmp_path), "FAIRMILE_HOME": str(indexed_home(tmp_path / "home"))}
     return Workspace.open(environ=environ, cwd=place)
 
 

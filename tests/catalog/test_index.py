@@ -610,7 +610,7 @@ _READ = """
 
 @pytest.mark.parametrize("state", ["fresh", "missing", "damaged", "old"])
 def test_a_read_only_home_still_searches(
-    catalog: Catalog, card: Factory, home: Path, as_other_user: Callable[..., str], state: str
+    catalog: Catalog, card: Factory, home: Path, without_rights: Callable[..., str], state: str
 ) -> None:
     catalog.add(card())
     if state == "missing":
@@ -625,7 +625,7 @@ def test_a_read_only_home_still_searches(
     for path in places:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
-        found = json.loads(as_other_user(_READ, home))
+        found = json.loads(without_rights(_READ, home))
     finally:
         for path in places:
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -636,7 +636,7 @@ def test_a_read_only_home_still_searches(
 
 
 def test_a_catalog_that_cannot_be_read_is_reported_and_the_others_still_serve(
-    home: Path, builtin: CatalogFolder, card: Factory, as_other_user: Callable[..., str]
+    home: Path, builtin: CatalogFolder, card: Factory, without_rights: Callable[..., str]
 ) -> None:
     catalog = Catalog(home, sources={"there": "/nowhere"}, builtin=builtin)
     catalog.add(card())
@@ -654,7 +654,7 @@ def test_a_catalog_that_cannot_be_read_is_reported_and_the_others_still_serve(
     home.chmod(0o777)
     closed.chmod(0)
     try:
-        found, damaged = json.loads(as_other_user(script, home))
+        found, damaged = json.loads(without_rights(script, home))
     finally:
         closed.chmod(0o755)
     assert found == ["alpha"]
@@ -688,14 +688,14 @@ def _leave_stale(catalog: Catalog, card: Factory) -> None:
 
 @pytest.mark.parametrize("few", [2000, 5])
 def test_a_stale_index_in_a_read_only_home_is_made_anew_in_memory_or_says_that_it_is_outdated(
-    catalog: Catalog, card: Factory, home: Path, as_other_user: Callable[..., str], few: int
+    catalog: Catalog, card: Factory, home: Path, without_rights: Callable[..., str], few: int
 ) -> None:
     _leave_stale(catalog, card)
     places = [home, *home.rglob("*")]
     for path in places:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
-        found, outdated = json.loads(as_other_user(_LOOK, home, few, ""))
+        found, outdated = json.loads(without_rights(_LOOK, home, few, ""))
     finally:
         for path in places:
             path.chmod(0o755 if path.is_dir() else 0o644)

@@ -275,7 +275,7 @@ def test_a_folder_that_is_gone_leaves_the_last_copy(outside: Path, copy: Catalog
 
 
 def test_a_folder_that_cannot_be_listed_does_not_look_empty(
-    outside: Path, copy: CatalogFolder, card: Factory, as_other_user: Callable[..., str]
+    outside: Path, copy: CatalogFolder, card: Factory, without_rights: Callable[..., str]
 ) -> None:
     write(outside, "deep/a.jsonld", card())
     bring(outside, copy)
@@ -297,7 +297,7 @@ def test_a_folder_that_cannot_be_listed_does_not_look_empty(
         path.chmod(0o777)
     (outside / "deep").chmod(0)
     try:
-        error = as_other_user(script, outside, copy.root)
+        error = without_rights(script, outside, copy.root)
     finally:
         (outside / "deep").chmod(0o755)
     assert "Permission denied" in error

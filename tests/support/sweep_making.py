@@ -21,12 +21,14 @@ _PATIENCE_S = 240.0
 def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None) -> None:
     """Wait for a condition; the test fails when it is never met, or the process ends before it is."""
     deadline = time.monotonic() + _PATIENCE_S
+    pause_s = 0.02
     while not condition():
         if process is not None and process.poll() is not None and not condition():
             pytest.fail(f"it ended with {process.returncode}")
         if time.monotonic() > deadline:
             pytest.fail("it waits in vain")
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, 0.2)  # asking keeps a core from what is waited for
 
 
 def workspace_here(folder: Path, systems: str = "") -> Workspace:

@@ -48,8 +48,9 @@ def stored(workspace: Workspace) -> Callable[[str], bytes]:
 
 
 @pytest.fixture
-def local_card(workspace: Workspace, tmp_path: Path) -> Callable[..., str]:
+def local_card(workspace: Workspace, tmp_path: Path, indexed_home: Callable[[Path], Path]) -> Callable[..., str]:
     """Add a card for data at the given addresses, mirrors of one another, and return its name."""
+    indexed_home(workspace.home)
 
     def add(data: bytes, *addresses: str, **more: object) -> str:
         name = f"data-{len(list(tmp_path.glob('*.jsonld')))}"

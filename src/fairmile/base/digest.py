@@ -134,7 +134,7 @@ def canonical_json(value: Any) -> bytes:
 
     try:
         if _is_plain(value):  # the standard library writes the same, many times as fast
-            return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+            return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
         return rfc8785.dumps(value)
     except RecursionError as error:
         raise UsageError("the value is nested too deeply for JSON") from error
@@ -153,10 +153,10 @@ _EXACT = 1 << 53  # whole numbers that canonical JSON can write are smaller
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether a value has only ASCII texts, small whole numbers, true, false and null."""
+    """Tell whether a value has only texts, small whole numbers, true, false and null, and keys of ASCII."""
     kind = type(value)
     if kind is str:
-        return bool(value.isascii())
+        return True
     if kind is int:
         return bool(-_EXACT < value < _EXACT)
     if kind is dict:

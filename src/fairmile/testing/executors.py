@@ -128,7 +128,7 @@ def wait_for(condition: Callable[[], object]) -> None:
     until = time.monotonic() + _PATIENCE_S
     while not condition():
         assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
+        time.sleep(_SOON_S)
 
 
 def _attempts(run: Run) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,11 +27,9 @@ steps:
   mend: {command: touch mended.out, after: break, when: failed}
   tell: {command: sh tell.sh, after: [break, mend], when: always}
 """
-# Makes a database, reads the file as a scheduler does, and runs the DAG in this process.
+# Reads the file as a scheduler does, and runs the DAG in this process.
 JUDGE = """\
 import json, sys
-from airflow.utils.db import initdb
-initdb()
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(sys.argv[1])
 assert not bag.import_errors, bag.import_errors
@@ -84,14 +83,31 @@ def airflow_python() -> Path:
     return python
 
 
+@pytest.fixture
+def airflow_environ(airflow_python: Path, tmp_path: Path) -> dict[str, str]:
+    """Variables by which Airflow has a home of its own, with the tables that are made once beside its environment."""
+    kept, home = Path(sys.prefix) / "airflow" / "home", tmp_path / "airflow"
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environ |= {"AIRFLOW__CORE__LOAD_EXAMPLES": "False", "HOME": str(tmp_path)}
+    if not kept.exists():
+        made = tmp_path / "made"
+        making = [airflow_python, "-c", "from airflow.utils.db import initdb; initdb()"]
+        subprocess.run(making, env=environ | {"AIRFLOW_HOME": str(made)}, capture_output=True, check=True)
+        shutil.copytree(made, partial := kept.with_name(f"home.{os.getpid()}"))
+        partial.rename(kept)
+    home.mkdir()
+    shutil.copy(kept / "airflow.db", home)
+    return environ | {"AIRFLOW_HOME": str(home)}
+
+
 @pytest.mark.thorough
-def test_airflow_reads_and_runs_it(flows: Flows, write: Write, tmp_path: Path, airflow_python: Path) -> None:
+def test_airflow_reads_and_runs_it(
+    flows: Flows, write: Write, airflow_python: Path, airflow_environ: dict[str, str]
+) -> None:
     Path("tell.sh").write_text("echo told > told.out")
     Path("dags").mkdir()
     Path("dags/flow.py").write_text(flows.export(write(FLOW), to="airflow").text)
-    environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    environ |= {"AIRFLOW_HOME": str(tmp_path / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-    environ |= {"AIRFLOW__CORE__DAGS_FOLDER": os.path.abspath("dags"), "HOME": str(tmp_path)}
+    environ = airflow_environ | {"AIRFLOW__CORE__DAGS_FOLDER": os.path.abspath("dags")}
     done = subprocess.run(
         [airflow_python, "-c", JUDGE, "dags", "verdict.json"], env=environ, capture_output=True, text=True
     )

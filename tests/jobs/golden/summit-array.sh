@@ -83,6 +83,11 @@ while :; do
     fairmile_interrupted=
     wait "$fairmile_program"
     fairmile_code=$?
+    # A program that stopped before `set +m` stays stopped for bash until it ends, and is not waited for.
+    if [ -z "$fairmile_interrupted" ] && kill -0 "$fairmile_program" 2>/dev/null; then
+        sleep 0.2
+        continue
+    fi
     # After a signal the code is that signal's, and a second wait tells the program's. But where both came in the same
     # moment bash may have lost the program's end: it takes it for running, and would wait for it in vain.
     if [ -z "$fairmile_interrupted" ] ||

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 from sweep_making import workspace_here
@@ -137,6 +140,21 @@ def test_parameters_stay_in_their_ranges_and_conditions_hold(asha):
             continue
         assert -1 <= each.params["x"] <= 1 and 1 <= each.params["a/b.c"] <= 64
         assert ("momentum" in each.params) == (each.params["optimizer"] == "sgd")
+
+
+@pytest.mark.parametrize("late", [2, 3])
+def test_ray_is_started_again_where_the_host_was_too_busy(late, monkeypatch, tmp_path):
+    started, ended = [], []
+
+    def init(**settings):
+        started.append(settings)
+        if len(started) <= late:
+            raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: ended.append(1)))
+    with pytest.raises(Exception, match="timed out") if late == 3 else nullcontext():
+        ray_engine._start_ray(2, tmp_path)
+    assert (len(started), len(ended)) == (3, late)
 
 
 def test_a_study_is_read_without_ray_and_not_begun_again_with_other_axes(asha, tmp_path):

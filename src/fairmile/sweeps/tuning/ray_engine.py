@@ -36,6 +36,7 @@ from fairmile.sweeps.tuning.search_space import Dimension, Space
 from fairmile.sweeps.tuning.trial_log import Entry, RecordedEngine, Records
 
 _OBJECT_STORE_BYTES = 80 << 20  # what Ray asks for at least; nothing is kept there
+_MOST_STARTS = 3
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner whatever it is told
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -609,21 +610,35 @@ def _ray_running(at_once: int, scratch: Path) -> Iterator[None]:
         yield
         return
     with _own_signals():
-        ray.init(
-            address="local",
-            num_cpus=at_once,
-            num_gpus=0,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(scratch / "ray"),
-        )
+        _start_ray(at_once, scratch)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _start_ray(at_once: int, scratch: Path) -> None:
+    """Start Ray. It gives its processes 30 s to answer; on a busy host the next ones start faster, from memory."""
+    import ray
+
+    for start in range(1, _MOST_STARTS + 1):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=at_once,
+                num_gpus=0,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(scratch / "ray"),
+            )
+            return
+        except Exception as error:  # Ray has no class for it
+            ray.shutdown()
+            if "timed out" not in str(error) or start == _MOST_STARTS:
+                raise
 
 
 @contextmanager
