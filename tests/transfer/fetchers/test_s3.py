@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -49,15 +50,20 @@ class Account:
     writer: tuple[str, str] = ("", "")
 
     def client(self, service: str) -> Any:
-        from botocore.session import Session
+        return _client(self, service)
 
-        return Session().create_client(
-            service,
-            region_name="us-east-1",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=self.key,
-            aws_secret_access_key=self.secret,
-        )
+
+@cache  # one takes a second to make
+def _client(account: Account, service: str) -> Any:
+    from botocore.session import Session
+
+    return Session().create_client(
+        service,
+        region_name="us-east-1",
+        endpoint_url=account.endpoint,
+        aws_access_key_id=account.key,
+        aws_secret_access_key=account.secret,
+    )
 
 
 def _serve(folder: Path) -> Iterator[str]:
