@@ -61,8 +61,9 @@ class ExecutorSetup:
 
     def works(self, script: str, *values: object, **fields: Any) -> list[Member]:
         """Return members of a new batch, one for each value that `{x}` has in a script."""
-        number = len(list(self.folder.glob("batch-*")))
-        folder, name = self.folder / f"batch-{number}", f"{self.folder.name}-{number}"
+        number = sum(each.name.startswith("batch-") for each in self.folder.iterdir())
+        name = f"{self.folder.name}-{number}"
+        folder = self.folder / f"batch-{name}"
         folder.mkdir()
         asked: dict[str, Any] = {
             "group": name,

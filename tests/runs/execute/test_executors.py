@@ -60,30 +60,42 @@ class TestPackedScheduler(ExecutorSuite):
         return ExecutorSetup(runs, "system", tmp_path, environ, "rig", Packing(pack=4, slots=2))
 
 
-class TestSsh(ExecutorSuite):
-    chains = True
+class SharedSuite(ExecutorSuite):
+    """Tests of an executor whose start, or whose first connection, is made once for all of them."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path, sshd: Any) -> ExecutorSetup:
-        runs = remote(tmp_path, plain_system(sshd, tmp_path)).runs
-        return ExecutorSetup(runs, "system", tmp_path, environ_of(tmp_path), FAR)
+    def place(self, shared: ExecutorSetup, request: pytest.FixtureRequest) -> ExecutorSetup:
+        folder = shared.folder / request.node.name
+        folder.mkdir()
+        return replace(shared, folder=folder)
+
+
+class TestSsh(SharedSuite):
+    chains = True
+
+    @pytest.fixture(scope="class")
+    def shared(self, tmp_path_factory: pytest.TempPathFactory, sshd: Any) -> ExecutorSetup:
+        folder = tmp_path_factory.mktemp("ssh")
+        runs = remote(folder, plain_system(sshd, folder)).runs
+        return ExecutorSetup(runs, "system", folder, environ_of(folder), FAR)
 
 
 @pytest.mark.thorough
-class TestSchedulerOverSsh(ExecutorSuite):
+class TestSchedulerOverSsh(SharedSuite):
     chains = True
 
-    @pytest.fixture
-    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, sshd: Any) -> ExecutorSetup:
-        runs = remote(tmp_path, slurm_system(sshd, slurm_cluster, tmp_path)).runs
-        return ExecutorSetup(runs, "system", tmp_path, environ_of(tmp_path), FAR)
+    @pytest.fixture(scope="class")
+    def shared(self, slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, sshd: Any) -> ExecutorSetup:
+        folder = tmp_path_factory.mktemp("slurm")
+        runs = remote(folder, slurm_system(sshd, slurm_cluster, folder)).runs
+        return ExecutorSetup(runs, "system", folder, environ_of(folder), FAR)
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("parsl") is None, reason="needs the Python package parsl")
 # Sockets of Parsl are closed by the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-class TestPilot(ExecutorSuite):
+class TestPilot(SharedSuite):
     @pytest.fixture(scope="class")
     def shared(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExecutorSetup]:
         """Pilot jobs that stay: six processes that import Parsl."""
@@ -91,9 +103,3 @@ class TestPilot(ExecutorSuite):
         alone = ExecutorSetup(workspace_here(folder).runs, "pilot", folder, environ_of(folder))
         with alone.executor() as pilot:
             yield replace(alone, kept=pilot)
-
-    @pytest.fixture
-    def place(self, shared: ExecutorSetup, request: pytest.FixtureRequest) -> ExecutorSetup:
-        folder = shared.folder / request.node.name
-        folder.mkdir()
-        return replace(shared, folder=folder)
