@@ -916,3 +916,13 @@ def test_the_copy_of_another_projects_source_of_the_same_name_does_not_serve(
     other.sync()
     assert handles(other) == ["group/dataset/of-b@1.0"]
     assert handles(one) == []
+
+
+def test_a_misspelt_key_of_a_file_is_a_warning_when_a_card_is_added(
+    catalog: Catalog, card: Callable[..., Any], file: Callable[..., Any]
+) -> None:
+    entry = file("a.bin", b"bytes", url="https://example.net/a.bin") | {"mirrors": ["https://example.com/a.bin"]}
+    (added,) = catalog.add(card(distribution=[entry]))
+    (warning,) = added.warnings
+    assert warning["field"] == "distribution[0].mirrors"
+    assert warning["message"].endswith("did you mean 'mirror'?")

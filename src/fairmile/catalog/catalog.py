@@ -55,6 +55,7 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "stated": Plugin("fairmile.catalog.change:stated"),
         "with_spdx": Plugin("fairmile.catalog.change:with_spdx"),
         "check_body": Plugin("fairmile.catalog.profile:check_body"),
+        "file_warnings": Plugin("fairmile.catalog.profile:file_warnings"),
         "check_text": Plugin("fairmile.catalog.profile:check_text"),
         "read_address": Plugin("fairmile.catalog.hubs.hubs:read_address"),
         "read_reference": Plugin("fairmile.catalog.hubs.hubs:read_reference"),
@@ -179,8 +180,14 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
             if not stands_as:
                 fresh[card.handle] = card
             status = "present" if stands_as else "added"
-            done.append(Added(str(card.handle), status, card.warnings, stands_as, because, file))
+            warnings = [*card.warnings, *self._misspelt(card)]
+            done.append(Added(str(card.handle), status, warnings, stands_as, because, file))
         return done, list(fresh.values())
+
+    @staticmethod
+    def _misspelt(card: Card) -> list[dict[str, str]]:
+        """Return the keys of files that a fetch would ignore, as warnings of a card."""
+        return [{"field": each.field, "message": each.message} for each in _WORK["file_warnings"](card.body)]
 
     def _write_new(self, index: Index, cards: Sequence[Card], document: Document | None) -> None:
         generation = self.local.touch_generation()

@@ -47,7 +47,7 @@ def check_body(body: Any) -> list[Problem]:
         problems.append(Problem(f"is missing; expected {CONTEXT_IRI!r}", field="@context"))
     problems += _licence_warnings(body)
     problems += _term_warnings(body, own_terms=_inline_terms(context))
-    problems += _file_warnings(body, own_terms=_inline_terms(context))
+    problems += file_warnings(body)
     return sorted(problems, key=lambda problem: problem.severity)
 
 
@@ -139,9 +139,9 @@ def _inline_terms(context: Any) -> set[str]:
     return {str(key) for part in as_list(context) if isinstance(part, Mapping) for key in part}
 
 
-def _file_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem]:
+def file_warnings(body: Mapping[str, Any]) -> list[Problem]:
     """Return a warning for each key of a file that is nearly a term: other keys of files are kept as they are."""
-    terms = context_terms()
+    terms, own_terms = context_terms(), _inline_terms(body.get("@context"))
     suggest = Suggestions()
     unknown: dict[str, str] = {}
     for place, entry in enumerate(as_list(body.get("distribution"))):
