@@ -11,7 +11,8 @@ from trusted_projects import trusted_project
 import fairmile as fm
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.jobs.spec import JobSpec
-from fairmile.workspace import PROJECT_FILE, Workspace, options
+from fairmile.settings import PROJECT_FILE, options
+from fairmile.workspace import Workspace
 
 
 @pytest.fixture

@@ -353,7 +353,8 @@ def doctor() -> Diagnosis:
 
 def trust(path: str | Path, *, dry_run: bool = False) -> TrustedProject:
     """Trust a `fairmile.yaml`, or that of a folder, in its current form; return what its settings allow."""
-    from fairmile.workspace import Workspace, project_file
+    from fairmile.settings import project_file
+    from fairmile.workspace import Workspace
 
     return Workspace.trust().add(project_file(path), dry_run=dry_run)
 

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairmile.workspace import PROJECT_FILE, Workspace
+from fairmile.settings import PROJECT_FILE
+from fairmile.workspace import Workspace
 
 
 def trusted_project(folder: Path, text: str, environ: Mapping[str, str] = os.environ) -> Path:

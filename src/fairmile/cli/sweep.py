@@ -503,7 +503,10 @@ def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
         out.hint(f"`fairmile sweep run {sweep.id}` runs the missing points")
     elif states.keys() == {"done"}:
         lists = f"`fairmile sweep show {sweep.id}` lists them, " if len(status) > _SHOWN else ""
-        out.hint(f"{lists}`fairmile report {sweep.id}` plots the results")
+        if any(each.metrics for each in status):
+            out.hint(f"{lists}`fairmile report {sweep.id}` plots the results")
+        else:
+            out.hint(f"{lists}`fairmile runs log {status[0].run}` prints the output of a point; --metric reads numbers")
 
 
 def _print_retry(out: Out, sweep: Sweep, fixes: Sequence[Diagnosis]) -> None:

@@ -11,8 +11,9 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.trust import TrustedProject, TrustedProjects, Untrusted
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
+from fairmile.settings import PROJECT_FILE, find_project, project_file
 from fairmile.transfer.credentials import shown_address
-from fairmile.workspace import PROJECT_FILE, Workspace, find_project, project_file
+from fairmile.workspace import Workspace
 
 
 @click.command()

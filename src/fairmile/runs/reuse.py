@@ -67,7 +67,8 @@ class Candidate:
         if names := self._unknown(now.uncovered, before):
             return f"{self._listed(names)} {_is(names)} neither in git nor declared; {_DECLARE}"
         if names := self._unknown(before.uncovered, before):
-            return f"{self._listed(names)} {_is(names, 'was', 'were')} in its folder and not declared; {_DECLARE}"
+            listed = self._listed(names, earlier.spec.folder)
+            return f"{listed} {_is(names, 'was', 'were')} in its folder and not declared; {_DECLARE}"
         if before.unwatched and not self.spec.inputs:
             return f"not watched: {'; '.join(before.unwatched)}; {_DECLARE}"
         for path, read in (before.reads or {}).items():
@@ -123,8 +124,8 @@ class Candidate:
         except FairmileError as error:
             return [f"{self._root} ({error})"]
 
-    def _listed(self, names: Sequence[str]) -> str:
-        inside = f"{self.spec.folder}/"
+    def _listed(self, names: Sequence[str], folder: str = "") -> str:
+        inside = f"{folder or self.spec.folder}/"
         return ", ".join(name.removeprefix(inside) for name in names[:3]) + (" and more" if len(names) > 3 else "")
 
 
