@@ -313,6 +313,11 @@ class TestRun:
         assert table == [["state", "lr", "epochs", "loss"], ["done", "1", "3", "3"], ["done", "2", "3", "6"]]
         assert sweep("show", "last", "--json").json["best"].startswith(best)
 
+    def test_without_metrics_the_output_of_a_point_is_named(self, fairmile: Fairmile) -> None:
+        done = fairmile("sweep", "-p", "n=1", "--", "echo", "{n}")
+        id = done.out.split()[1].rstrip(":")
+        assert f"`fairmile runs log {id}-00000` prints the output of a point" in done.err
+
     def test_a_metric_that_no_point_has_does_not_hide_how_the_sweep_ended(self, sweep: Fairmile) -> None:
         done = sweep("run", "rates.yaml", "--best", "los")
         assert done.code == 2

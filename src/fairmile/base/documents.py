@@ -5,7 +5,7 @@ pydantic looks for its plug-ins in the metadata of every installed package when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -47,3 +47,29 @@ class StrictDocument(Document):
     """A document whose keys are all known, and which does not change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def steps_in_file(location: Sequence[str | int], data: Any) -> tuple[str | int, ...]:
+    """Return where in a file's data an error is: pydantic's location also names the forms that it tried."""
+    steps: list[str | int] = []
+    here = data
+    for place, step in enumerate(location):
+        if isinstance(step, int):
+            if isinstance(here, list) and step < len(here):
+                steps.append(step)
+                here = here[step]
+        elif isinstance(here, dict):
+            if step in here:
+                steps.append(step)
+                here = here[step]
+            elif place == len(location) - 1 and step != "[key]":  # what is missing
+                steps.append(step)
+    return tuple(steps)
+
+
+def steps_text(steps: Sequence[str | int]) -> str:
+    """Return steps into a document as text: `builds[0].name`."""
+    text = ""
+    for step in steps:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairmile.base.documents import StrictDocument
+from fairmile.base.documents import StrictDocument, steps_in_file, steps_text
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.git import refuse_commands
 from fairmile.base.patterns import compile_linear
@@ -340,7 +340,7 @@ class _Reader:
         except ValidationError as error:
             problems: dict[tuple[str | int, ...], Problem] = {}
             for entry in error.errors(include_url=False):
-                steps = _in_file(entry["loc"], data)
+                steps = steps_in_file(entry["loc"], data)
                 problems.setdefault(steps, self._problem(steps, entry))
             raise InvalidDocument(sorted(problems.values(), key=lambda each: each.line or 0)) from error
 
@@ -360,7 +360,7 @@ class _Reader:
             if kind == "string_type" and isinstance(given, (bool, int, float)):
                 near = "put it in quotes"
             message = f"expected {_expected(entry)}, found {given!r:.80}" + (f"; {near}" if near else "")
-        return Problem(message, field=_shown(steps), file=self._file, line=self._line(steps), hint=hint)
+        return Problem(message, field=steps_text(steps), file=self._file, line=self._line(steps), hint=hint)
 
 
 _KINDS = {
@@ -388,27 +388,6 @@ def _expected(entry: Any) -> str:
     if entry["type"] == "string_too_long":
         return f"at most {entry['ctx']['max_length']} letters"
     return _KINDS.get(entry["type"].split("_")[0], "something else")
-
-
-def _in_file(location: Sequence[str | int], data: Any) -> tuple[str | int, ...]:
-    """Return where something stands in the file; pydantic's location also names the forms that it tried."""
-    steps: list[str | int] = []
-    here = data
-    for place, step in enumerate(location):
-        if isinstance(step, int) and isinstance(here, list) and step < len(here):
-            steps.append(step)
-            here = here[step]
-        elif isinstance(here, dict) and (step in here or place == len(location) - 1) and step != "[key]":
-            steps.append(step)
-            here = here.get(step)
-    return tuple(steps)
-
-
-def _shown(steps: Sequence[str | int]) -> str:
-    shown = ""
-    for step in steps:
-        shown += f"[{step}]" if isinstance(step, int) else f".{step}" if shown else step
-    return shown
 
 
 def _fields(steps: Sequence[str | int]) -> list[str]:

@@ -33,8 +33,8 @@ class BoxDict(TypedDict):
     svg: str
 
 
-class FlowPictureDict(TypedDict):
-    """A flow with its picture: boxes at their places, edges as pairs of boxes, and the whole as `svg`."""
+class AtCursorDict(TypedDict):
+    """Where a flow stands at a cursor, and which picture its boxes belong to."""
 
     flow: str
     holder: str
@@ -42,6 +42,11 @@ class FlowPictureDict(TypedDict):
     counts: dict[str, int]
     cursor: str
     layout: str
+
+
+class FlowPictureDict(AtCursorDict):
+    """A flow with its picture: boxes at their places, edges as pairs of boxes, and the whole as `svg`."""
+
     width: float
     height: float
     boxes: list[BoxDict]
@@ -49,30 +54,20 @@ class FlowPictureDict(TypedDict):
     svg: str
 
 
-class FlowChangesDict(TypedDict):
+class FlowChangesDict(AtCursorDict):
     """What changed since a cursor: steps, and boxes to draw anew. With another `layout` the picture is another one."""
 
-    flow: str
-    holder: str
-    is_over: bool
-    counts: dict[str, int]
-    cursor: str
-    layout: str
     steps: list[StepStatusDict]
     boxes: list[BoxDict]
 
 
 @dataclass(frozen=True, repr=False)
-class FlowPicture(Result):
-    """The graph of a flow with places and states."""
-
+class _AtCursor(Result):
     status: FlowStatus
     cursor: str
     drawn: Layout
-    rows_field = "boxes"
 
-    def to_dict(self) -> FlowPictureDict:
-        boxes = self.drawn.boxes
+    def _at_cursor(self) -> AtCursorDict:
         return {
             "flow": self.status.id,
             "holder": self.status.holder,
@@ -80,6 +75,19 @@ class FlowPicture(Result):
             "counts": self.status.counts(),
             "cursor": self.cursor,
             "layout": self.drawn.digest,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class FlowPicture(_AtCursor):
+    """The graph of a flow with places and states."""
+
+    rows_field = "boxes"
+
+    def to_dict(self) -> FlowPictureDict:
+        boxes = self.drawn.boxes
+        return {
+            **self._at_cursor(),
             "width": self.drawn.width,
             "height": self.drawn.height,
             "boxes": [_box(number, box) for number, box in enumerate(boxes)],
@@ -92,12 +100,9 @@ class FlowPicture(Result):
 
 
 @dataclass(frozen=True, repr=False)
-class FlowChanges(Result):
+class FlowChanges(_AtCursor):
     """What changed of a flow since a cursor."""
 
-    status: FlowStatus
-    cursor: str
-    drawn: Layout
     changed: Collection[str]  # names of steps
     rows_field = "steps"
 
@@ -108,12 +113,7 @@ class FlowChanges(Result):
     def to_dict(self) -> FlowChangesDict:
         boxes = enumerate(self.drawn.boxes)
         return {
-            "flow": self.status.id,
-            "holder": self.status.holder,
-            "is_over": self.status.is_over,
-            "counts": self.status.counts(),
-            "cursor": self.cursor,
-            "layout": self.drawn.digest,
+            **self._at_cursor(),
             "steps": [step.to_dict() for step in self.steps],
             "boxes": [_box(number, box) for number, box in boxes if not self._is_same(box.steps)],
         }

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from fairmile.base.documents import steps_in_file, steps_text
 from fairmile.base.errors import InvalidDocument, Problem
 from fairmile.base.words import Suggestions
 from fairmile.base.yaml import Located, load_located
@@ -78,7 +79,7 @@ class Document:
 
     def _problem(self, steps: Steps, message: str, *, hint: str = "", severity: Any = "error") -> Problem:
         return Problem(
-            message, field=_shown(steps), severity=severity, file=self.file, line=self.line(steps), hint=hint
+            message, field=steps_text(steps), severity=severity, file=self.file, line=self.line(steps), hint=hint
         )
 
     # Errors
@@ -99,9 +100,9 @@ class Document:
         for entry in error.errors(include_url=False):
             cause = entry.get("ctx", {}).get("error")
             if isinstance(cause, Contradictions):
-                contradictions += [self._problem(_in_file(steps, data), message) for steps, message in cause.pairs]
+                contradictions += [self._problem(steps_in_file(steps, data), message) for steps, message in cause.pairs]
             else:
-                by_place.setdefault(_in_file(entry["loc"], data), []).append(entry)
+                by_place.setdefault(steps_in_file(entry["loc"], data), []).append(entry)
         problems = [self._problem_of(steps, entries) for steps, entries in by_place.items()]
         return sorted(problems + contradictions, key=lambda problem: problem.line or 0)
 
@@ -144,7 +145,7 @@ class Document:
                 )
         for name, sets in system.software.items():
             for place, each in enumerate(sets):
-                steps = _in_file(("software", name, place), self._located.data)
+                steps = steps_in_file(("software", name, place), self._located.data)
                 yield from self._software(system, steps, each)
         for place, doubt in enumerate(system.unverified):
             if not _leads_somewhere(doubt, self._located.data):
@@ -190,31 +191,6 @@ class Document:
 def read_document(text: str, file: str) -> Document:
     """Return a system file as it stands; a text that is not YAML raises InvalidDocument."""
     return Document(file, load_located(text, file=file))
-
-
-def _in_file(location: Sequence[str | int], data: Any) -> Steps:
-    """Return where something stands in the file; pydantic's location also names the forms that it tried."""
-    steps: list[str | int] = []
-    here = data
-    for place, step in enumerate(location):
-        if isinstance(step, int):
-            if isinstance(here, list) and step < len(here):
-                steps.append(step)
-                here = here[step]
-        elif isinstance(here, dict):
-            if step in here:
-                steps.append(step)
-                here = here[step]
-            elif place == len(location) - 1 and step != "[key]":  # what is missing
-                steps.append(step)
-    return tuple(steps)
-
-
-def _shown(steps: Steps) -> str:
-    shown = ""
-    for step in steps:
-        shown += f"[{step}]" if isinstance(step, int) else f".{step}" if shown else step
-    return shown
 
 
 def _form(steps: Steps) -> type[BaseModel]:
