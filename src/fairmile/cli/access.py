@@ -71,7 +71,7 @@ def user() -> None:
 def add_user(
     name: str, rights: tuple[str, ...], groups: tuple[str, ...], password_stdin: bool, dry_run: bool, out: Out
 ) -> int:
-    """Add an account; its password is asked for.
+    """Add an account, and ask for its password.
 
     \b
     Examples:
@@ -119,7 +119,7 @@ def set_user(
     dry_run: bool,
     out: Out,
 ) -> int:
-    """Change rights, groups or password of an account; what is not given stays.
+    """Change rights, groups or password of an account; the others stay as they are.
 
     \b
     Examples:
@@ -237,11 +237,11 @@ def remove_token(name: str, id: str, dry_run: bool, out: Out) -> int:
 @click.argument("asset", metavar="ASSET")
 @click.option("--metadata", type=click.Choice(["public", "restricted"]), help="Who sees that it exists.")
 @click.option(
-    "--files", type=click.Choice(["public", "registered", "restricted", "embargoed"]), help="Who may have its files."
+    "--files", type=click.Choice(["public", "registered", "restricted", "embargoed"]), help="Who may fetch its files."
 )
 @click.option("--until", default=None, metavar="DATE", help="Last day of an embargo, as 2027-06-30.")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="Group with access; repeatable.")
-@click.option("--no-groups", is_flag=True, help="No group has access.")
+@click.option("--no-groups", is_flag=True, help="Remove access of all groups.")
 @click.option("--owner", default=None, metavar="USER", help="Account that always has access.")
 @click.option(
     "--terms",
@@ -249,7 +249,7 @@ def remove_token(name: str, id: str, dry_run: bool, out: Out) -> int:
     metavar="FILE",
     help="Text to accept before the first download.",
 )
-@click.option("--no-terms", is_flag=True, help="Nothing has to be accepted.")
+@click.option("--no-terms", is_flag=True, help="Require no terms.")
 @DRY_RUN
 @json_output(AssetPolicy)
 def set_asset(
@@ -265,7 +265,7 @@ def set_asset(
     dry_run: bool,
     out: Out,
 ) -> int:
-    """Set who may see an asset and fetch its files, in all versions; what is not given stays.
+    """Set who may see an asset and fetch its files, in all versions; other settings stay as they are.
 
     \b
     Examples:
@@ -363,7 +363,7 @@ def grant(asset: str, to: str, until: str, dry_run: bool, out: Out) -> int:
 @DRY_RUN
 @json_output(GivenGrant)
 def revoke(asset: str, to: str, dry_run: bool, out: Out) -> int:
-    """Take access to an asset back.
+    """Revoke access to an asset.
 
     \b
     Example:
@@ -422,7 +422,7 @@ def list_requests(status: str, out: Out) -> int:
 @DRY_RUN
 @json_output(AccessRequest)
 def approve(number: int, until: str, dry_run: bool, out: Out) -> int:
-    """Grant a request, for ever or up to a day.
+    """Grant a request, permanently or until a day.
 
     \b
     Example:
@@ -474,7 +474,7 @@ def request(asset: str, reason: str, out: Out) -> int:
 
 @access.command("accept")
 @click.argument("asset", metavar="ASSET")
-@click.option("--yes", is_flag=True, help="Accept without being asked.")
+@click.option("--yes", is_flag=True, help="Accept without asking.")
 @json_output(OfferedAccess)
 def accept(asset: str, yes: bool, out: Out) -> int:
     """Read and accept the terms of an asset of another server.

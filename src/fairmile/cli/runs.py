@@ -117,7 +117,7 @@ def log(out: Out, reference: str) -> None:
 @DRY_RUN
 @json_output(Changes)
 def cancel(out: Out, references: Sequence[str], dry_run: bool) -> None:
-    """Cancel queued or running runs, here or on a system.
+    """Cancel queued or running runs, here or on a system. Other points or trials of a sweep or study go on.
 
     \b
     Examples:

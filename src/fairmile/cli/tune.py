@@ -12,7 +12,7 @@ from fairmile.base.units import format_duration, format_number, format_value
 from fairmile.cli.job_options import job_options
 from fairmile.cli.notices import notifies
 from fairmile.cli.options import DRY_RUN, WAIT
-from fairmile.cli.out import Out, json_output
+from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, run_options
 from fairmile.cli.sweep import (
     GroupOrTarget,
@@ -255,8 +255,10 @@ def _print_status(out: Out, workspace: Workspace, status: StudyStatus) -> None:
             out.hint(f"{len(status) - _SHOWN:,} earlier trials: --json lists all")
     _print_failures(out, workspace, status)
     for row in workspace.studies.hindsight(study):
-        stopped = f"stopped {row['stopped']} of {row['trials']} trials early, {row['correctly']} of them correctly"
-        out.line(f"{row['method']} would have {stopped}, and saved {row['steps saved']:g} of {row['steps']:g} steps")
+        if row["stopped"]:
+            stopped = f"stopped {row['stopped']} of {count(row['trials'], 'trial')} early, {row['correctly']} correctly"
+            saved = f"saved {row['steps saved']:g} of {row['steps']:g} steps"
+            out.line(f"--extrapolate {row['method']} would have {stopped}, and {saved}")
     if best:
         which = "the best trial" if len(metrics) == 1 else f"trial {best[0].number}"
         out.hint(f"`fairmile report {study.id}` plots it; `fairmile rerun {best[0].run}` repeats {which}")
