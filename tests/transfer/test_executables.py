@@ -61,6 +61,9 @@ def test_a_directory_listing_is_refused_as_one(workspace: Workspace, page: str) 
         server.replies |= {"/data/": Reply(page.encode()), "/lakes": Reply(b"<html><title>Lakes</title></html>")}
         with pytest.raises(Integrity, match="/data/ is a directory listing instead of data") as error:
             workspace.assets.fetch(f"{server.url}/data/")
+        server.replies["/"] = server.replies["/data/"]
+        with pytest.raises(Integrity, match="/ is a directory listing"):
+            workspace.assets.fetch(f"{server.url}/")
         assert error.value.hint == "fetch each file that it lists by its own address"
         with pytest.raises(Integrity, match="answers with a web page instead of lakes"):
             workspace.assets.fetch(f"{server.url}/lakes")

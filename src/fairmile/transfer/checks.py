@@ -14,6 +14,7 @@ from fairmile.transfer.credentials import shown_address
 # Algorithms that tell an accident but not an attack are still worth checking where a card offers nothing else.
 _KNOWN = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5", "crc32c")
 _HTML = (b"<!doctype html", b"<html")
+_TITLE_WITHIN = 4096
 # How web servers call the page that lists a folder: Apache, nginx, lighttpd, Python.
 _LISTING = re.compile(rb"<title>\s*(index of|directory listing for) /", re.IGNORECASE)
 
@@ -76,9 +77,14 @@ def looks_like_page(head: bytes) -> bool:
     return head[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML)
 
 
+def is_listing(head: bytes, address: str) -> bool:
+    """Tell whether a web server sends the list of a folder; that of the top folder is saved as index.html."""
+    return address.endswith("/") and _LISTING.search(head[:_TITLE_WITHIN]) is not None
+
+
 def page_error(head: bytes, shown: str, path: str) -> Integrity:
     """Return the error for a source that sends a web page instead of a file."""
-    if _LISTING.search(head[:1024]):
+    if _LISTING.search(head[:_TITLE_WITHIN]):
         return Integrity(
             f"{shown} is a directory listing instead of {path}", hint="fetch each file that it lists by its own address"
         )

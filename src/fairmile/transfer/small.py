@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
 from fairmile.store.objects import Batch
-from fairmile.transfer.checks import Digester, is_page_name, looks_like_page, page_error
+from fairmile.transfer.checks import Digester, is_listing, is_page_name, looks_like_page, page_error
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.flow import Flow, TooSlow, beyond_bound, beyond_size
@@ -436,5 +436,6 @@ class _Stream:
             body.interrupt()
 
     def _examine(self, head: bytes) -> None:
-        if not self._item.checksums and looks_like_page(head) and not is_page_name(self._item.path):
-            raise page_error(head, shown_address(self._remote.address), self._item.path)
+        address, path = self._remote.address, self._item.path
+        if not self._item.checksums and looks_like_page(head) and (not is_page_name(path) or is_listing(head, address)):
+            raise page_error(head, shown_address(address), path)
