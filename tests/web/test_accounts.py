@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +18,12 @@ import pytest
 from argon2 import PasswordHasher
 
 from fairmile.access import logins
+from fairmile.access.view import VisibleFolder
 from fairmile.base.errors import FairmileError, UsageError
+from fairmile.catalog.folder import CatalogFolder
+from fairmile.catalog.index import Index
 from fairmile.cli.main import run
+from fairmile.jobs.spec import JobSpec
 from fairmile.web.serve import ServeSettings, Serving, serve
 from fairmile.workspace import Workspace
 
@@ -55,6 +63,8 @@ class Group:
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     place = tmp_path_factory.mktemp("group")
     environ = {"FAIRMILE_HOME": str(place / "home"), "HOME": str(place), "PATH": "/usr/bin:/bin"}
+    (place / ".config" / "fairmile").mkdir(parents=True)
+    (place / ".config" / "fairmile" / "config.yaml").write_text("systems: {jureca: {account: of-the-owner}}\n")
     workspace = Workspace.open(environ=environ, cwd=place)
     for name in ("open-lake", "closed-lake", SECRET):
         (place / f"{name}.bin").write_bytes(name.encode() * 40_000)
@@ -126,6 +136,92 @@ def test_a_hidden_asset_leaks_through_no_route(group: Group, path: str) -> None:
         assert answer.status_code == other.status_code
         assert answer.text.replace(SECRET, absent) == other.text.replace(SECRET, absent)
         assert "{" in path or SECRET not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/assets/{}", "/api/catalog/dataset/{}/1.0.jsonld", "/api/access/assets/{}"])
+def test_a_hidden_name_and_one_that_is_not_there_take_the_same_path(
+    group: Group, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many cards are read and as many queries are made for one as for the other."""
+    group.eve.get(path.format("warm-up"))
+    steps: list[str] = []
+    for owner, name in ((CatalogFolder, "read"), (VisibleFolder, "read"), (Index, "named"), (Index, "aliased")):
+        _count(monkeypatch, owner, name, steps)
+    taken = {}
+    for word in (SECRET, "brachiosaurus"):
+        steps.clear()
+        assert group.eve.get(path.format(word)).status_code == 404
+        taken[word] = list(steps)
+    assert taken[SECRET] == taken["brachiosaurus"] and taken[SECRET]
+
+
+def _count(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, steps: list[str]) -> None:
+    call = getattr(owner, name)
+
+    def counted(*args: Any, **options: Any) -> Any:
+        steps.append(name)
+        return call(*args, **options)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+def test_the_index_is_made_once_for_each_state_of_the_catalog(
+    group: Group, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = group.eve.get("/index.json")
+    steps: list[str] = []
+    _count(monkeypatch, CatalogFolder, "read", steps)
+    same = group.eve.get("/index.json", headers={"if-none-match": first.headers["etag"]})
+    assert (same.status_code, steps) == (304, [])
+    (tmp_path / "new.bin").write_bytes(b"new")
+    group.workspace.catalog.describe(tmp_path / "new.bin", kind="dataset", set={"name": "new-lake"}, add=True)
+    second = group.eve.get("/index.json", headers={"if-none-match": first.headers["etag"]})
+    assert second.status_code == 200 and "new-lake" in second.text
+    group.workspace.assets.fetch("new-lake")  # now its files are served here, and its card says so
+    third = group.eve.get("/index.json")
+    assert third.text != second.text
+    group.workspace.catalog.remove("new-lake")
+
+
+def test_a_removed_asset_answers_410_with_what_its_card_still_says(group: Group, tmp_path: Path) -> None:
+    for name in ("gone-lake", "gone-secret"):
+        (tmp_path / f"{name}.bin").write_bytes(name.encode())
+        group.workspace.catalog.describe(tmp_path / f"{name}.bin", kind="dataset", set={"name": name}, add=True)
+    group.workspace.access.set("gone-secret", metadata="restricted")
+    paths = {name: group.file(name).partition("/files/")[0] + ".jsonld" for name in ("gone-lake", "gone-secret")}
+    for name in paths:
+        group.workspace.catalog.remove(name, reason="it was wrong")
+    gone = group.eve.get(paths["gone-lake"])
+    assert gone.status_code == 410
+    assert "was removed on" in gone.json()["error"]["message"] and "it was wrong" in gone.json()["error"]["message"]
+    assert gone.json()["card"]["name"] == "gone-lake"
+    page = group.eve.get("/assets/gone-lake")
+    assert page.status_code == 410 and "it was wrong" in page.text
+    assert group.root.get("/api/assets/gone-lake").status_code == 410
+    assert group.eve.get(paths["gone-secret"]).status_code == 404
+    assert "gone-lake" not in group.eve.get("/index.json").text
+
+
+def test_the_script_of_a_job_has_no_account_of_the_owner(group: Group) -> None:
+    job = {"argv": ["python", "train.py"]}
+    own = group.workspace.systems["jureca"].script(JobSpec(argv=("python", "train.py"))).text
+    others = group.root.post("/api/systems/jureca/script", json=job).json()
+    page = group.root.get("/scripts?system=jureca").text
+    assert "of-the-owner" in own
+    assert "of-the-owner" not in str(others) + page + group.root.get("/scripts/job.sh?system=jureca").text
+
+
+def test_only_who_may_start_work_starts_it(group: Group) -> None:
+    reader = group.client(group.token("root", rights=["read"]))
+    for path, body in (("/api/runs", {"what": "mnist"}), ("/api/sweeps", {"what": "mnist", "params": {"lr": [1]}})):
+        assert group.eve.post(path, json=body).status_code == 403
+        assert reader.post(path, json=body).status_code == 403
+        assert group.visitor.post(path, json=body).status_code == 401
+
+
+def test_the_menu_has_an_account_where_there_are_accounts(group: Group, client: httpx.Client) -> None:
+    assert 'href="/account"' in group.eve.get("/").text
+    assert 'href="/account"' not in client.get("/").text
 
 
 @pytest.mark.parametrize("path", ["/api/search?q={}", "/?q={}", "/index.json"])
@@ -308,6 +404,66 @@ def test_from_elsewhere_access_is_requested_terms_are_accepted_and_files_fetched
     finally:
         group.workspace.access.revoke("closed-lake", "eve")
         group.workspace.access.set("closed-lake", terms="")
+
+
+class Cut:
+    """A way to a server that is cut once so many bytes have come from it, and may be mended."""
+
+    def __init__(self, port: int, after: int) -> None:
+        self.left, self.passed, self._port = after, 0, port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                if self.left <= 0:
+                    near.close()
+                    continue
+                far = socket.create_connection(("127.0.0.1", self._port))
+                for source, target, counts in ((near, far, False), (far, near, True)):
+                    threading.Thread(target=self._pass, args=(source, target, counts), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, counts: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(16_384):
+                if counts:
+                    self.left -= len(data)
+                    self.passed += len(data)
+                if self.left <= 0:
+                    break
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_a_fetch_that_was_cut_sends_only_the_rest_the_next_time(group: Group, tmp_path: Path) -> None:
+    content, name = os.urandom(12_000_000), "long-lake"  # smaller files than 8 MiB come anew
+    (tmp_path / f"{name}.bin").write_bytes(content)
+    group.workspace.catalog.describe(tmp_path / f"{name}.bin", kind="dataset", set={"name": name}, add=True)
+    group.workspace.assets.fetch(name)
+    group.workspace.access.set(name, files="public")
+    way = Cut(int(group.address.rpartition(":")[2]), 10**9)
+    try:
+        settings = {"transfer.retries": "1", "transfer.connections": "1"}
+        mine = Workspace.open(environ=_elsewhere(group, tmp_path), cwd=tmp_path, overrides=settings)
+        mine.catalog.add_source("group", f"https://127.0.0.1:{way.port}")
+        way.left = 6_000_000
+        with pytest.raises(FairmileError):
+            mine.assets.fetch(f"group/dataset/{name}")
+        way.left, way.passed = 10**9, 0
+        mine.assets.fetch(f"group/dataset/{name}", to=tmp_path / "out")
+    finally:
+        way.close()
+    assert (tmp_path / "out" / f"{name}.bin").read_bytes() == content
+    assert 5_000_000 < way.passed < 9_000_000
 
 
 def test_guessing_tokens_ends_with_429(group: Group) -> None:

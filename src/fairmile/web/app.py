@@ -17,6 +17,7 @@ from fairmile.access.logins import DeviceLogins
 from fairmile.base.version import __version__
 from fairmile.web.access import Access, OwnerAccess
 from fairmile.web.accounts import Views
+from fairmile.web.api.shared_catalog import SharedIndexes
 from fairmile.web.description import describe
 from fairmile.web.errors import Refused
 from fairmile.web.guard import Guard, Limits
@@ -61,6 +62,7 @@ def create_app(
     app.state.views = Views(workspace)
     app.state.kept = Kept()
     app.state.device_logins = DeviceLogins()
+    app.state.shared_indexes = SharedIndexes()
     app.state.pages = Pages(static, [entry for entry in NAVIGATION if entry[1] in served])
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _unrouted)

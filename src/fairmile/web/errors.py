@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import json
 import logging
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from fairmile.access.attempts import NotLoggedIn, TooManyAttempts
 from fairmile.base.errors import (
@@ -50,6 +51,18 @@ class Refused(FairmileError):
         self.obstacle = obstacle
 
 
+class Gone(Refused):
+    """An asset that was removed: 410, with what its card still says."""
+
+    def __init__(self, handle: str, card: Mapping[str, Any]) -> None:
+        tombstone = card.get("tombstone") or {}
+        reason = f": {tombstone['reason']}" if tombstone.get("reason") else ""
+        successor = tombstone.get("supersededBy")
+        hint = f"superseded by {successor}" if successor else "the answer has what its card still says"
+        super().__init__(410, f"{handle} was removed on {str(tombstone.get('date', ''))[:10]}{reason}", hint=hint)
+        self.card = card
+
+
 def is_api(path: str) -> bool:
     """Tell whether a path is one for programs."""
     return path.startswith(("/api/", "/workflow")) or path in ("/openapi.json", "/index.json")
@@ -77,10 +90,10 @@ def facts_of(error: BaseException) -> ErrorDict:
     return {"type": "ServerError", "message": "the server failed to answer", "hint": hint, "exit_code": 3}
 
 
-def error_body(facts: ErrorDict, *, as_json: bool) -> tuple[bytes, str]:
-    """Return the body and the media type of the answer to a request that failed."""
+def error_body(facts: ErrorDict, *, as_json: bool, remains: Mapping[str, Any] | None = None) -> tuple[bytes, str]:
+    """Return the body and the media type of the answer to a request that failed; `remains` stand beside the error."""
     if as_json:
-        return json.dumps({"error": facts}).encode(), "application/json"
+        return json.dumps({"error": facts, **(remains or {})}).encode(), "application/json"
     message, hint = (html.escape(text[:1].upper() + text[1:]) for text in (facts["message"], facts["hint"]))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -36,6 +36,7 @@ class Page:
     scripts: Sequence[str] = ()  # names below static/
     styles: Sequence[str] = ()
     live: Sequence[str] = ()  # topics that the page follows, as in `run:abc`
+    status: int = 200
 
 
 class Pages:
@@ -52,13 +53,23 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._templates.globals |= {"static": static, "navigation": navigation}
+        self._navigation = navigation
+        self._templates.globals |= {"static": static}
         self._templates.filters |= {"size": format_size}
 
     def response(self, request: Request, page: Page) -> Response:
         """Return a page, or the one block of it that a script asks for."""
         template = self._templates.get_template(page.template)
-        values = {**page.values, "page": page, "path": request.url.path, "blocks": self._body(request, page.blocks)}
+        identity = request.scope["fairmile.identity"]
+        is_owner = not identity.has_account and not identity.is_visitor  # who needs no account has no page of it
+        navigation = [entry for entry in self._navigation if entry[1] != "/account" or not is_owner]
+        values = {
+            **page.values,
+            "page": page,
+            "navigation": navigation,
+            "path": request.url.path,
+            "blocks": self._body(request, page.blocks),
+        }
         part = request.headers.get(PART_HEADER)
         if part is None:
             text = template.render(values)
@@ -68,7 +79,7 @@ class Pages:
             raise Refused(400, f"this page has no part named {part!r}")
         # The same address gives the page or a part of it.
         headers = {"cache-control": "no-cache", "vary": PART_HEADER}
-        return tagged(request, text.encode("utf-8", "replace"), _HTML, headers)
+        return tagged(request, text.encode("utf-8", "replace"), _HTML, headers, page.status)
 
     def _body(self, request: Request, blocks: Sequence[Block]) -> Markup:
         reader, address = request.scope["fairmile.identity"].name, f"{request.url.path}?{request.url.query}"

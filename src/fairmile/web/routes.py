@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from fairmile.access.rules import Right
 from fairmile.web.access import Identity
 from fairmile.web.answers import answer
-from fairmile.web.errors import error_body, facts_of, headers_of, is_api, status_of
+from fairmile.web.errors import Gone, error_body, facts_of, headers_of, is_api, status_of
 from fairmile.web.render import Page, Pages
 from fairmile.workspace import Workspace
 
@@ -39,7 +39,8 @@ def error_response(request: Request, error: BaseException) -> Response:
     path = request.scope["path"]
     if status_of(error) == 401 and not is_api(path):
         return RedirectResponse(f"/login?next={quote(path)}", status_code=303)
-    body, media_type = error_body(facts_of(error), as_json=is_api(path))
+    remains = {"card": error.card} if isinstance(error, Gone) else None
+    body, media_type = error_body(facts_of(error), as_json=is_api(path), remains=remains)
     return Response(body, status_code=status_of(error), media_type=media_type, headers=headers_of(error))
 
 

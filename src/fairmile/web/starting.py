@@ -32,6 +32,7 @@ class Started(Result):
 
     command: tuple[str, ...]
     follow: str = "/api/status"
+    printed: str = ""  # the JSON of one that has ended already
 
     def to_dict(self) -> StartedDict:
         return {"command": list(self.command), "follow": self.follow}
@@ -61,8 +62,15 @@ def start(
         waited += _LOOK_S
     if ended.is_set() and process.returncode:
         raise UsageError(*_failure(output))
-    output.close()
-    return Started(("fairmile", *words))
+    with output:
+        output.seek(0)
+        printed = output.read().decode("utf-8", "replace") if ended.is_set() else ""
+    return Started(("fairmile", *words), printed=printed)
+
+
+def program_of(workspace: Workspace, name: str) -> str:
+    """Return the handle of an asset that is to be run: never a path, a file or a command from outside."""
+    return str(workspace.catalog.get(name).handle)
 
 
 def _wait(process: subprocess.Popen[bytes], ended: threading.Event) -> None:

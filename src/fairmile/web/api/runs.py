@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 from fastapi import Query, Request
-from pydantic import StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from fairmile.base.results import Result
 from fairmile.runs.record.record import RunState
 from fairmile.web.answers import Part, cursor_at, position_of
-from fairmile.web.parameters import Cursor, DryRun, Id, Limit, Word
+from fairmile.web.errors import Refused
+from fairmile.web.parameters import Cursor, DryRun, Id, Limit, ParamValue, Word
 from fairmile.web.routes import Routes, workspace_of
+from fairmile.web.starting import program_of, start
 
 routes = Routes("runs")
 # Of ids, groups and names: never the path of a folder, which the call would take as well.
 _Reference = Annotated[str, StringConstraints(pattern=r"^[^/\\]*[^/\\.][^/\\]*$", max_length=200)]
+
+_MOST_SEEN = 10_000  # runs of one name that are known before another begins
+_MOST_NEW = 20  # that may begin meanwhile
 
 
 @routes.get("/api/status", result="fairmile.status:WorkspaceStatus")
@@ -59,6 +65,45 @@ def analyze_run(request: Request, name: Id, on: Word = "") -> Result:
     """Return where the time of a run went, as `fairmile trace analyze`."""
     workspace = workspace_of(request)
     return workspace.traces.analyze(workspace.ledger.get(name), on=on)
+
+
+class RunRequest(BaseModel):
+    """An asset of the catalog to run, with parameters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    what: str = Field(min_length=1, max_length=300)
+    params: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,99}$")], ParamValue] = {}
+    again: bool = False
+
+
+def _written(value: str | bool | int | float) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@routes.post("/api/runs", right="start", result="fairmile.runs.results:RunDetails", status=202)
+def start_run(request: Request, run: RunRequest) -> Result:
+    """Run a benchmark or program of the catalog, as `fairmile run`; it goes on when this server ends.
+
+    If a run with exactly the same inputs exists, its record is returned, unless `again` is given.
+    """
+    workspace = workspace_of(request)
+    what = program_of(workspace, run.what)
+    plan = workspace.runs.plan(what, params=run.params)  # says at once what is wrong with it
+    words = [word for name, value in run.params.items() for word in ("-p", f"{name}={_written(value)}")]
+    words += ["--again"] if run.again else []
+    before = {row.id for row in workspace.ledger.rows(name=plan.spec.name, limit=_MOST_SEEN)}
+
+    def new_run() -> str:
+        rows = workspace.ledger.rows(name=plan.spec.name, limit=_MOST_NEW)
+        new = (workspace.ledger.get(row.id) for row in rows if row.id not in before)
+        return next((each.id for each in new if dict(each.spec.params) == dict(plan.spec.params)), "")
+
+    started = start(workspace, "run", what, *words, cwd=workspace.home, has_begun=lambda: bool(new_run()))
+    known = new_run() or str(json.loads(started.printed or "{}").get("id", ""))
+    if not known:
+        raise Refused(503, "the run has not begun yet", hint="/api/status shows it when it has")
+    return workspace.runs.show(known)
 
 
 @routes.post("/api/runs/{name}/cancel", right="start", result="fairmile.runs.results:CancelledRuns")

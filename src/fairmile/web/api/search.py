@@ -8,6 +8,7 @@ from fastapi import Query, Request
 
 from fairmile.base.results import Result
 from fairmile.web.answers import Part, cursor_at, position_of
+from fairmile.web.errors import Gone
 from fairmile.web.parameters import AssetName, Cursor, Limit, Word
 from fairmile.web.routes import Routes, workspace_of
 from fairmile.web.starting import Started, start
@@ -51,8 +52,11 @@ def list_catalogs(request: Request) -> Result:
 
 @routes.get("/api/assets/{name:path}", result="fairmile.catalog.results:ResolvedCard")
 def show_asset(request: Request, name: AssetName, kind: Word = "") -> Result:
-    """Return the card of an asset, as `fairmile show`."""
-    return workspace_of(request).catalog.get(name, kind=kind or None)
+    """Return the card of an asset, as `fairmile show`; 410 with its remains where it was removed."""
+    card = workspace_of(request).catalog.get(name, kind=kind or None)
+    if "tombstone" in card:
+        raise Gone(str(card.handle), card.to_dict())
+    return card
 
 
 @routes.get("/api/versions/{name:path}", result="fairmile.catalog.results:Versions")

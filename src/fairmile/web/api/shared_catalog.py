@@ -7,6 +7,8 @@ this server like any other source, and files come with ranges and digests as fro
 from __future__ import annotations
 
 import base64
+import json
+import threading
 from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -21,12 +23,14 @@ from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import NotFound
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.declared import LOCAL
+from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import valid_sha256
 from fairmile.catalog.sources import card_for_others
+from fairmile.store.refs import KINDS
 from fairmile.web.accounts import address_of
-from fairmile.web.answers import tagged
+from fairmile.web.answers import JSON, tagged, to_json
 from fairmile.web.api.access import account_of
-from fairmile.web.errors import Refused
+from fairmile.web.errors import Gone, Refused
 from fairmile.web.guard import FILES_PATH
 from fairmile.web.routes import Routes, identity_of, workspace_of
 from fairmile.workspace import Workspace
@@ -34,27 +38,65 @@ from fairmile.workspace import Workspace
 routes = Routes("catalog")
 _STATUS: dict[Obstacle, int] = {"log in": 401, "ask": 403, "wait": 403, "accept": 403}
 _CARD = "application/ld+json"
+_MOST_INDEXES = 16
 
 
 @routes.get("/index.json", right="browse", include_in_schema=False)
-def shared_index(request: Request) -> Mapping[str, Any]:
+def shared_index(request: Request) -> Response:
     """Return every card of the local catalog that one may see, with its digest."""
     workspace = workspace_of(request)
-    folder = next(each for each in workspace.catalog.folders() if each.name == LOCAL)
-    cards = [folder.read(path) for path, _ in sorted(folder.scan())]
-    entries = []
-    for card in cards:
-        if "tombstone" not in card:
-            text = _text(workspace, card, _base(request)).encode()
-            entries.append({"path": _place(card).lstrip("/") + ".jsonld", "sha256": sha256_hex(text)})
-    return {"cards": entries}
+    indexes: SharedIndexes = request.app.state.shared_indexes
+    return tagged(request, indexes.of(workspace, _base(request)), JSON, {"cache-control": "no-cache"})
+
+
+class SharedIndexes:
+    """The indexes that were sent last, one for each view; cards are read again only where they or the store changed."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, frozenset[str]], tuple[object, bytes]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, workspace: Workspace, base: str) -> bytes:
+        """Return the index of a view as JSON, with addresses below `base`."""
+        folder = next(each for each in workspace.catalog.folders() if each.name == LOCAL)
+        key, state = (base, workspace.hidden), (folder.generation(), _store_state(workspace))
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is None or kept[0] != state or folder.is_unfinished():
+                if len(self._kept) >= _MOST_INDEXES:
+                    self._kept.clear()
+                kept = self._kept[key] = (state, _index(workspace, folder, base))
+        return kept[1]
+
+
+def _store_state(workspace: Workspace) -> tuple[int, ...]:
+    """Return what changes whenever data gets a name in the store, or loses it."""
+    store = workspace.store
+    folders = [store.pool_refs(pool).folder / kind for pool in store.fast_first for kind in KINDS]
+    return tuple(folder.stat().st_mtime_ns if folder.exists() else 0 for folder in folders)
+
+
+def _index(workspace: Workspace, folder: CatalogFolder, base: str) -> bytes:
+    cards = (folder.read(path) for path, _ in sorted(folder.scan()))
+    return to_json(
+        {
+            "cards": [
+                {
+                    "path": _place(card).lstrip("/") + ".jsonld",
+                    "sha256": sha256_hex(_text(workspace, card, base).encode()),
+                }
+                for card in cards
+                if "tombstone" not in card
+            ]
+        }
+    )
 
 
 @routes.get("/api/catalog/{kind}/{name}/{version}.jsonld", right="browse")
 def shared_card(request: Request, kind: str, name: str, version: str) -> Response:
     """Return a card of the local catalog; its files have addresses on this server."""
     workspace = workspace_of(request)
-    card = _local_card(workspace, kind, name, version)
+    card = _present(workspace, kind, name, version, _base(request))
     return tagged(request, _text(workspace, card, _base(request)).encode(), _CARD, {"cache-control": "no-cache"})
 
 
@@ -62,7 +104,7 @@ def shared_card(request: Request, kind: str, name: str, version: str) -> Respons
 def shared_file(request: Request, kind: str, name: str, version: str, sha256: str, file: str) -> Response:
     """Return a file of an asset, or a range of it."""
     workspace, identity = workspace_of(request), identity_of(request)
-    card = _local_card(workspace, kind, name, version)
+    card = _present(workspace, kind, name, version, _base(request))
     _check_access(request, workspace, card)
     if sha256 not in _stored(workspace, card):
         raise NotFound("this server has no such file", hint="its card says where else it can be had")
@@ -118,6 +160,14 @@ def _check_access(request: Request, workspace: Workspace, card: Card) -> None:
 def _local_card(workspace: Workspace, kind: str, name: str, version: str) -> Card:
     card = workspace.catalog.get(f"{LOCAL}/{kind}/{name}@{version}")
     return Card(card.body, catalog=LOCAL)
+
+
+def _present(workspace: Workspace, kind: str, name: str, version: str, base: str) -> Card:
+    """Return a card of the local catalog that was not removed."""
+    card = _local_card(workspace, kind, name, version)
+    if "tombstone" in card:
+        raise Gone(f"{card.kind}/{card.name}@{version}", json.loads(_text(workspace, card, base)))
+    return card
 
 
 def _stored(workspace: Workspace, card: Card) -> set[str]:

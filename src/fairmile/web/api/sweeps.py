@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import Request
+from typing import Annotated
 
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from fairmile.base.errors import NotFound
 from fairmile.base.results import Result
 from fairmile.web.answers import Part, page_of
-from fairmile.web.parameters import Cursor, DryRun, Id, Limit, Word
+from fairmile.web.parameters import Cursor, DryRun, Id, Limit, ParamValue, Word
 from fairmile.web.routes import Routes, workspace_of
+from fairmile.web.starting import program_of, start
 
 routes = Routes("sweeps")
 
@@ -24,6 +29,44 @@ def list_sweeps(request: Request, limit: Limit = 50, cursor: Cursor = "") -> Par
 def show_sweep(request: Request, name: Id, best: Word = "") -> Result:
     """Return every point of a sweep and its status, as `fairmile sweep show`."""
     return workspace_of(request).sweeps.status(name, best=best)
+
+
+class SweepRequest(BaseModel):
+    """An asset of the catalog to run over all combinations of values, or the id of a sweep to finish."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    what: str = Field(min_length=1, max_length=300)
+    params: dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,99}$")],
+        Annotated[list[ParamValue], Field(min_length=1, max_length=1_000)],
+    ] = {}
+    at_once: int = Field(1, ge=1, le=1_000)
+
+
+@routes.post("/api/sweeps", right="start", result="fairmile.sweeps.results:SweepStatus", status=202)
+def start_sweep(request: Request, sweep: SweepRequest) -> Result:
+    """Run a benchmark or program of the catalog over all combinations of values, as `fairmile sweep`.
+
+    It goes on when this server ends. Without `params`, `what` is the id of a sweep whose missing points run.
+    """
+    workspace = workspace_of(request)
+    sweeps = workspace.sweeps
+    if sweep.params:
+        definition, source, changes = sweeps.define(program_of(workspace, sweep.what), params=sweep.params)
+        name = sweeps.create(definition, source, **changes).id
+    else:
+        known = {each.id for each in sweeps.ls()}
+        if sweep.what not in known:
+            raise NotFound(f"no sweep {sweep.what!r}", hint="/api/sweeps lists them; a new one needs params")
+        name = sweep.what
+    start(
+        workspace,
+        *("sweep", "run", name, "-j", str(sweep.at_once)),
+        cwd=workspace.home,
+        has_begun=lambda: any(each.state != "left" for each in sweeps.status(name)),
+    )
+    return sweeps.status(name)
 
 
 @routes.post("/api/sweeps/{name}/cancel", right="start", result="fairmile.sweeps.results:ChangedSweep")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -10,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fairmile.base.errors import UsageError
 from fairmile.base.results import Result
 from fairmile.jobs.launch import Launch
+from fairmile.jobs.machines import Machine, Reach
 from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.web.parameters import DryRun, Id, Word
-from fairmile.web.routes import Routes, workspace_of
+from fairmile.web.routes import Routes, identity_of, workspace_of
 
 routes = Routes("systems")
 _LONGEST_SCRIPT = 1_000_000
@@ -73,10 +75,16 @@ def show_modules(
     return workspace_of(request).systems[name].modules(*software, partition=partition)
 
 
+def machine_of(request: Request, name: str) -> Machine:
+    """Return a system; for others than the owner, without the account and partition of the owner's settings."""
+    machine, identity = workspace_of(request).systems[name], identity_of(request)
+    return replace(machine, reach=Reach()) if identity.has_account or identity.is_visitor else machine
+
+
 @routes.post("/api/systems/{name}/script", right="read", result="fairmile.jobs.script:Script")
 def make_script(request: Request, name: Id, job: ScriptRequest) -> Result:
     """Return the batch script of a job on a system, as `fairmile system script`; nothing is submitted."""
-    return workspace_of(request).systems[name].script(_spec(job))
+    return machine_of(request, name).script(_spec(job))
 
 
 @routes.post("/api/scripts/evaluate", right="read", result="fairmile.systems.blocks:Evaluation")

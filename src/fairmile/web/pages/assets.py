@@ -84,7 +84,7 @@ def asset_page(request: Request, name: str) -> Page:
         "run_count": runs.total,
         "access": access_of(request, card) if has_accounts else None,
     }
-    return Page("asset.html", card.title, values, blocks)
+    return Page("asset.html", card.title, values, blocks, status=410 if "tombstone" in card else 200)
 
 
 def asset_link(handle: str) -> str:

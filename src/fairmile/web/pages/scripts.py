@@ -17,6 +17,7 @@ from fairmile.base.errors import FairmileError, UsageError
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.systems.model import System
+from fairmile.web.api.systems import machine_of
 from fairmile.web.parameters import Word
 from fairmile.web.render import Page
 from fairmile.web.routes import Routes, workspace_of
@@ -51,7 +52,7 @@ def script_page(
     values: dict[str, Any] = {"chosen": chosen, "systems": known, "script": None, "problem": "", "described": None}
     try:
         values["described"] = described = systems.show(chosen["system"]).system
-        values["script"] = script = systems[described.name].script(_spec(chosen))
+        values["script"] = script = machine_of(request, described.name).script(_spec(chosen))
         values["decided"] = script.explained()
     except FairmileError as error:
         values["problem"] = f"{error}. {error.hint or ''}".replace("--", "")
@@ -77,7 +78,7 @@ def script_file(
     """Return the script as a file."""
     given = {"partition": partition, "software": software, "nodes": nodes, "time": time, "account": account}
     given |= {"gpus": gpus, "memory": memory, "name": name, "program": program}
-    text = workspace_of(request).systems[system].script(_spec(given)).text
+    text = machine_of(request, system).script(_spec(given)).text
     headers = {"content-disposition": 'attachment; filename="job.sh"'}
     return Response(text, media_type="text/x-shellscript; charset=utf-8", headers=headers)
 
