@@ -110,7 +110,13 @@ def test_every_answer_is_as_the_description_says(client: httpx.Client, work: Wor
         *("/api/flows/{name}/changes", "/api/flows/{name}/graph"),
         *("/api/studies/{name}", "/api/jobs/{name}", "/api/jobs/{name}/log"),
         # With accounts: see test_accounts.py.
-        *("/api/access/audit", "/api/access/requests", "/api/account/tokens"),
+        *(
+            "/api/access/audit",
+            "/api/access/requests",
+            "/api/access/assets/{name}",
+            "/api/account",
+            "/api/account/tokens",
+        ),
         "/api/catalog/{kind}/{name}/{version}.jsonld",
         "/api/catalog/{kind}/{name}/{version}/files/{sha256}/{file}",
     }
