@@ -97,6 +97,14 @@ def test_values_that_a_band_cannot_show_are_counted(tmp_path: Path) -> None:
     assert "Not shown: 1 that is NaN or infinite." in picture.note
 
 
+def test_values_over_more_than_two_decades_are_drawn_on_a_log_scale(tmp_path: Path) -> None:
+    lines = training_events()[:1]
+    lines += [{"log": {"loss": 10.0**-n}, "step": n, "at": n, "p": 4711} for n in range(4)]
+    runs = [make_run(tmp_path, name, events=lines) for name in "ab"]
+    for picture in (figures.bands({"x": runs}, "loss"), figures.learning_curve(runs)):
+        assert {"1", "0.1", "0.01"} <= set(texts(picture).split()), picture.title
+
+
 def test_loss_and_error_share_an_axis_and_the_time_per_epoch_has_the_other(tmp_path: Path) -> None:
     shown = texts(figures.learning_curve(trained(tmp_path)))
     for word in ("loss and error", "time per epoch (s)", "epoch"):

@@ -229,6 +229,8 @@ def bands(
             label = short_label(f"{name} ({len(each)})" if repeated else name)
             axis.plot(xs, means, color=chosen[name], label=label, **_mark(at, xs))
             axis.fill_between(xs, lows, highs, color=chosen[name], alpha=0.2, linewidth=0)
+        if _spans_decades([curve for each in shown.values() for curve in each]):
+            logarithmic(axis, "y")
         _finish(axis, "step", axis_name(metric, unit), legend=not crowded)
         if crowded:
             legend_below(figure, most=2)
@@ -487,6 +489,8 @@ def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None, co
                 panels[0].plot(xs, ys, color=colours[id], label=short_label(id), **_mark(at, xs))
             if epoch is not None:
                 panels[-1].plot(*thinned(epoch.xs, epoch.ys), color=colours[id], **_mark(at, epoch.xs))
+        if _spans_decades([known[id][name] for id in logs if name in known[id]]):
+            logarithmic(panels[0], "y")
         legend_below(figure, most=2)
         panels[0].set_ylabel(short_label(name))
         panels[-1].set_xlabel("epoch" if timed else "step")

@@ -59,6 +59,7 @@ Format = Literal["html", "md", "svg", "png", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _MOST_GROUPS = 6  # more groups than this are ranked, not compared with the first
 MOST_ROWS = 500  # of a table
+_ON_A_SCREEN = 30  # rows
 _TOP = 20
 _MOST_PARAMETERS = 8  # columns of a list of runs
 _MOST_BANDS = 2
@@ -227,7 +228,7 @@ def _several(
         groups = _best_first(groups, board)
     blocks += _curves(groups, done, main, metrics, ranked=board is not None)
     blocks += _failures(failed, most_rows)
-    blocks += [Heading("Runs"), *_listed(runs, most_rows)]
+    blocks += [Heading("Runs"), *_folded(runs, most_rows)]
     blocks += _machines(runs)
     return blocks, data
 
@@ -426,6 +427,12 @@ def _failures(failed: Sequence[Run], most: int) -> Iterator[Block]:
         for run in failed[:most]
     ]
     yield table(["run", "state", "why", "again"], rows)
+
+
+def _folded(runs: Sequence[Run], most: int) -> Iterator[Block]:
+    """Yield the table of runs, folded where it would fill more than a screen."""
+    listed = tuple(_listed(runs, most))
+    yield from listed if len(runs) <= _ON_A_SCREEN else (Fold(f"All {len(runs):,} runs", listed),)
 
 
 def _listed(runs: Sequence[Run], most: int) -> Iterator[Block]:
