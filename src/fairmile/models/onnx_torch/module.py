@@ -27,7 +27,8 @@ from fairmile.models.onnx_torch import (  # noqa: F401  each enters its operator
     shapes,
     signals,
 )
-from fairmile.models.onnx_torch.operators import DTYPES, ONNX_TYPES, OPERATORS, Node, Operator, Value
+from fairmile.models.onnx_torch.operators import DTYPES, ONNX_TYPES, OPERATORS, Node, Operator, Value, known_numbers
+from fairmile.models.onnx_torch.sizes import follow, keep_numbers
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -63,17 +64,25 @@ class OnnxModule(torch.nn.Module):
         self._precision = precision
         self._compiler = _Compiler(_opsets(model.opset_import), self.functions, precision)
         self._names: dict[str, str] = {}
-        for initializer in model.graph.initializer:
-            self._keep(initializer.name, tensor_of(initializer, precision))
+        self._constants: dict[str, torch.Tensor] = {}
         graph = model.graph
+        resizing = [each for each in graph.node if each.op_type in ("Resize", "Upsample")]
+        self._read_as_numbers = {name for each in resizing for name in each.input[1:]}
+        for initializer in graph.initializer:
+            self._keep(initializer.name, tensor_of(initializer, precision))
+        nodes = [each for each in graph.node if not self._take_constant(each)]
         known = {each.name for each in graph.initializer}
         self.inputs = [each.name for each in graph.input if each.name not in known]
         self._optional = [each.name for each in graph.input if each.name in known]
         self.outputs = [each.name for each in graph.output]
-        self._steps = self._compiler.steps(graph.node, self.outputs)
+        self._steps = self._compiler.steps(nodes, self.outputs)
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         """Register a tensor where its dotted name says, so that a state dict has the names of the file."""
+        is_size = name in self._read_as_numbers or not tensor.is_floating_point()
+        if is_size and known_numbers(keep_numbers(tensor)) is not None:
+            self._constants[name] = tensor
+            return
         owner: torch.nn.Module = self
         *path, leaf = [part or "_" for part in name.split(".")]
         for part in path:
@@ -91,9 +100,29 @@ class OnnxModule(torch.nn.Module):
             owner.register_buffer(leaf, tensor)
         self._names[".".join([*path, leaf])] = name
 
+    def _take_constant(self, node: NodeProto) -> bool:
+        """Keep the tensor of a node that only holds one, so that it moves to another device with the weights."""
+        values = [each.t for each in node.attribute if each.name == "value"]
+        if node.op_type != "Constant" or not values:
+            return False
+        tensor = tensor_of(values[0], self._precision)
+        if known_numbers(keep_numbers(tensor)) is None:
+            place = f"constant_{len(self._names)}"
+            self.register_buffer(place, tensor, persistent=False)
+            self._names[place] = node.output[0]
+        else:
+            self._constants[node.output[0]] = tensor
+        return True
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._constants = {name: keep_numbers(fn(each)) for name, each in self._constants.items()}
+        return self
+
     def forward(self, *arrays: Value, **named: Value) -> Value:
         tensors = dict(self.named_parameters()) | dict(self.named_buffers())
         scope: dict[str, Value] = {original: tensors[name] for name, original in self._names.items()}
+        scope.update(self._constants)
         scope.update(zip([*self.inputs, *self._optional], arrays, strict=False))
         scope.update(named)
         absent = [name for name in self.inputs if name not in scope]
@@ -110,6 +139,7 @@ def run_steps(steps: Sequence[_Step], scope: dict[str, Value]) -> None:
         inputs = [scope[name] if name else None for name in step.inputs]
         results = step.compute(step.node, *inputs, **({"scope": scope} if step.is_scoped else {}))
         results = results if isinstance(results, tuple) else (results,)
+        follow(step.node, inputs, results[0])
         scope.update((name, value) for name, value in zip(step.outputs, results, strict=False) if name)
         for name in step.done:
             scope.pop(name, None)
@@ -241,7 +271,7 @@ class _Compiler:
         if attribute.type == AttributeProto.GRAPH:
             return self._subgraph(attribute.g, bound)
         if attribute.type == AttributeProto.TENSOR:
-            return tensor_of(attribute.t, self._precision)
+            return keep_numbers(tensor_of(attribute.t, self._precision))
         if attribute.type == AttributeProto.SPARSE_TENSOR:
             raise Unsupported(f"attribute {attribute.name}: sparse tensors are not supported")
         value = onnx.helper.get_attribute_value(attribute)

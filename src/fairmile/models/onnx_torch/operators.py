@@ -89,8 +89,16 @@ def _without_node(function: Callable[..., Any]) -> Operator:
     return lambda node, *inputs: function(*inputs)
 
 
+def known_numbers(value: Any) -> list[Any] | None:
+    """Return the numbers that are known beside a tensor; see `sizes`."""
+    return getattr(value, "numbers", None)
+
+
 def ints(value: Any) -> list[int]:
     """Return the numbers in a tensor or an attribute."""
+    known = known_numbers(value)
+    if known is not None:
+        return list(known)
     if isinstance(value, torch.Tensor):
         return [int(each) for each in value.reshape(-1).tolist()]
     return [int(each) for each in value] if value is not None else []

@@ -109,7 +109,7 @@ def extreme_index(node: Node, x: Tensor) -> Tensor:
 
 @operator("CumSum", "CumProd")
 def cumulative(node: Node, x: Tensor, axis: Tensor) -> Tensor:
-    along = int(axis) % x.ndim
+    along = ints(axis)[0] % x.ndim
     walk = torch.cumsum if node.type == "CumSum" else torch.cumprod
     values = torch.flip(x, (along,)) if node.get("reverse", 0) else x
     result = walk(values, along).to(x.dtype)
@@ -122,7 +122,7 @@ def cumulative(node: Node, x: Tensor, axis: Tensor) -> Tensor:
 @operator("TopK")
 def top(node: Node, x: Tensor, count: Tensor | None = None) -> tuple[Tensor, Tensor]:
     axis = node.get("axis", -1)
-    number = int(count.reshape(-1)[0]) if count is not None else node.get("k")
+    number = ints(count)[0] if count is not None else node.get("k")
     # Of equal values ONNX takes those that come first, which only a stable sort promises.
     values, positions = torch.sort(x, dim=axis, descending=bool(node.get("largest", 1)), stable=True)
     return values.narrow(axis, 0, number), positions.narrow(axis, 0, number)

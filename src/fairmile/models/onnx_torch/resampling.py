@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairmile.base.errors import Unsupported
-from fairmile.models.onnx_torch.operators import Node, ints, operator
+from fairmile.models.onnx_torch.operators import Node, ints, known_numbers, operator
 
 
 @operator("Resize", "Upsample")
@@ -22,7 +22,7 @@ def resize(
         roi = None
     axes = [axis % x.ndim for axis in node.get("axes") or range(x.ndim)]
     wanted, factors = _targets(node, x, axes, scales, sizes)
-    regions = roi.tolist() if roi is not None and roi.numel() else None
+    regions = (known_numbers(roi) or roi.tolist()) if roi is not None and roi.numel() else None
     for place, axis in enumerate(axes):
         if wanted[place] == x.shape[axis] and factors[place] == 1 and regions is None:
             continue
@@ -37,7 +37,7 @@ def _targets(
     """Return the size of each axis in the output and its scale."""
     if sizes is None or not sizes.numel():
         assert scales is not None
-        factors = [float(each) for each in scales.tolist()]
+        factors = [float(each) for each in known_numbers(scales) or scales.tolist()]
         return [math.floor(x.shape[axis] * factor) for axis, factor in zip(axes, factors, strict=True)], factors
     wanted = ints(sizes)
     factors = [want / x.shape[axis] for axis, want in zip(axes, wanted, strict=True)]

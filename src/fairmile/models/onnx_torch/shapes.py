@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairmile.base.errors import Unsupported
-from fairmile.models.onnx_torch.operators import Node, ints, operator
+from fairmile.models.onnx_torch.operators import Node, ints, known_numbers, operator
 
 # Make
 
@@ -37,6 +37,10 @@ def constant_of_shape(node: Node, shape: Tensor) -> Tensor:
 
 @operator("Range")
 def number_range(node: Node, start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
+    known = [known_numbers(each) for each in (start, limit, step)]
+    if all(each is not None for each in known):
+        first, last, by = (each[0] for each in known if each)
+        return torch.arange(first, last, by, dtype=start.dtype, device=start.device)
     count = max(0, math.ceil((limit.item() - start.item()) / step.item()))
     numbers = torch.arange(count, device=start.device)
     return (start + numbers.to(start.dtype) * step).to(start.dtype)
@@ -52,7 +56,7 @@ def eye_like(node: Node, x: Tensor) -> Tensor:
 
 @operator("OneHot")
 def one_hot(node: Node, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
-    count, axis = int(depth.reshape(-1)[0]), node.get("axis", -1)
+    count, axis = ints(depth)[0], node.get("axis", -1)
     places = indices.to(torch.int64)
     places = torch.where(places < 0, places + count, places).unsqueeze(axis)
     numbers = torch.arange(count, device=indices.device)
@@ -159,7 +163,7 @@ def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, .
 
 @operator("Trilu")
 def triangle(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
-    offset = int(k) if k is not None else 0
+    offset = ints(k)[0] if k is not None else 0
     return torch.triu(x, offset) if node.get("upper", 1) else torch.tril(x, offset)
 
 
