@@ -496,7 +496,7 @@ class Workspace:
     def models(self) -> Models:
         from fairmile.models.models import Models
 
-        return Models(self.catalog, self.assets, lambda: self.runs)
+        return Models(self.catalog, self.assets, lambda: self.runs, self._step_of)
 
     @property
     def benchmarks(self) -> MeasuredBenchmarks:
@@ -504,7 +504,7 @@ class Workspace:
 
         return MeasuredBenchmarks(lambda: self.catalog, lambda: self.runs, lambda: self.store, self.environ)
 
-    def _step_of(self, target: Target) -> Path:
+    def _step_of(self, target: str | Target) -> Path:
         from fairmile.benchmarks.benchmarks import Benchmarks
 
         return Benchmarks(lambda: self.catalog).step_of(target)

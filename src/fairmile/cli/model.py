@@ -1,13 +1,18 @@
-"""`fairmile model`: describe model files."""
+"""`fairmile model`: describe and convert model files."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from fairmile.base.units import format_size
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
+from fairmile.models.convert.conversion import Conversion
 from fairmile.models.formats.description import ModelDescription, TensorSpec
+from fairmile.runs.record.values import parse_params
 from fairmile.workspace import Workspace
 
 _SHOWN_WEIGHTS = 12
@@ -16,7 +21,7 @@ _SHOWN_OPERATORS = 12
 
 @click.group(cls=LazyGroup)
 def model() -> None:
-    """Describe model files.
+    """Describe and convert model files.
 
     FILE|NAME is the path of a model file or folder, or the name of a model in the catalog.
     """
@@ -38,6 +43,79 @@ def show(name: str, weights: bool, out: Out) -> int:
     described = Workspace.open(on_progress=out.progress).models.describe(name)
     out.show(described, lambda each: _print_description(each, weights, out))
     return 0
+
+
+@model.command(short_help="Convert a model and prove that it computes the same.")
+@click.argument("name", metavar="FILE|NAME")
+@click.option("--to", required=True, metavar="FORMAT", help="onnx, pytorch, keras, safetensors or openvino.")
+@click.option("-o", "--out", "target", metavar="FILE", help="File to write.  [default: named after the model]")
+@click.option("--code", default="", metavar="FILE.py:FUNCTION", help="Code that builds the model; or MODULE:CLASS.")
+@click.option("--weights", default="", metavar="RUN|FILE", help="Weights of a model in the catalog.")
+@click.option("-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Argument of the code; repeatable.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=TYPE[SIZES]", help="Describe an input, as x=float32[batch,3]."
+)
+@click.option("--data", default="", metavar="FILE", help="Compare also on inputs from this .npy or .npz file.")
+@click.option("--trust-pickle", is_flag=True, help="Load a pickle, which can execute any code.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs to compare on.")
+@click.option("--replace", is_flag=True, help="Overwrite an existing file.")
+@DRY_RUN
+@json_output(Conversion)
+def convert(
+    name: str,
+    to: str,
+    target: str | None,
+    params: tuple[str, ...],
+    replace: bool,
+    dry_run: bool,
+    out: Out,
+    **how: Any,
+) -> int:
+    """Convert a model to another format and prove that it computes the same.
+
+    Source and result are compared on several inputs: other batch sizes, zeros, large values. If they differ by more
+    than the tolerance, nothing is published, the exit code is 1, and the worst inputs are kept in the run.
+
+    \b
+    Examples:
+      fairmile model convert tides.onnx --to pytorch
+      fairmile model convert weights.pt --code net.py:build --input x=float32[batch,3] --to onnx
+      fairmile model convert mnist-dnn --weights RUN --to onnx
+    """
+    converted = Workspace.open(on_progress=out.progress).models.convert(
+        name, to, out=target, params=parse_params(params), replace=replace, dry_run=dry_run, **how
+    )
+    out.show(converted, lambda each: _print_conversion(each, out))
+    return 0 if converted.proof is None or converted.holds else 1
+
+
+def _print_conversion(converted: Conversion, out: Out) -> None:
+    proof = converted.proof
+    if proof is None:
+        out.line(converted.summary())
+        return
+    out.heading(f"{converted.source} → {converted.file}" if converted.holds else f"{converted.source}: not published")
+    largest = "outputs of another shape, or not finite" if proof["largest"] is None else f"{proof['largest']:.1e}"
+    facts = [
+        ("way", converted.way),
+        ("verdict", "the same within tolerance" if proof["holds"] else "not the same"),
+        ("largest", f"{largest} relative, by {proof['judge']}"),
+        ("typical", "" if proof["typical"] is None else f"{proof['typical']:.1e}"),
+        ("tolerance", f"{proof['tolerance']:.1e}: {proof['tolerance_from']}"),
+        ("second opinion", proof["second_opinion"]),
+        ("worst inputs", converted.worst),
+        ("sha256", converted.sha256),
+        ("run", converted.run),
+        ("card", converted.card),
+    ]
+    out.items([(label, value) for label, value in facts if value])
+    out.line()
+    rows = [[each["inputs"], _difference(each["largest"]), _difference(each["typical"])] for each in proof["cases"]]
+    out.table(["inputs", "largest", "typical"], rows)
+
+
+def _difference(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1e}"
 
 
 def _print_description(described: ModelDescription, all_weights: bool, out: Out) -> None:

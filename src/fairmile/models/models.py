@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.digest import merkle_root, scan_tree, sha256_file
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
+from fairmile.models.convert.request import Request, check_target
 from fairmile.models.formats import ModelDescription, recognise
 from fairmile.resolve import Word
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
+
+if TYPE_CHECKING:
+    from fairmile.models.convert.conversion import Conversion, convert_model
+else:
+    convert_model = lazy("fairmile.models.convert.conversion:convert_model")
 
 _WORK = ("train", "inference")
 _WEIGHTS = "checkpoint.pt"
@@ -29,9 +36,12 @@ _ALL = 1_000_000
 class Models(CatalogModels):
     """Models of every catalog, and runs of them."""
 
-    def __init__(self, catalog: Catalog, assets: Assets, runs: Callable[[], Runs]) -> None:
+    def __init__(
+        self, catalog: Catalog, assets: Assets, runs: Callable[[], Runs], step_of: Callable[[str], Path]
+    ) -> None:
         super().__init__(catalog, assets)
         self._runs = runs
+        self._step_of = step_of
 
     def describe(self, name: str | Path) -> ModelDescription:
         """Return what a model file declares: format, inputs, outputs, parameters, operators, sha256.
@@ -42,7 +52,7 @@ class Models(CatalogModels):
         path, card = self._file_of(name)
         description = recognise(path)
         digest = merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)
-        return replace(description, digest=digest, card=str(card.handle) if card else "")
+        return dataclasses.replace(description, digest=digest, card=str(card.handle) if card else "")
 
     def _file_of(self, name: str | Path) -> tuple[Path, Card | None]:
         """Return the file or folder that a path or the name of a model means, and the card of a name."""
@@ -50,6 +60,54 @@ class Models(CatalogModels):
             return Path(name), None
         asset = self.load(name)
         return (asset.files[0].path if len(asset.files) == 1 else asset.path), asset.card
+
+    def convert(
+        self,
+        name: str | Path,
+        to: str,
+        *,
+        out: str | Path | None = None,
+        weights: str | Path = "",
+        replace: bool = False,
+        dry_run: bool = False,
+        **how: Any,
+    ) -> Conversion:
+        """Convert a model to another format, prove that it computes the same, and return file, proof, run and card.
+
+        `name` is a file, or a model or benchmark of the catalog; `weights` are those of a run, by its id, or a file.
+        `to` is onnx, pytorch, keras, safetensors or openvino. `how` are fields of a Request: `code` (FILE.py:FUNCTION
+        or MODULE:CLASS) builds the PyTorch model whose weights a file holds, `params` are its arguments, `inputs`
+        describe what goes in (`x=float32[batch,3]`), `data` names a .npz or .npy file with inputs to compare on,
+        `trust_pickle` allows to load a pickle, `seed` draws the inputs. Without a proof nothing is published.
+        """
+        check_target(to)
+        request, origin = self._request(name, to, weights, how)
+        source = str(name)
+        return convert_model(
+            self._runs(), self._catalog, request, source, origin, out=out, replace=replace, dry_run=dry_run
+        )
+
+    def _request(self, name: str | Path, to: str, weights: str | Path, how: Mapping[str, Any]) -> tuple[Request, str]:
+        """Return what the program that converts is asked for, and the id of what the new file is derived from."""
+        if how.get("data"):
+            how = {**how, "data": str(Path(how["data"]).absolute())}
+        if "inputs" in how:
+            how = {**how, "inputs": tuple(how["inputs"])}
+        code = str(how.get("code") or "")
+        if code.rpartition(":")[0].endswith(".py"):
+            how = {**how, "code": f"{Path(code.rpartition(':')[0]).absolute()}:{code.rpartition(':')[2]}"}
+        if isinstance(name, Path) or Word(name).is_path or Path(name).exists():
+            path = Path(name).absolute()
+            digest = merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)
+            format = "" if code else recognise(path).format
+            return Request(to, str(path), format, **how), f"urn:sha256:{digest}"
+        card = self._catalog.get(name)
+        if card.kind == "benchmark" or self._program(card).kind == "benchmark":
+            file = str(self._weights(str(weights))) if weights else ""
+            step = f"{self._step_of(name)}:build"
+            return Request(to, file, **{**how, "code": how.get("code") or step, "takes_settings": True}), card.iri
+        path, _ = self._file_of(name)
+        return Request(to, str(path.absolute()), recognise(path).format, **how), card.iri
 
     def run(
         self,

@@ -1,0 +1,1 @@
+"""Models in another format, with a numerical proof that they still compute the same."""

@@ -1,0 +1,197 @@
+"""A conversion as a run: planned, executed in a process of its own, proved, and only then published with a card."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from fairmile.base import errors
+from fairmile.base.digest import sha256_file
+from fairmile.base.errors import Conflict, FairmileError, RunFailed
+from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.results import Result
+from fairmile.catalog.catalog import Catalog
+from fairmile.models.convert.request import TARGETS, ProofDict, Request, parse_input
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
+from fairmile.runs.runs import Runs
+
+_PROGRAM = "fairmile.models.convert.program"
+_RESULT = "proof.json"
+_WORST = "worst.npz"
+_FORMATS = {
+    "onnx": "ONNX",
+    "pytorch": "PyTorch",
+    "keras": "Keras",
+    "safetensors": "safetensors",
+    "openvino": "OpenVINO",
+    "savedmodel": "TensorFlow SavedModel",
+}
+
+
+class ConversionDict(TypedDict):
+    source: str
+    to: str
+    file: str
+    way: str
+    proof: ProofDict | None
+    run: str
+    worst: NotRequired[str]
+    sha256: NotRequired[str]
+    card: NotRequired[str]
+
+
+@dataclass(frozen=True, repr=False)
+class Conversion(Result):
+    """A converted model: its file, the way it took, the proof, the run, and the card of the new file."""
+
+    source: str
+    to: str
+    file: str  # published only if the proof holds
+    way: str = ""
+    proof: ProofDict | None = None  # None for a plan
+    run: str = ""
+    worst: str = ""  # the inputs on which source and result differ most, where the proof does not hold
+    sha256: str = ""
+    card: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.proof is not None and self.proof["holds"]
+
+    def to_dict(self) -> ConversionDict:
+        data: ConversionDict = {
+            "source": self.source,
+            "to": self.to,
+            "file": self.file,
+            "way": self.way,
+            "proof": self.proof,
+            "run": self.run,
+        }
+        if self.worst:
+            data["worst"] = self.worst
+        if self.sha256:
+            data["sha256"] = self.sha256
+        if self.card:
+            data["card"] = self.card
+        return data
+
+    def summary(self) -> str:
+        if self.proof is None:
+            return f"would convert {self.source} to {self.file}"
+        verdict = "the same within tolerance" if self.holds else "not the same"
+        return f"{self.source} to {_FORMATS[self.to]}: {verdict}"
+
+
+def convert_model(
+    runs: Runs,
+    catalog: Catalog,
+    request: Request,
+    source: str,
+    origin: str,
+    *,
+    out: str | Path | None,
+    replace: bool,
+    dry_run: bool,
+) -> Conversion:
+    """Convert what a request names, and publish the file with its card if the proof holds.
+
+    `source` is the name under which the model was asked for, `origin` the id of what the new file is derived from.
+    """
+    is_file = Path(source).exists()
+    title = Path(source).stem if is_file else source.rpartition("/")[2].partition("@")[0]
+    target = target_file(title, request, out)
+    if dry_run:
+        return Conversion(source, request.to, str(target))
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"convert-{title}-{request.to}")[:64]
+    run, written = _execute(runs, request, name, target, replace=replace)
+    conversion = Conversion(source, request.to, str(target), written["way"], written["proof"], run.id)
+    if not conversion.holds:
+        return dataclasses.replace(conversion, worst=str(run.work / _WORST))
+    _publish(run, written, target)
+    conversion = dataclasses.replace(conversion, sha256=sha256_file(target))
+    return dataclasses.replace(conversion, card=_add_card(catalog, conversion, origin, title))
+
+
+def target_file(title: str, request: Request, out: str | Path | None) -> Path:
+    """Return where a converted model goes: as stated, or into this folder under the name of its source."""
+    if out is not None:
+        return Path(out)
+    is_weights = not request.code and request.format in ("safetensors", "pytorch-state-dict")
+    suffix = ".pt" if request.to == "pytorch" and is_weights else TARGETS[request.to]
+    return Path(f"{title}{suffix}")
+
+
+def _execute(runs: Runs, request: Request, name: str, target: Path, *, replace: bool) -> tuple[Run, Mapping[str, Any]]:
+    """Run a conversion and return its run and what its program wrote; errors of the program are raised here."""
+    if target.exists() and not replace:
+        raise Conflict(f"{target} already exists", hint="--replace overwrites it, -o names another file")
+    for number, text in enumerate(request.inputs):
+        parse_input(text, number)
+    inputs = {"source": Input(path=request.source)} if request.source else {}
+    if request.data:
+        inputs["data"] = Input(path=request.data)
+    code = request.code.rpartition(":")[0]
+    spec = RunSpec(
+        name=name,
+        argv=(sys.executable, "-m", _PROGRAM, request.to_json()),
+        inputs=inputs,
+        code=(str(Path(code).absolute()),) if code.endswith(".py") else (),
+        outputs=("model*", _RESULT, _WORST),
+        metrics={
+            "largest_difference": MetricSpec(better="lower"),
+            "typical_difference": MetricSpec(better="lower"),
+            "tolerance": MetricSpec(),
+        },
+        seed=request.seed,
+        watch_s=0,
+        tags=("conversion",),
+    )
+    run = runs.run(spec)
+    file = run.work / _RESULT
+    written: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    if "error" in written:
+        raise _again(written["error"])
+    if "proof" not in written:
+        raise RunFailed(f"the conversion failed: {_last_line(runs, run)}", hint=f"fairmile runs log {run.id}")
+    return run, written
+
+
+def _again(error: Mapping[str, Any]) -> FairmileError:
+    """Return the error that the program met."""
+    kind = getattr(errors, str(error["type"]), FairmileError)
+    made: FairmileError = kind(error["message"], hint=error.get("hint") or None)
+    return made
+
+
+def _last_line(runs: Runs, run: Run) -> str:
+    lines = [line for line in runs.output(run.id).decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it printed nothing"
+
+
+def _publish(run: Run, written: Mapping[str, Any], target: Path) -> None:
+    """Copy the proved files of a run to where they were asked for; the last one is the file that names the others."""
+    made = Path(written["file"])
+    for each in sorted(run.work.glob(f"{made.stem}.*"), key=lambda file: file.name == made.name):
+        destination = target if each.name == made.name else target.with_name(target.stem + each.suffix)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(each, destination)
+
+
+def _add_card(catalog: Catalog, conversion: Conversion, origin: str, title: str) -> str:
+    """Add a card of the new file, derived from its source, and return its handle."""
+    digest = sha256_file(Path(conversion.file))
+    properties = {
+        "name": f"{title} ({_FORMATS[conversion.to]})",
+        "version": digest[:12],
+        "wasDerivedFrom": origin,
+        "description": f"{title} in {_FORMATS[conversion.to]} format, converted by run {conversion.run}.",
+    }
+    described = catalog.describe(conversion.file, kind="model", set=properties, add=True)
+    return described.added

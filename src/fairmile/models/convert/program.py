@@ -1,0 +1,150 @@
+"""Converts one model and proves the result, in a process of its own: `python -m fairmile.models.convert.program JSON`.
+
+It runs in the folder of a run and leaves there the converted file, `proof.json`, and `worst.npz` where the result is
+not the same. What fails for a reason of the model is written as an error; the exit code is that of the error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairmile.base.errors import FairmileError, Unsupported
+from fairmile.meter import log
+from fairmile.models.convert.keras_layers import write_keras
+from fairmile.models.convert.proof import Array, Case, Compute, Proof, difference, prove, sample_inputs
+from fairmile.models.convert.request import TARGETS, Request
+from fairmile.models.convert.runtimes import onnxruntime_of, openvino_of, reference_of, torch_of
+from fairmile.models.convert.sources import Source, load_torch, open_model, read_weights
+from fairmile.models.convert.targets import write_onnx, write_openvino, write_torch, write_weights
+
+RESULT = "proof.json"
+WORST = "worst.npz"
+_WEIGHTS = ("pytorch-state-dict", "safetensors")
+_SECOND_OPINION_BYTES = 8 << 20  # the reference evaluator loops in Python: larger models would take minutes
+
+
+def convert(request: Request, folder: Path) -> tuple[Path, str, Proof]:
+    """Write the converted model into a folder, and return its file, the way it took, and its proof."""
+    if request.to == "savedmodel":
+        raise Unsupported("SavedModel needs TensorFlow, which Fairmile does not use", hint="convert to keras or onnx")
+    file = folder / f"model{TARGETS[request.to]}"
+    if not request.code and request.format in _WEIGHTS and request.to in ("pytorch", "safetensors"):
+        return _convert_weights(request, file if request.to == "safetensors" else folder / "model.pt")
+    source = open_model(request)
+    if request.to == "safetensors":
+        if source.kind != "torch":
+            raise Unsupported(f"no conversion from {request.format} to safetensors")
+        return _state_of(source, file)
+    hub, ways = _as_onnx(source, folder)
+    result, way = _target(request.to, hub, source, file)
+    ways += [way] if way else []
+    data = _given(request.data, source)
+    cases = sample_inputs(source.specs, request.seed, source.ranges, data)
+    proof = prove(cases, source.compute, source.exact, result, _JUDGES[request.to])
+    if request.to == "onnx":
+        first = next(iter(cases.values()))
+        proof = Proof(
+            proof.tolerance, proof.tolerance_from, proof.judge, proof.cases, _second(hub, first, source), proof.worst
+        )
+    if request.to != "onnx" and hub.parent == folder:
+        hub.unlink()
+    return file, ", then ".join(ways), proof
+
+
+_JUDGES = {"onnx": "ONNX Runtime", "pytorch": "PyTorch", "openvino": "OpenVINO", "keras": "Keras"}
+
+
+def _as_onnx(source: Source, folder: Path) -> tuple[Path, list[str]]:
+    if source.kind == "onnx":
+        return source.model, []
+    hub = folder / "model.onnx"
+    return hub, [write_onnx(source, hub)]
+
+
+def _target(to: str, hub: Path, source: Source, file: Path) -> tuple[Compute, str]:
+    """Write the file of a target from ONNX, and return how it is computed and the way it took."""
+    if to == "onnx":
+        return onnxruntime_of(hub), ""
+    if to == "openvino":
+        way = write_openvino(hub, file)
+        return openvino_of(file), way
+    if to == "keras":
+        import keras
+
+        way = write_keras(hub, file)
+        model = keras.saving.load_model(file)
+        return lambda arrays: [keras.ops.convert_to_numpy(model(next(iter(arrays.values())), training=False))], way
+    way = write_torch(hub, source, file)
+    return torch_of(load_torch(file, "torchscript" if "TorchScript" in way else "pytorch-exported")), way
+
+
+def _second(hub: Path, arrays: Mapping[str, Array], source: Source) -> str:
+    if hub.stat().st_size > _SECOND_OPINION_BYTES:
+        return "not asked: the model is too large for the reference evaluator"
+    try:
+        largest, _ = difference(source.compute(arrays), reference_of(hub)(arrays))
+    except Exception as error:  # noqa: BLE001  the evaluator raises whatever an operator of it does
+        return f"none: the reference evaluator fails ({type(error).__name__})"
+    return f"ONNX's reference evaluator differs by {largest:.1e}"
+
+
+def _given(data: str, source: Source) -> dict[str, Array]:
+    """Return inputs from a file: one array, or one for each input by name."""
+    if not data:
+        return {}
+    content = np.load(data, allow_pickle=False)
+    if isinstance(content, np.ndarray):
+        return {source.specs[0].name: content}
+    return {each.name: content[each.name] for each in source.specs}
+
+
+def _convert_weights(request: Request, file: Path) -> tuple[Path, str, Proof]:
+    weights = read_weights(Path(request.source))
+    way = write_weights(weights, file, request.to)
+    return file, way, _same_weights(weights, file)
+
+
+def _state_of(source: Source, file: Path) -> tuple[Path, str, Proof]:
+    weights = dict(source.model.state_dict())
+    way = write_weights(weights, file, "safetensors")
+    return file, way, _same_weights(weights, file)
+
+
+def _same_weights(weights: Mapping[str, Any], file: Path) -> Proof:
+    """Return the proof of a file of weights: each is the same, bit by bit."""
+    import torch
+
+    again = read_weights(file)
+    tensors = {name: each for name, each in weights.items() if isinstance(each, torch.Tensor)}
+    same = again.keys() == tensors.keys() and all(torch.equal(again[name], each) for name, each in tensors.items())
+    gap = 0.0 if same else float("inf")
+    return Proof(0.0, "weights are copied bit by bit", "equality", (Case(f"{len(tensors)} weights", gap, gap),))
+
+
+def main(argv: list[str]) -> int:
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    folder = Path.cwd()
+    try:
+        file, way, proof = convert(Request.from_json(argv[0]), folder)
+    except FairmileError as error:
+        (folder / RESULT).write_text(json.dumps({"error": error.to_dict()}))
+        return error.exit_code
+    if np.isfinite(proof.largest):
+        log(largest_difference=proof.largest, typical_difference=proof.typical)
+    log(tolerance=proof.tolerance)
+    (folder / RESULT).write_text(json.dumps({"file": file.name, "way": way, "proof": proof.to_dict()}))
+    if not proof.holds:
+        worst: dict[str, Any] = dict(proof.worst)
+        np.savez(folder / WORST, **worst)
+    return 0 if proof.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""What a conversion is asked for and what it answers, between its program and whoever starts it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, field
+from typing import TypedDict
+
+from fairmile.base.errors import UsageError
+from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.words import did_you_mean
+from fairmile.models.formats.description import Dim, TensorSpec
+
+TARGETS = {
+    "onnx": ".onnx",
+    "pytorch": ".pt2",
+    "keras": ".keras",
+    "savedmodel": "",
+    "safetensors": ".safetensors",
+    "openvino": ".xml",
+}
+_INPUT = re.compile(r"^(?:(?P<name>[\w.\-/:]+)=)?(?P<type>[a-z]+\d*)\[(?P<shape>[\w, ?]*)\]$")
+
+
+class CaseDict(TypedDict):
+    inputs: str
+    largest: float | None  # null where shapes differ, or one is not finite where the other is
+    typical: float | None
+
+
+class ProofDict(TypedDict):
+    holds: bool
+    largest: float | None
+    typical: float | None
+    tolerance: float
+    tolerance_from: str
+    judge: str
+    second_opinion: str
+    cases: list[CaseDict]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One conversion: from a file, or from code that builds a model and a file of its weights."""
+
+    to: str
+    source: str = ""  # the file; with `code` that of the weights
+    format: str = ""  # of the source, as recognised
+    code: str = ""  # FILE.py:FUNCTION or MODULE:NAME that builds a PyTorch model
+    params: dict[str, object] = field(default_factory=dict)  # of that function
+    takes_settings: bool = False  # it is the step of a benchmark, whose settings lie beside trained weights
+    inputs: tuple[str, ...] = ()  # such as x=float32[batch,3]
+    data: str = ""  # .npz or .npy with inputs to compare on
+    trust_pickle: bool = False
+    seed: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Request:
+        fields = json.loads(text)
+        return cls(**{**fields, "inputs": tuple(fields["inputs"])})
+
+
+def check_target(to: str) -> None:
+    """Raise UsageError unless a format can be asked for."""
+    if to not in TARGETS:
+        raise UsageError(f"no conversion to {to!r}", hint=did_you_mean(to, TARGETS) or f"known: {', '.join(TARGETS)}")
+
+
+def parse_input(text: str, number: int) -> TensorSpec:
+    """Return the tensor that a text such as `x=float32[batch,3]` describes."""
+    match = _INPUT.match(text)
+    if match is None:
+        raise UsageError(f"{text!r} does not describe an input", hint="write NAME=TYPE[SIZES], as x=float32[batch,3]")
+    sizes: list[Dim] = []
+    for each in (match["shape"] or "").split(","):
+        word = each.strip()
+        if word:
+            sizes.append(int(word) if word.isdigit() else None if word == "?" else word)
+    return TensorSpec(match["name"] or f"input_{number}", match["type"], tuple(sizes))

@@ -1,0 +1,82 @@
+"""Models as functions of arrays, by the runtime that computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairmile.models.convert.proof import Array, Compute
+
+
+def onnxruntime_of(file: Path) -> Compute:
+    """Return an ONNX file as ONNX Runtime computes it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+
+    def compute(arrays: Mapping[str, Array]) -> list[Array]:
+        return [np.asarray(each) for each in session.run(None, _in_order(arrays, names))]
+
+    return compute
+
+
+def reference_of(file: Path) -> Compute:
+    """Return an ONNX file as ONNX's own reference evaluator computes it."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(str(file))
+
+    def compute(arrays: Mapping[str, Array]) -> list[Array]:
+        return [np.asarray(each) for each in evaluator.run(None, _in_order(arrays, evaluator.input_names))]
+
+    return compute
+
+
+def openvino_of(file: Path) -> Compute:
+    """Return a model as OpenVINO computes it in float32."""
+    import openvino
+
+    compiled = openvino.Core().compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    def compute(arrays: Mapping[str, Array]) -> list[Array]:
+        results = compiled(list(arrays.values()))
+        return [np.asarray(results[place]) for place in range(len(compiled.outputs))]
+
+    return compute
+
+
+def torch_of(module: Any, *, double: bool = False) -> Compute:
+    """Return a PyTorch module as a function of arrays, in double precision where asked for."""
+    import torch
+
+    def compute(arrays: Mapping[str, Array]) -> list[Array]:
+        tensors = [torch.from_numpy(np.array(each)) for each in arrays.values()]
+        if double:
+            tensors = [each.double() if each.dtype is torch.float32 else each for each in tensors]
+        with torch.no_grad():
+            outputs = module(*tensors)
+        return [each.detach().numpy() for each in _flat(outputs)]
+
+    return compute
+
+
+def _flat(outputs: Any) -> list[Any]:
+    """Return the tensors of an answer, which may be nested."""
+    if isinstance(outputs, Mapping):
+        outputs = list(outputs.values())
+    if isinstance(outputs, list | tuple):
+        return [tensor for each in outputs for tensor in _flat(each)]
+    return [outputs]
+
+
+def _in_order(arrays: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    """Return arrays under the names of a runtime: by name where they are the same, otherwise by place."""
+    if set(names) <= set(arrays):
+        return {name: arrays[name] for name in names}
+    return dict(zip(names, arrays.values(), strict=True))

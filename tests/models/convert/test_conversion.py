@@ -1,0 +1,47 @@
+"""A conversion is a run: recorded, proved, published with a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fairmile.base.errors import Conflict, UsageError
+from fairmile.workspace import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.chdir(tmp_path)
+    save_file({"w": torch.arange(6.0)}, "tides.safetensors")
+    environ = {"HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    return Workspace.open(environ=environ, cwd=tmp_path)
+
+
+def test_a_proved_file_is_published_with_its_run_and_a_card_that_names_its_source(workspace: Workspace) -> None:
+    digest = workspace.models.describe("tides.safetensors").digest
+    converted = workspace.models.convert("tides.safetensors", "pytorch")
+    assert converted.holds
+    assert converted.file == "tides.pt"
+    assert torch.equal(torch.load("tides.pt", weights_only=True)["w"], torch.arange(6.0))
+    run = workspace.runs.get(converted.run)
+    assert run.metrics["largest_difference"].value == 0.0
+    card = workspace.catalog.get(converted.card)
+    assert card.texts("wasDerivedFrom") == [f"urn:sha256:{digest}"]
+    with pytest.raises(Conflict, match="already exists"):
+        workspace.models.convert("tides.safetensors", "pytorch")
+
+
+def test_errors_of_the_program_are_raised_and_nothing_is_published(workspace: Workspace) -> None:
+    with pytest.raises(UsageError, match="holds weights alone"):
+        workspace.models.convert("tides.safetensors", "onnx")
+    assert not Path("tides.onnx").exists()
+
+
+def test_a_plan_names_the_file_and_an_unknown_format_the_nearest(workspace: Workspace) -> None:
+    assert workspace.models.convert("tides.safetensors", "onnx", dry_run=True).file == "tides.onnx"
+    with pytest.raises(UsageError, match="no conversion to 'onx'") as caught:
+        workspace.models.convert("tides.safetensors", "onx")
+    assert caught.value.hint == "did you mean 'onnx'?"
