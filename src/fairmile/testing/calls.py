@@ -116,6 +116,9 @@ EXAMPLES = (
     Example("catalog describe tide.csv", 'fm.catalog.describe("tide.csv")'),
     Example("catalog digest lake.jsonld shared-cards", 'fm.catalog.measure_all(["lake.jsonld", "shared-cards"])'),
     Example("model show tides.onnx", 'fm.models.describe("tides.onnx")'),
+    Example(
+        "model convert tides.onnx --to pytorch --dry-run", 'fm.models.convert("tides.onnx", "pytorch", dry_run=True)'
+    ),
     Example("catalog sync --dry-run", "fm.catalog.sync(dry_run=True)"),
     Example("catalog reindex --dry-run", "fm.catalog.reindex(dry_run=True)"),
     Example("catalog publish site --dry-run", 'fm.catalog.publish("site", dry_run=True)'),

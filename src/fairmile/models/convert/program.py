@@ -53,7 +53,7 @@ def convert(request: Request, folder: Path) -> tuple[Path, str, Proof]:
         proof = Proof(
             proof.tolerance, proof.tolerance_from, proof.judge, proof.cases, _second(hub, first, source), proof.worst
         )
-    if request.to != "onnx" and hub.parent == folder:
+    if request.to != "onnx" and source.kind != "onnx":
         hub.unlink()
     return file, ", then ".join(ways), proof
 
