@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +19,9 @@ from small_networks import small_networks
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.models.convert import program
 from fairmile.models.convert.program import convert, main
+from fairmile.models.convert.proof import Array, prove, sample_inputs
 from fairmile.models.convert.request import Request, parse_input
+from fairmile.models.convert.sources import open_model
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +100,20 @@ def test_a_result_that_differs_is_not_proved_and_the_worst_inputs_are_kept(
     worst = max(written["proof"]["cases"], key=lambda each: each["largest"])
     assert written["proof"]["largest"] == worst["largest"]
     assert np.load(tmp_path / "worst.npz")["x"].shape[1] == 3
+
+
+def test_a_result_that_fails_on_another_batch_size_is_not_proved(dense: Path) -> None:
+    source = open_model(request(dense, "onnx"))
+
+    def fixed(arrays: Mapping[str, Array]) -> list[Array]:
+        if len(arrays["x"]) != 2:
+            raise ValueError("dimension mismatch")
+        return source.compute(arrays)
+
+    cases = sample_inputs(source.specs, 0, {}, {})
+    proof = prove(cases, source.compute, None, fixed, "ONNX Runtime")
+    assert not proof.holds
+    assert proof.to_dict()["largest"] is None
 
 
 def test_weights_alone_go_from_safetensors_to_a_state_dict_bit_by_bit(tmp_path: Path) -> None:
