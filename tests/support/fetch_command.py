@@ -157,10 +157,12 @@ def kept_ranges(pool: Path) -> list[tuple[int, int]]:
 def wait_until(condition: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
     """Wait for a condition; the test fails when a process ends before it is met."""
     deadline = time.monotonic() + _PATIENCE_S
+    pause_s = 0.005
     while not condition():
         for process in processes:
             if process.poll() is not None and not condition():
                 pytest.fail(f"it ended with {process.returncode}: {process.communicate()}")
         if time.monotonic() > deadline:
             pytest.fail("it waits in vain")
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.03)  # asking keeps a core from what is waited for
