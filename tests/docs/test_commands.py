@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -69,31 +70,42 @@ def run_as_typed(command: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, 
     return code, "".join(capfd.readouterr())
 
 
-PAGES_WITH_COMMANDS = [
-    pytest.param(page, id=page.name, marks=[] if page.name == "start.md" else pytest.mark.thorough)
-    for page in PAGES
-    if any(steps(block) for block in blocks(page, "console"))
-]
+# These show some of the same commands. They are followed in one folder, and each command runs for the first of them.
+_TOGETHER = (("start.md", "README.md"), ("predict.md", "traces.md", "gpu.md"))
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_COMMANDS)
+def pages_with_commands() -> Iterator[Any]:
+    pages = {page.name: page for page in PAGES if any(steps(block) for block in blocks(page, "console"))}
+    alone = [(name,) for name in pages if not any(name in each for each in _TOGETHER)]
+    for names in (*_TOGETHER, *alone):
+        marks = [] if "start.md" in names else [pytest.mark.thorough]
+        yield pytest.param([pages[name] for name in names], id="+".join(names), marks=marks)
+
+
+@pytest.mark.parametrize("pages", pages_with_commands())
 def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(
-    page: Path, place: Path, capfd: pytest.CaptureFixture[str]
+    pages: list[Path], place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for block in blocks(page, "console"):
-        for command, shown in steps(block):
-            if command.startswith(("make ", "git clone", "cd ", "pip install")):
-                continue
-            ends = re.search(r"  # exit code (\d+)$", command)
-            code, output = run_as_typed(command, capfd)
-            assert code == (int(ends[1]) if ends else 0), f"{page.name}: {command}\n{output}"
-            printed = iter(" ".join(line.split()) for line in output.splitlines())
-            for line in shown:
-                wanted = " ".join(line.split())
-                if wanted != "…":
-                    assert any(_agrees(wanted, text) for text in printed), (
-                        f"{page.name}: {command} does not print {line!r}\n{output}"
-                    )
+    known: dict[str, tuple[int, str]] = {}
+    for page in pages:
+        ran: dict[str, tuple[int, str]] = {}
+        for command, shown in (step for block in blocks(page, "console") for step in steps(block)):
+            if not command.startswith(("make ", "git clone", "cd ", "pip install")):
+                ran[command] = known.get(command) or run_as_typed(command, capfd)
+                check_step(page, command, shown, *ran[command])
+        known |= ran
+
+
+def check_step(page: Path, command: str, shown: list[str], code: int, output: str) -> None:
+    ends = re.search(r"  # exit code (\d+)$", command)
+    assert code == (int(ends[1]) if ends else 0), f"{page.name}: {command}\n{output}"
+    printed = iter(" ".join(line.split()) for line in output.splitlines())
+    for line in shown:
+        wanted = " ".join(line.split())
+        if wanted != "…":
+            assert any(_agrees(wanted, text) for text in printed), (
+                f"{page.name}: {command} does not print {line!r}\n{output}"
+            )
 
 
 # What differs from one run to the next, and from one machine to the next.
