@@ -104,7 +104,7 @@ define install
 endef
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(call install,'.[interop]')
+	$(call install,'.[interop,web,plots]')
 	$(BIN)/python -m compileall -q src/fairmile
 	@touch $@
 

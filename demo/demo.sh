@@ -6,9 +6,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 # A program writes its files to the folder it starts in.
 case $FAIRMILE in */*) FAIRMILE=$(cd "$(dirname "$FAIRMILE")" && pwd)/$(basename "$FAIRMILE") ;; esac
 case $PYTHON in */*) PYTHON=$(cd "$(dirname "$PYTHON")" && pwd)/$(basename "$PYTHON") ;; esac
-work=$(mktemp -d)
-mkdir "$work/here" && cd "$work/here"
-trap 'rm -rf "$work"' EXIT
+# It stays until the next demo, so that a server can show it.
+work=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/fairmile-demo
+rm -rf "$work"
+mkdir -p "$work/here" && cd "$work/here"
 export FAIRMILE_HOME="$work/home"
 
 step() { printf '\n\033[1m# %s\033[0m\n' "$1"; }
@@ -63,3 +64,10 @@ step "Is a larger rate better, or is it noise?"
 run run --name slow --repeat 3 --seed 1 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.2 20 {seed} >/dev/null
 run run --name fast --repeat 3 --seed 1 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.6 20 {seed} >/dev/null
 run compare slow fast --metric loss
+step "All of it in the browser: runs, their comparison, assets, job scripts, predictions."
+if [ -t 0 ] && [ -t 1 ]; then
+  echo "Ctrl-C ends the server."
+  run serve --no-browser || true
+else
+  printf 'To look at it: FAIRMILE_HOME=%q %q serve\n' "$FAIRMILE_HOME" "$FAIRMILE"
+fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import httpx
@@ -70,6 +71,25 @@ def test_results_follow_the_keys_and_the_address_keeps_the_search(page: Page) ->
     page.get_by_role("link", name="dataset", exact=True).click()
     expect(page.get_by_role("searchbox")).to_have_value("lake temp kind:dataset")
     expect(page.get_by_role("link", name="lake-temperatures")).to_be_visible()
+
+
+def test_the_keyboard_leads_through_the_results(page: Page) -> None:
+    page.goto("/?q=lake")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    first = page.locator(".hits h2 a").first
+    expect(first).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/assets/"))
+
+
+def test_a_search_without_a_match_says_where_else_to_look(client: httpx.Client) -> None:
+    page = client.get("/", params={"q": "xyzzyx 'quoted"}).text
+    assert "fairmile search --hub all xyzzyx" in page
 
 
 def test_a_search_that_is_not_finished_says_what_is_wrong_with_it(page: Page) -> None:

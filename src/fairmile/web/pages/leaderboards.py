@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query, Request
 
 from fairmile.base.errors import FairmileError
-from fairmile.reports.blocks import Block, Note
+from fairmile.reports.blocks import Block, Code, Note
 from fairmile.reports.page import leaderboard_blocks
 from fairmile.web.parameters import Word
 from fairmile.web.render import Page
@@ -35,7 +35,11 @@ def leaderboards_page(
         board = (
             workspace.reports.leaderboard(chosen, n=n, where=where.split(), most_runs=_MOST_RUNS) if chosen else None
         )
-        blocks = list(leaderboard_blocks(board)) if board else [Note("No run has a metric yet.", "dim")]
+        blocks = (
+            list(leaderboard_blocks(board))
+            if board
+            else [Note("No run has a metric yet.", "dim"), Code("fairmile run train.py")]
+        )
     except FairmileError as error:
         blocks = [Note(f"{error}. {error.hint or ''}")]
     values = {"metrics": names, "chosen": chosen, "where": where, "n": n}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -33,6 +34,7 @@ def search_page(
         hits, facets, problem = SearchResult(), [], f"{error} {error.hint or ''}"
     values = {
         "q": q,
+        "words": shlex.join(q.split()),
         "hits": [each.to_dict() for each in hits[from_ : from_ + _HITS]],
         "near": [(each, _link(each)) for each in (*hits.did_you_mean, *hits.broader)[:5]],
         "facets": [each for each in facets if each[1]],

@@ -63,6 +63,18 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// From the search field, the arrows lead through the results and back; Enter opens the one that has the focus.
+document.addEventListener("keydown", (event) => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const field = document.querySelector("main input[type=search]"), results = document.getElementById("results");
+  if (!step || !field || !results || event.altKey || event.ctrlKey || event.metaKey) return;
+  const stops = [field, ...results.querySelectorAll(".hits h2 a, tbody a")];
+  const at = stops.indexOf(document.activeElement);
+  if (at < 0 || !stops[at + step]) return;
+  event.preventDefault();
+  stops[at + step].focus();
+});
+
 if (document.body.dataset.live) {
   const stream = new EventSource("/api/live?topics=" + encodeURIComponent(document.body.dataset.live));
   for (const topic of document.body.dataset.live.split(" ")) {
