@@ -59,6 +59,12 @@ def interop(_: Path) -> None:
     EXCHANGES["mlflow"]
 
 
+def models(folder: Path) -> None:
+    from fairmile.models.ready import ModelFile
+
+    _ = ModelFile(ROOT / "docs" / "examples" / "tides.onnx").native
+
+
 def notebooks(folder: Path) -> None:
     from fairmile.sweeps.notebooks import execute_notebook
 
@@ -135,6 +141,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "deephyper": ("deephyper", deephyper),
     "globus": ("globus_sdk", globus),
     "interop": ("mlflow", interop),
+    "models": ("onnxruntime", models),
     "notebooks": ("nbclient", notebooks),
     "pilot": ("parsl", pilot),
     "plots": ("matplotlib", plots),

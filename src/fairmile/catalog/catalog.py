@@ -60,6 +60,7 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "read_address": Plugin("fairmile.catalog.hubs.hubs:read_address"),
         "read_reference": Plugin("fairmile.catalog.hubs.hubs:read_reference"),
         "describe": Plugin("fairmile.catalog.describing.describe:describe"),
+        "describe_model": Plugin("fairmile.catalog.describing.describe:describe_model"),
         "questions": Plugin("fairmile.catalog.describing.describe:questions"),
         "with_place": Plugin("fairmile.catalog.describing.describe:with_place"),
         "measure": Plugin("fairmile.catalog.content:measure"),
@@ -224,12 +225,22 @@ class Catalog(Lookup, Noun, internal=_INTERNAL):
         if reference:
             card, document = _WORK["read_reference"](reference, self._context)
             return [self._with_id(card)], document
+        model = self._model_card(Path(source)) if format is None and Path(source).exists() else None
+        if model is not None:
+            return [self._with_id(model)], None
         document = self._document(source)
         cards, problems = self._parse(document, format)
         if not cards:
             errors = [problem for problem in problems if problem.severity == "error"]
             raise InvalidDocument(errors or [Problem("describes no asset", file=document.name)])
         return [self._with_id(card) for card in cards], document if _WORK["is_source"](document, cards[0]) else None
+
+    def _model_card(self, path: Path) -> Card | None:
+        """Return the card of a model file, by what it declares; None of anything else, such as a description."""
+        if path.suffix in (".json", ".jsonld"):
+            return None
+        card: Card | None = _WORK["describe_model"](path, self._context.runner, self._on_progress)
+        return card
 
     def _document(self, source: AnyPath) -> Document:
         """Read a file, the description in a folder, or what a web address serves."""

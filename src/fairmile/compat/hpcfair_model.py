@@ -1,12 +1,14 @@
-"""`hpcfair.hpcfair_model` as published: list_models, get_metadata, search, search_workflows."""
+"""`hpcfair.hpcfair_model` as published: list_models, get_metadata, search, load, run, search_workflows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from fairmile.catalog.access import LoadedAsset
 from fairmile.compat.listing import get_listings
+from fairmile.models.ready import LoadedModel, ModelFile
+from fairmile.runs.record.run import Run
 from fairmile.workspace import Workspace
 
 
@@ -30,6 +32,28 @@ def search_workflows(keyword: str) -> list[str]:
     return [hit.row.name for hit in Workspace.open().workflows.search(keyword, limit=10_000) if not hit.row.gone]
 
 
-def load(name: str, *, fresh: bool = False) -> LoadedAsset:
-    """Return a model with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
+def run(
+    work: str,
+    name: str,
+    dataset: str = "",
+    *,
+    config: Mapping[str, Any] | None = None,
+    log_dir: str = "",
+    **fields: Any,
+) -> Run:
+    """Train a model, or run inference with it, on a data set; `config` has parameters, `log_dir` takes the output.
+
+    Further `fields` are those of `fm.models.run`, such as `weights`.
+    """
+    workspace = Workspace.open()
+    run = workspace.models.run(work, name, dataset, params=dict(config or {}), **fields)
+    if log_dir:
+        folder = Path(log_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{run.id}.log").write_bytes(workspace.runs.output(run.id))
+    return run
+
+
+def load(name: str, *, fresh: bool = False) -> LoadedModel | ModelFile:
+    """Return a model with its bytes, ready to call: from the store, else fetched; `fresh` fetches anew."""
     return Workspace.open().models.load(name, fresh=fresh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.digest import merkle_root, scan_tree, sha256_file
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.lazy import lazy
+from fairmile.base.progress import Watch
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.card import Card
@@ -18,8 +20,10 @@ from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
 from fairmile.models.convert.request import Request, check_target
 from fairmile.models.formats import ModelDescription, recognise
+from fairmile.models.ready import LoadedModel, ModelFile, check_loadable
 from fairmile.resolve import Word
 from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import Input, RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
 
@@ -49,17 +53,43 @@ class Models(CatalogModels):
         `name` is a path or the name of a model in the catalog, whose files are fetched unless the store has them. No
         framework is imported and nothing of the file is executed.
         """
-        path, card = self._file_of(name)
+        model = self.load(name)
+        path = model.model_path
         description = recognise(path)
         digest = merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)
-        return dataclasses.replace(description, digest=digest, card=str(card.handle) if card else "")
+        handle = str(model.card.handle) if isinstance(model, LoadedModel) else ""
+        return dataclasses.replace(description, digest=digest, card=handle)
 
-    def _file_of(self, name: str | Path) -> tuple[Path, Card | None]:
-        """Return the file or folder that a path or the name of a model means, and the card of a name."""
+    def load(  # type: ignore[override]  # takes paths as well
+        self,
+        name: str | Path,
+        *,
+        trust_pickle: bool = False,
+        into: Any = None,
+        fresh: bool = False,
+        pool: str | None = None,
+        access_granted: bool = False,
+        progress: bool | Watch = True,
+    ) -> LoadedModel | ModelFile:
+        """Return a model ready to call with arrays: one of the catalog, or of a file or folder of any known format.
+
+        Its framework is imported when it is first called, or when `native` is asked for. Pickles, which can run any
+        code, are loaded only with `trust_pickle`. `into` is a module of PyTorch that takes the weights of a file that
+        holds nothing else. A model of the catalog is fetched unless the store has it; see `fm.datasets.load` for the
+        other options.
+        """
         if isinstance(name, Path) or Word(name).is_path or Path(name).exists():
-            return Path(name), None
-        asset = self.load(name)
-        return (asset.files[0].path if len(asset.files) == 1 else asset.path), asset.card
+            return ModelFile(Path(name), trust_pickle=trust_pickle, into=into)
+        options: dict[str, Any] = {"fresh": fresh, "pool": pool, "access_granted": access_granted}
+        asset = super().load(name, progress=progress, **options)
+        return LoadedModel(asset, trust_pickle=trust_pickle, into=into)
+
+    def apply(self, name: str | Path, *arrays: Any, trust_pickle: bool = False, into: Any = None, **named: Any) -> Any:
+        """Return the outputs of a model for arrays, given in the order of its inputs or by their names.
+
+        `fm.models.run("inference", name, FILE)` does the same for a file of arrays, and records it.
+        """
+        return self.load(name, trust_pickle=trust_pickle, into=into)(*arrays, **named)
 
     def convert(
         self,
@@ -106,39 +136,61 @@ class Models(CatalogModels):
             file = str(self._weights(str(weights))) if weights else ""
             step = f"{self._step_of(name)}:build"
             return Request(to, file, **{**how, "code": how.get("code") or step, "takes_settings": True}), card.iri
-        path, _ = self._file_of(name)
+        path = self.load(name).model_path
         return Request(to, str(path.absolute()), recognise(path).format, **how), card.iri
 
     def run(
         self,
         work: str,
-        name: str,
-        dataset: str = "",
+        name: str | Path,
+        dataset: str | Path = "",
         *,
         weights: str | Path = "",
         params: dict[str, Value] | None = None,
         again: bool = False,
+        trust_pickle: bool = False,
         **fields: Any,
     ) -> Run:
         """Train a model, or run inference with a trained one, and return the run.
 
         A model is run by the benchmark that judges it, or by its own command. `weights` are those of an earlier run,
-        by its id, or a file; inference needs them. Further `fields` are those of a run, as `seed` and `system`.
+        by its id, or a file. Further `fields` are those of a run, as `seed` and `system`.
+
+        Without `weights`, inference calls the model's own file with the arrays of the file `dataset`, .npy or .npz; the
+        outputs are `predictions.npz` of the run. A pickle then needs `trust_pickle=True`.
         """
         if work not in _WORK:
             near = did_you_mean(work, _WORK)
             raise UsageError(f"cannot run a model for {work!r}", hint=near or "train or inference")
         if work == "inference" and not weights:
-            raise UsageError(
-                "inference needs weights", hint="set weights=RUN to the run that trained them, or to a file"
-            )
+            return self._infer(name, dataset, trust_pickle=trust_pickle, again=again, params=params or {}, **fields)
         values: dict[str, Value] = {**(params or {})}
-        card = self._program(self._catalog.get(name, kind=self.kind))
+        card = self._program(self._catalog.get(str(name), kind=self.kind))
         if card.kind == "benchmark":
             values["work"] = work
         if weights:
             values["checkpoint"] = str(self._weights(str(weights)))
-        return self._runs().run(str(card.handle), dataset, again=again, params=values, **fields)
+        return self._runs().run(str(card.handle), str(dataset), again=again, params=values, **fields)
+
+    def _infer(self, name: str | Path, data: str | Path, *, trust_pickle: bool, again: bool, **fields: Any) -> Run:
+        """Run a model's own file over a file of arrays, in a process of its own."""
+        if not isinstance(data, (str, Path)):
+            raise UsageError("a recorded inference takes a file of arrays", hint="use fm.models.apply for arrays")
+        if not Path(data).is_file() or not str(data):
+            raise UsageError(
+                "inference needs weights or a file of arrays",
+                hint="set weights=RUN to the run that trained them, or pass an .npy or .npz file for the model's file",
+            )
+        model = self.load(name)
+        path, file = model.model_path.absolute(), Path(data).absolute()
+        check_loadable(recognise(path), path, trust_pickle=trust_pickle)
+        inputs = {"model": Input(path=str(path)), "data": Input(path=str(file))}
+        files = ["{inputs.model}", "{inputs.data}", "predictions.npz"]
+        argv = [sys.executable, "-m", "fairmile.models.inference", *files]
+        argv += ["--trust-pickle"] if trust_pickle else []
+        handle = str(model.card.handle) if isinstance(model, LoadedModel) else ""
+        spec = {"name": "inference", "argv": argv, "inputs": inputs, "outputs": ("predictions.npz",), "asset": handle}
+        return self._runs().run(RunSpec(**{**spec, **fields}), again=again)
 
     def _program(self, model: Card) -> Card:
         """Return what runs a model: the benchmark that makes its own data, else the model's own card.

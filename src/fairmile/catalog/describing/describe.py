@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote
@@ -12,11 +13,13 @@ from fairmile.base.commands import Runner
 from fairmile.base.errors import UsageError
 from fairmile.base.html_tables import rows_table
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.describing.documents import Statements, kind_by_content, read_documents, types_of
 from fairmile.catalog.describing.survey import Progress, Survey, survey
+from fairmile.catalog.exchange.draft import DESCRIPTIONS
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX
 from fairmile.catalog.kinds import CONTEXT_IRI, PROFILE_IRI
 from fairmile.catalog.principles.addresses import unusable
@@ -36,6 +39,13 @@ _QUESTIONS = {
     "datePublished": "When was it published?",
 }
 _FROM_FILES = "files"
+_OLD_PICKLE = re.compile(rb"\(*(c[\w.]+\n\w+\n|[dl]p\d+\n)")  # protocol 0 is text
+
+
+# What a model file states of itself. Its readers lie above the catalog, which runs without them.
+MODEL_FILES: Registry[Callable[[Path], dict[str, Any] | None]] = Registry(
+    "reader of model files", {"models": Plugin("fairmile.models.formats.properties:read_properties")}
+)
 
 
 class QuestionDict(TypedDict):
@@ -135,6 +145,10 @@ def describe(
     if not body.get("version"):
         body["version"] = DIGEST_VERSION_PREFIX + files.content_digest()[:12]
         origins["version"] = "digest of the files"
+    if chosen == "model":
+        facts = MODEL_FILES["models"](path) or {}
+        origins |= {key: "model file" for key in facts if key not in body}
+        body |= {key: value for key, value in facts.items() if key not in body}
     body = with_files(body, files)
     origins |= {key: _FROM_FILES for key in ("distribution", "recordSet", "variableMeasured") if key in body}
     if address:
@@ -143,6 +157,31 @@ def describe(
     notes = (*statements.notes, *files.notes)
     asked = questions(card, choices=statements.licence_choices)
     return Description(source or str(path), card, origins, asked, notes, files.files, files.size_bytes)
+
+
+def describe_model(path: Path, runner: Runner, on_progress: Progress | None = None) -> Card | None:
+    """Return the card of a model file, or of a folder that no document describes; None of anything else."""
+    if path.is_dir() and any((path / name).is_file() for name in DESCRIPTIONS):
+        return None
+    if path.is_file() and _is_text(path):
+        return None
+    facts = MODEL_FILES["models"](path)
+    if facts is None:
+        return None
+    return with_place(describe(path, runner, kind="model", on_progress=on_progress).card, path)
+
+
+def _is_text(path: Path) -> bool:
+    """Tell whether a file may be a document: what cannot be read is left to those who say so."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(4096)
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start >= len(head) - 3
+    except OSError:
+        return True
+    return b"\0" not in head and not _OLD_PICKLE.match(head)
 
 
 def _kind(files: Survey) -> str:

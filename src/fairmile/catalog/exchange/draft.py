@@ -30,7 +30,7 @@ _PAGE_START = 1024
 # Servers of identifiers answer with a page for people unless asked for a description.
 _ACCEPT = "application/ld+json, application/vnd.datacite.datacite+json;q=0.9, application/json;q=0.8, */*;q=0.5"
 # How descriptions are called that stand for the folder they lie in; what holds for a whole crate first.
-_DESCRIPTIONS = (
+DESCRIPTIONS = (
     *("ro-crate-metadata.json", "ro-crate-metadata.jsonld", "croissant.json", "codemeta.json", "datacite.json"),
     *("CITATION.cff", "MLmodel", "README.md"),
 )
@@ -125,13 +125,13 @@ class Document:
 
 def _description_in(folder: Path) -> Path:
     """Return the one description in a folder, such as an RO-Crate, a repository or a saved model."""
-    files = [folder / name for name in _DESCRIPTIONS if (folder / name).is_file()]
+    files = [folder / name for name in DESCRIPTIONS if (folder / name).is_file()]
     if len(files) == 1 or (files and files[0].name.startswith("ro-crate")):
         return files[0]
     if files:
         names = ", ".join(each.name for each in files)
         raise UsageError(f"{folder} holds several descriptions: {names}", hint=f"name one, as in {files[0]}")
-    expected = ", ".join(_DESCRIPTIONS)
+    expected = ", ".join(DESCRIPTIONS)
     raise UsageError(f"{folder} is a folder without a description", hint=f"expected one of {expected}; or name a file")
 
 

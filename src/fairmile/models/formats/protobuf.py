@@ -92,7 +92,7 @@ def numbers(value: int | memoryview) -> list[int]:
     return values
 
 
-def entry(data: memoryview) -> tuple[str, memoryview]:
+def map_entry(data: memoryview) -> tuple[str, memoryview]:
     """Return the key and the value of an entry of a map of messages."""
     key, value = "", memoryview(b"")
     for field, content in fields(data):

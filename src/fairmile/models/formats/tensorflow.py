@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairmile.models.formats.description import Dim, ModelDescription, TensorSpec, count_values
-from fairmile.models.formats.protobuf import NotAMessage, entry, fields, message, number, signed, text, varint
+from fairmile.models.formats.protobuf import NotAMessage, fields, map_entry, message, number, signed, text, varint
 from fairmile.models.formats.source import Source, open_source
 
 _GRAPH_FILE = "saved_model.pb"
@@ -93,7 +94,7 @@ def _meta_graph(data: memoryview) -> _MetaGraph:
         elif field == 2:
             graph.operators.update(_operators(message(value)))
         elif field == 5:
-            name, body = entry(message(value))
+            name, body = map_entry(message(value))
             if not name.startswith("__saved_model_"):
                 graph.signatures[name] = _signature(body)
     return graph
@@ -118,7 +119,7 @@ def _signature(data: memoryview) -> tuple[tuple[TensorSpec, ...], tuple[TensorSp
     sides: dict[int, list[TensorSpec]] = {1: [], 2: []}
     for field, value in fields(data):
         if field in sides:
-            name, info = entry(message(value))
+            name, info = map_entry(message(value))
             sides[field].append(_tensor_info(name, info))
     return tuple(sides[1]), tuple(sides[2])
 
@@ -193,20 +194,61 @@ def _variables(source: Source) -> Iterator[TensorSpec]:
         for key, value in _table(source.view):
             name = key.removesuffix(_VARIABLE)
             if key and not key.startswith("_CHECKPOINTABLE") and name != "save_counter":
-                kind, shape = _bundle_entry(value)
-                yield TensorSpec(name, kind, shape)
+                entry = _bundle_entry(value)
+                yield TensorSpec(name, entry.kind, entry.shape)
     except NotAMessage as error:
         raise source.damaged("TensorFlow checkpoint", str(error)) from error
 
 
-def _bundle_entry(data: memoryview) -> tuple[str, tuple[Dim, ...] | None]:
+class _Entry(NamedTuple):
+    """A variable in an index: its type and shape, and where its values are."""
+
+    kind: str
+    shape: tuple[Dim, ...] | None
+    shard: int
+    offset: int
+    size: int
+
+
+def _bundle_entry(data: memoryview) -> _Entry:
     kind, shape = "", ()  # type: str, tuple[Dim, ...] | None
+    place = {3: 0, 4: 0, 5: 0}
     for field, value in fields(data):
         if field == 1:
             kind = _TYPES.get(number(value), f"type {number(value)}")
         elif field == 2:
             shape = _shape(message(value))
-    return kind, shape
+        elif field in place:
+            place[field] = number(value)
+    return _Entry(kind, shape, place[3], place[4], place[5])
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Return the variables of a checkpoint as arrays by name, without TensorFlow; texts are left out."""
+    import numpy
+
+    index = _index_in(path) if path.is_dir() else path
+    assert index is not None
+    values: dict[str, Any] = {}
+    with open_source(index) as table:
+        try:
+            entries = {key.removesuffix(_VARIABLE): _bundle_entry(value) for key, value in _table(table.view) if key}
+        except NotAMessage as error:
+            raise table.damaged("TensorFlow checkpoint", str(error)) from error
+        shards = sorted(index.parent.glob(f"{index.stem}.data-*"))
+        for name, entry in entries.items():
+            if entry.kind not in numpy.sctypeDict or entry.kind == "str" or entry.shape is None:
+                continue
+            if entry.shard >= len(shards):
+                raise table.damaged("TensorFlow checkpoint", f"the values of {name} are missing")
+            with shards[entry.shard].open("rb") as stream:
+                stream.seek(entry.offset)
+                data = stream.read(entry.size)
+            shape = [each for each in entry.shape if isinstance(each, int)]
+            if len(data) != math.prod(shape) * numpy.dtype(entry.kind).itemsize:
+                raise table.damaged("TensorFlow checkpoint", f"the values of {name} do not have the size of its shape")
+            values[name] = numpy.frombuffer(data, entry.kind).reshape(shape)
+    return values
 
 
 def _table(data: memoryview) -> Iterator[tuple[str, memoryview]]:
