@@ -496,7 +496,7 @@ class Workspace:
     def models(self) -> Models:
         from fairmile.models.models import Models
 
-        return Models(self.catalog, self.assets, lambda: self.runs, self._step_of)
+        return Models(self.catalog, self.assets, lambda: self.runs, self._step_of, self.environ)
 
     @property
     def benchmarks(self) -> MeasuredBenchmarks:

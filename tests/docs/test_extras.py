@@ -53,6 +53,12 @@ def globus(_: Path) -> None:
     Globus(None)  # type: ignore[arg-type]
 
 
+def huggingface(_: Path) -> None:
+    from fairmile.models.huggingface import HubFolder, upload_folder
+
+    upload_folder(HubFolder("hub", (), "onnx"), "coast/tides", {"HF_TOKEN": "hf_tides"})
+
+
 def interop(_: Path) -> None:
     from fairmile.runs.exchange import EXCHANGES
 
@@ -140,6 +146,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "conda": ("rattler", conda),
     "deephyper": ("deephyper", deephyper),
     "globus": ("globus_sdk", globus),
+    "huggingface": ("huggingface_hub", huggingface),
     "interop": ("mlflow", interop),
     "models": ("onnxruntime", models),
     "notebooks": ("nbclient", notebooks),

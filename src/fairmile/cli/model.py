@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
 from fairmile.models.convert.conversion import Conversion
 from fairmile.models.formats.description import ModelDescription, TensorSpec
+from fairmile.models.huggingface import HubFolder
 from fairmile.runs.record.values import parse_params
 from fairmile.workspace import Workspace
 
@@ -116,6 +118,41 @@ def _print_conversion(converted: Conversion, out: Out) -> None:
 
 def _difference(value: float | None) -> str:
     return "-" if value is None else f"{value:.1e}"
+
+
+@model.command(short_help="Write a model as a folder for Hugging Face, or upload it.")
+@click.argument("name", metavar="FILE|NAME")
+@click.option(
+    "-o",
+    "--out",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write the files into this folder.",
+)
+@click.option("--upload", default="", metavar="ORG/NAME", help="Upload the folder to this repository, with HF_TOKEN.")
+@click.option("--replace", is_flag=True, help="Write into a folder that is not empty.")
+@json_output(HubFolder)
+def export(name: str, folder: Path, upload: str, replace: bool, out: Out) -> int:
+    """Write a model as a folder that the Hugging Face hub and its libraries read: README.md and the files.
+
+    Weights of PyTorch become safetensors. --upload sends the folder to the hub by its own client.
+
+    \b
+    Example:
+      fairmile model export tides.onnx -o hub
+    """
+    exported = Workspace.open(on_progress=out.progress).models.export(name, folder, upload=upload, replace=replace)
+    out.show(exported, lambda each: _print_exported(each, out))
+    return 0
+
+
+def _print_exported(exported: HubFolder, out: Out) -> None:
+    for each in exported.files:
+        out.line(f"wrote    {exported.folder}/{each}")
+    if exported.url:
+        out.line(f"uploaded {exported.url}")
 
 
 def _print_description(described: ModelDescription, all_weights: bool, out: Out) -> None:

@@ -20,6 +20,7 @@ from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
 from fairmile.models.convert.request import Request, check_target
 from fairmile.models.formats import ModelDescription, recognise
+from fairmile.models.huggingface import HubFolder, export_folder, upload_folder
 from fairmile.models.ready import LoadedModel, ModelFile, check_loadable
 from fairmile.resolve import Word
 from fairmile.runs.record.run import Run
@@ -41,9 +42,15 @@ class Models(CatalogModels):
     """Models of every catalog, and runs of them."""
 
     def __init__(
-        self, catalog: Catalog, assets: Assets, runs: Callable[[], Runs], step_of: Callable[[str], Path]
+        self,
+        catalog: Catalog,
+        assets: Assets,
+        runs: Callable[[], Runs],
+        step_of: Callable[[str], Path],
+        environ: Mapping[str, str],
     ) -> None:
         super().__init__(catalog, assets)
+        self._environ = environ
         self._runs = runs
         self._step_of = step_of
 
@@ -138,6 +145,25 @@ class Models(CatalogModels):
             return Request(to, file, **{**how, "code": how.get("code") or step, "takes_settings": True}), card.iri
         path = self.load(name).model_path
         return Request(to, str(path.absolute()), recognise(path).format, **how), card.iri
+
+    def export(
+        self,
+        name: str | Path,
+        folder: str | Path,
+        *,
+        upload: str = "",
+        replace: bool = False,
+        trust_pickle: bool = False,
+    ) -> HubFolder:
+        """Write a model as a folder that the Hugging Face hub and its libraries read: README.md and the files.
+
+        Weights of PyTorch become safetensors. `upload` names a repository of the hub, as ORG/NAME, that the folder is
+        uploaded to by the hub's own client, with the token in HF_TOKEN.
+        """
+        model = self.load(name, trust_pickle=trust_pickle)
+        card = model.card if isinstance(model, LoadedModel) else self._catalog.describe(name, kind="model").card
+        exported = export_folder(model, card, Path(folder), replace=replace)
+        return upload_folder(exported, upload, self._environ) if upload else exported
 
     def run(
         self,
