@@ -117,7 +117,7 @@ def test_a_listing_tells_models_from_data_sets(workspace: Workspace) -> None:
     assert shown["hpc:associatedModel"] == ["kernel-predictor"]
 
 
-@pytest.mark.parametrize("verb", ["run", "convert", "load_dataset"])
+@pytest.mark.parametrize("verb", ["convert", "load_dataset"])
 def test_what_comes_later_does_not_pretend(verb: str) -> None:
     assert not hasattr(hpcfair_model, verb)
     assert not hasattr(hpcfair_dataset, verb)
