@@ -71,6 +71,18 @@ def models(folder: Path) -> None:
     _ = ModelFile(ROOT / "docs" / "examples" / "tides.onnx").native
 
 
+def models(_: Path) -> None:
+    from fairmile.models.convert.conversion import check_packages
+
+    check_packages("onnx")
+
+
+def openvino(_: Path) -> None:
+    from fairmile.models.convert.conversion import check_packages
+
+    check_packages("openvino")
+
+
 def notebooks(folder: Path) -> None:
     from fairmile.sweeps.notebooks import execute_notebook
 
@@ -149,7 +161,9 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "huggingface": ("huggingface_hub", huggingface),
     "interop": ("mlflow", interop),
     "models": ("onnxruntime", models),
+    "models": ("onnx", models),
     "notebooks": ("nbclient", notebooks),
+    "openvino": ("openvino", openvino),
     "pilot": ("parsl", pilot),
     "plots": ("matplotlib", plots),
     "predict": ("torch", predict),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 
 from fairmile.base import errors
 from fairmile.base.digest import sha256_file
-from fairmile.base.errors import Conflict, FairmileError, RunFailed
+from fairmile.base.errors import Conflict, FairmileError, MissingExtra, RunFailed
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.catalog.catalog import Catalog
@@ -109,6 +110,7 @@ def convert_model(
     target = target_file(title, request, out)
     if dry_run:
         return Conversion(source, request.to, str(target))
+    check_packages(request.to)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"convert-{title}-{request.to}")[:64]
     run, written = _execute(runs, request, name, target, replace=replace)
     conversion = Conversion(source, request.to, str(target), written["way"], written["proof"], run.id)
@@ -117,6 +119,14 @@ def convert_model(
     _publish(run, written, target)
     conversion = dataclasses.replace(conversion, sha256=sha256_file(target))
     return dataclasses.replace(conversion, card=_add_card(catalog, conversion, origin, title))
+
+
+def check_packages(to: str) -> None:
+    """Refuse a conversion whose packages are not installed."""
+    packages = {"onnx": "models", "onnxruntime": "models", "safetensors": "models"}
+    for package, extra in (packages | {"openvino": "openvino"} if to == "openvino" else packages).items():
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(f"converting to {_FORMATS[to]} needs {package}", extra)
 
 
 def target_file(title: str, request: Request, out: str | Path | None) -> Path:
