@@ -71,12 +71,6 @@ def models(folder: Path) -> None:
     _ = ModelFile(ROOT / "docs" / "examples" / "tides.onnx").native
 
 
-def models(_: Path) -> None:
-    from fairmile.models.convert.conversion import check_packages
-
-    check_packages("onnx")
-
-
 def openvino(_: Path) -> None:
     from fairmile.models.convert.conversion import check_packages
 
