@@ -155,7 +155,6 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "huggingface": ("huggingface_hub", huggingface),
     "interop": ("mlflow", interop),
     "models": ("onnxruntime", models),
-    "models": ("onnx", models),
     "notebooks": ("nbclient", notebooks),
     "openvino": ("openvino", openvino),
     "pilot": ("parsl", pilot),
