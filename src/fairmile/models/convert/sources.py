@@ -151,7 +151,7 @@ def _torch_source(request: Request, model: Any, examples: tuple[Any, ...]) -> So
         raise UsageError("the inputs of the model are unknown", hint="describe each: --input x=float32[batch,3]")
     if isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule):
         model = model.eval()
-        exact: Compute | None = torch_of(copy.deepcopy(model).double(), double=True)
+        exact = _in_double(copy.deepcopy(model), specs, examples)
     else:
         exact = None
     ranges = {
@@ -160,6 +160,16 @@ def _torch_source(request: Request, model: Any, examples: tuple[Any, ...]) -> So
         if not each.is_floating_point() and each.numel()
     }
     return Source("torch", model, specs, torch_of(model), exact, examples, ranges)
+
+
+def _in_double(model: Any, specs: tuple[TensorSpec, ...], examples: tuple[Any, ...]) -> Compute | None:
+    """Return a model in double precision, None where it fixes another one."""
+    exact = torch_of(model.double(), double=True)
+    try:
+        exact({spec.name: each.numpy() for spec, each in zip(specs, examples, strict=True)})
+    except RuntimeError:
+        return None
+    return exact
 
 
 def _two_of(tensor: Any) -> Any:

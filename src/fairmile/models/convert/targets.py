@@ -13,12 +13,16 @@ from fairmile.models.convert.sources import Source
 
 _ONE_FILE_BYTES = 1 << 30  # up to here an ONNX file holds its weights itself
 _OPSET = 17  # of the second exporter
+FIRST_EXPORTER = "torch.export exporter"
 
 
-def write_onnx(source: Source, file: Path) -> str:
-    """Write a model as ONNX and return by which exporter."""
+def write_onnx(source: Source, file: Path, *, refused: str = "") -> str:
+    """Write a model as ONNX and return by which exporter.
+
+    `refused` says why the first exporter of PyTorch is not to be used, if it is not.
+    """
     if source.kind == "torch":
-        return _torch_to_onnx(source, file)
+        return _torch_to_onnx(source, file, refused)
     if source.kind == "keras":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -29,7 +33,7 @@ def write_onnx(source: Source, file: Path) -> str:
     raise Unsupported(f"no conversion from {source.kind} to ONNX")
 
 
-def _torch_to_onnx(source: Source, file: Path) -> str:
+def _torch_to_onnx(source: Source, file: Path, refused: str) -> str:
     import torch
 
     names = [each.name for each in source.specs]
@@ -41,20 +45,21 @@ def _torch_to_onnx(source: Source, file: Path) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            shapes = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in moving)
-            torch.onnx.export(
-                source.model,
-                source.examples,
-                str(file),
-                dynamo=True,
-                verbose=False,
-                input_names=names,
-                dynamic_shapes=shapes if any(moving) else None,
-                external_data=size >= _ONE_FILE_BYTES,
-            )
-            return "torch.export exporter"
+            if not refused:
+                shapes = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in moving)
+                torch.onnx.export(
+                    source.model,
+                    source.examples,
+                    str(file),
+                    dynamo=True,
+                    verbose=False,
+                    input_names=names,
+                    dynamic_shapes=shapes if any(moving) else None,
+                    external_data=size >= _ONE_FILE_BYTES,
+                )
+                return FIRST_EXPORTER
         except (torch.onnx.OnnxExporterError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            refused = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         axes = {
             name: {place: str(word or f"d{place}") for place, word in each.items()}
             for name, each in zip(names, moving, strict=True)
@@ -68,7 +73,7 @@ def _torch_to_onnx(source: Source, file: Path) -> str:
             input_names=names,
             dynamic_axes=axes,
         )
-    return f"TorchScript exporter (torch.export: {first[:160]})"
+    return f"TorchScript exporter (torch.export: {refused[:160]})"
 
 
 def _sklearn_to_onnx(source: Source, file: Path) -> str:
