@@ -146,7 +146,7 @@ def describe(
         body["version"] = DIGEST_VERSION_PREFIX + files.content_digest()[:12]
         origins["version"] = "digest of the files"
     if chosen == "model":
-        facts = MODEL_FILES["models"](path) or {}
+        facts = _model_facts(path, files)
         origins |= {key: "model file" for key in facts if key not in body}
         body |= {key: value for key, value in facts.items() if key not in body}
     body = with_files(body, files)
@@ -157,6 +157,15 @@ def describe(
     notes = (*statements.notes, *files.notes)
     asked = questions(card, choices=statements.licence_choices)
     return Description(source or str(path), card, origins, asked, notes, files.files, files.size_bytes)
+
+
+def _model_facts(path: Path, files: Survey) -> dict[str, Any]:
+    """Return what a model file states of itself; of one that is damaged, a note says why it states nothing."""
+    try:
+        return MODEL_FILES["models"](path) or {}
+    except UsageError as error:
+        files.notes.append(str(error))
+        return {}
 
 
 def describe_model(path: Path, runner: Runner, on_progress: Progress | None = None) -> Card | None:
