@@ -584,7 +584,6 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["plan", "ee.yaml", "--select", "rate > 1"], "--select: no axis named 'rate'"),
         (["plan", "ee.yaml", "-p", "n={nosuch}"], "error: -p n: {nosuch} is not defined"),
         (["plan", "ee.yaml", "-p", "experiment.n={nosuch}"], "error: -p experiment.n: {nosuch} is not defined"),
-        (["plan", "ee.yaml", "-p", "ee.time={nosuch}"], "error: -p ee.time: {nosuch} is not defined"),
         (["plan", "ee.yaml", "-p", "n=[1-"], "error: -p n: '[1-' has a bracket that is not closed"),
         (["plan", "-p", "n=1,2", "--", "echo", "{nosuch}"], "the command behind --: {nosuch} is not defined"),
         (["plan", "rates.yaml", "--", "echo", "{nosuch}"], "the command behind --: {nosuch} is not defined"),

@@ -228,7 +228,7 @@ def test_a_million_points_are_counted_at_once_and_walked_without_being_held() ->
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
-    assert peak < 100_000
+    assert peak < 1_000_000  # of which other threads of the test run may take some; 50,000 points would take 20 MB
 
 
 def test_what_is_excluded_as_a_whole_is_not_walked() -> None:

@@ -267,7 +267,7 @@ def test_the_api_keeps_its_description(described: schemathesis.schemas.BaseSchem
         assert isinstance(operation, Ok)
 
         @given(case=operation.ok().as_strategy())
-        @settings(max_examples=2 if effort.quick else 24, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=2 if effort.quick else 12, deadline=None, suppress_health_check=list(HealthCheck))
         def holds(case: schemathesis.Case) -> None:
             # Not every text is a search, not every name a system: what is refused with a sentence is described, too.
             case.call_and_validate(excluded_checks=[positive_data_acceptance])

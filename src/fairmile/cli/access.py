@@ -37,7 +37,7 @@ _RIGHT = click.option(
     "rights",
     multiple=True,
     type=click.Choice(RIGHTS),
-    help="Right of the account; each includes those before it. Repeatable.  [default: browse]",
+    help="Right of the account; each includes those before it; repeatable.  [default: browse]",
 )
 _GROUP = click.option("--group", "groups", multiple=True, metavar="GROUP", help="Group of the account; repeatable.")
 _PASSWORD_STDIN = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
@@ -173,7 +173,11 @@ def token() -> None:
 @click.argument("name", metavar="USER")
 @click.option("--label", default="", metavar="TEXT", help="What the token is for.")
 @click.option(
-    "--right", "rights", multiple=True, type=click.Choice(RIGHTS), help="Right of the token.  [default: browse]"
+    "--right",
+    "rights",
+    multiple=True,
+    type=click.Choice(RIGHTS),
+    help="Right of the token; repeatable.  [default: browse]",
 )
 @click.option("--days", type=float, default=30.0, show_default=True, metavar="N", help="Lifetime in days.")
 @json_output(NewToken)

@@ -49,13 +49,17 @@ def show(name: str, weights: bool, out: Out) -> int:
 
 @model.command(short_help="Convert a model and prove that it computes the same.")
 @click.argument("name", metavar="FILE|NAME")
-@click.option("--to", required=True, metavar="FORMAT", help="onnx, pytorch, keras, safetensors or openvino.")
+@click.option("--to", required=True, metavar="FORMAT", help="Format: onnx, pytorch, keras, safetensors or openvino.")
 @click.option("-o", "--out", "target", metavar="FILE", help="File to write.  [default: named after the model]")
 @click.option("--code", default="", metavar="FILE.py:FUNCTION", help="Code that builds the model; or MODULE:CLASS.")
 @click.option("--weights", default="", metavar="RUN|FILE", help="Weights of a model in the catalog.")
 @click.option("-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Argument of the code; repeatable.")
 @click.option(
-    "--input", "inputs", multiple=True, metavar="NAME=TYPE[SIZES]", help="Describe an input, as x=float32[batch,3]."
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=TYPE[SIZES]",
+    help="Describe an input, as x=float32[batch,3]; repeatable.",
 )
 @click.option("--data", default="", metavar="FILE", help="Compare also on inputs from this .npy or .npz file.")
 @click.option("--trust-pickle", is_flag=True, help="Load a pickle, which can execute any code.")
@@ -81,8 +85,7 @@ def convert(
     \b
     Examples:
       fairmile model convert tides.onnx --to pytorch
-      fairmile model convert weights.pt --code net.py:build --input x=float32[batch,3] --to onnx
-      fairmile model convert mnist-dnn --weights RUN --to onnx
+      fairmile model convert tides.onnx --to openvino -o tides.xml --dry-run
     """
     converted = Workspace.open(on_progress=out.progress).models.convert(
         name, to, out=target, params=parse_params(params), replace=replace, dry_run=dry_run, **how

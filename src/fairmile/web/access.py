@@ -26,6 +26,7 @@ _TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/n
 _REMEMBERED_S = 2.0  # shorter than a port stays reserved after a connection has ended
 _MOST_REMEMBERED = 1_000
 _ESTABLISHED = "01"
+_READINGS = 5  # the kernel hands its table out in parts: a line is missing in one while other connections come and go
 NOBODY = -1
 
 
@@ -103,17 +104,26 @@ def uid_of_peer(address: str, port: int) -> int | None:
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     wanted = f"{_as_kernel_writes(address, family)}:{port:04X}"
-    try:
-        table = _TABLES[family].read_text("ascii")
-    except OSError:
-        return None
+    for _ in range(_READINGS):
+        try:
+            table = _TABLES[family].read_text("ascii")
+        except OSError:
+            return None
+        uid = _uid_in(table, wanted)
+        if uid is not None:
+            return uid
+    return NOBODY
+
+
+def _uid_in(table: str, wanted: str) -> int | None:
+    """Return the user of the line with this local address, None where there is no such line."""
     at = table.find(f" {wanted} ")  # the local address of a line; the remote one of ours stands behind another
     while at >= 0:
         fields = table[table.rfind("\n", 0, at) + 1 : table.find("\n", at)].split()
         if fields[1] == wanted:
             return int(fields[7]) if fields[3] == _ESTABLISHED else NOBODY
         at = table.find(f" {wanted} ", at + 1)
-    return NOBODY
+    return None
 
 
 def _as_kernel_writes(address: str, family: int) -> str:

@@ -60,8 +60,14 @@ def test_a_wrong_field_of_a_file_is_named_with_its_line() -> None:
 )
 def test_the_hint_fits_what_is_wrong(said: dict[str, Any], hint: str) -> None:
     with pytest.raises(InvalidDocument) as caught:
-        parse_description(said)
+        parse_description(said, file="gpt.yaml")
     assert (caught.value.hint or "").startswith(hint)
+
+
+def test_the_hint_for_a_description_that_is_no_file_names_no_option() -> None:
+    with pytest.raises(InvalidDocument) as caught:
+        parse_description({**GPT2, "batch": -4})
+    assert caught.value.hint == "change it in the description"
 
 
 @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("tf32", 4), ("bf16", 2), ("fp16", 2), ("pure_bf16", 2)])
