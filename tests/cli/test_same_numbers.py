@@ -268,7 +268,9 @@ def mean_text(estimate: Mapping[str, Any]) -> str:
     return f"{mean} ({low} to {high})"
 
 
-@pytest.mark.parametrize("make", [one_run, a_sweep, a_study, a_comparison])
+@pytest.mark.parametrize(
+    "make", [a_sweep, *(pytest.param(each, marks=pytest.mark.thorough) for each in (one_run, a_study, a_comparison))]
+)
 def test_terminal_page_and_json_show_the_same_numbers(
     make: Callable[[Seen], Shown], fairmile: Fairmile, place: Path
 ) -> None:

@@ -190,6 +190,7 @@ def test_a_replica_needs_no_less_than_a_single_gpu(
     assert replica.device_used_bytes >= alone.device_used_bytes + gradients
 
 
+@pytest.mark.thorough
 def test_a_rank_may_fit_because_its_allocator_gives_unused_segments_back(
     predict: Predict, traced: list[TraceRequest], traces: dict[str, StepTrace], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -307,7 +307,7 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ["memory", "time", pytest.param("scaling", marks=pytest.mark.thorough)])
 def test_each_page_is_one_file_with_its_figures_and_the_same_each_time(name: str, with_figures: None) -> None:
     page = PAGES[name]()
     assert page == PAGES[name]()

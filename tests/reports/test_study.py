@@ -179,6 +179,7 @@ def test_too_few_trials_tell_nothing_of_importance(tmp_path: Path) -> None:
     assert few is not None and "fewer than 20 values" in few.method
 
 
+@pytest.mark.thorough
 def test_a_conditional_parameter_is_weighed_too(tmp_path: Path) -> None:
     of = {0: {"optimizer": "adam"}, 1: {"optimizer": "sgd"}}
     runs = [

@@ -444,6 +444,7 @@ class Cut:
         self._listener.close()
 
 
+@pytest.mark.thorough
 def test_a_fetch_that_was_cut_sends_only_the_rest_the_next_time(group: Group, tmp_path: Path) -> None:
     content, name = os.urandom(12_000_000), "long-lake"  # smaller files than 8 MiB come anew
     (tmp_path / f"{name}.bin").write_bytes(content)

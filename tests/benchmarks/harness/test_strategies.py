@@ -66,6 +66,7 @@ def assert_close(found: Any, wanted: Any, name: str = "") -> None:
     assert np.allclose(found, wanted, rtol=0, atol=1e-6), name
 
 
+@pytest.mark.thorough
 def test_ddp_over_two_ranks_learns_what_one_rank_with_twice_the_batch_does(two_ranks: Path, tmp_path: Path) -> None:
     single = trained(tmp_path, Ranks(), batch_size=8)
     found = read_result(two_ranks, "ddp")

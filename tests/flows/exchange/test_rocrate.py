@@ -36,6 +36,7 @@ def entities(folder: str) -> dict[str, dict[str, Any]]:
     return {each["@id"]: each for each in graph}
 
 
+@pytest.mark.thorough
 def test_a_flow_that_has_not_run_is_a_workflow_crate(flows: Flows, file: Path) -> None:
     flows.export(file, to="rocrate").write(Path("crate"))
     names = sorted(str(each.relative_to("crate")) for each in Path("crate").rglob("*") if each.is_file())

@@ -245,6 +245,7 @@ def test_what_is_no_model_is_refused_in_one_sentence(tmp_path: Path) -> None:
         recognise(tmp_path / "none.onnx")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in SAMPLES if (DATA / name).is_file()])
 @given(data=st.data())
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -67,7 +67,9 @@ def luck(tmp_path_factory) -> list[float]:
 
 
 class TestSamplers:
-    @pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.thorough), "cma-es", "nsga-ii"])
+    @pytest.mark.parametrize(
+        "sampler", ["tpe", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("gp", "cma-es", "nsga-ii"))]
+    )
     def test_each_finds_a_minimum_that_bad_luck_at_random_does_not(self, tmp_path, luck, sampler):
         trials = 14 if sampler == "gp" else 30  # ten of GP's are by chance
         study = work(engine(tmp_path, sampler=sampler, trials=trials, seed=1), bowl)
@@ -143,7 +145,9 @@ class TestSamplers:
 
 
 class TestPruners:
-    @pytest.mark.parametrize("pruner", ["asha", "hyperband", "median"])
+    @pytest.mark.parametrize(
+        "pruner", ["asha", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("hyperband", "median"))]
+    )
     def test_bad_trials_are_stopped_and_the_best_is_not(self, tmp_path, pruner):
         settings = {"pruner": pruner, "steps": STEPS, "sampler": "random", "trials": 30, "seed": 4}
         study = work(engine(tmp_path, **settings), learning)
