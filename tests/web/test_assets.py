@@ -15,7 +15,7 @@ from fairmile.workspace import Workspace
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def assets(workspace: Workspace) -> None:
     """A data set in two versions with forty files that a run used, and one whose every word is hostile."""
     card = {
