@@ -18,7 +18,7 @@ def step(model: nn.Module, loss: Any, precision: str) -> Any:
 
 
 class Block(nn.Module):
-    """A block of a transformer, with one feed-forward network or with experts of which each word takes two."""
+    """A transformer block with one feed-forward network, or with experts and top-2 routing."""
 
     def __init__(self, width: int, heads: int, experts: int = 0) -> None:
         super().__init__()

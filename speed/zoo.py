@@ -121,7 +121,7 @@ def runs_on_host(kind: str, name: str, task: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="Only classes with this text in their name.")
-    parser.add_argument("--limit", type=int, default=0, help="At most so many classes of each task.")
+    parser.add_argument("--limit", type=int, default=0, help="Maximum number of classes per task.")
     chosen = parser.parse_args()
     from transformers.models.auto import modeling_auto
 

@@ -1,4 +1,4 @@
-"""Installed files of an environment by digest: written when a build ends, compared with what is there later."""
+"""Digests of the installed files of an environment: written after a build, verified later."""
 
 from __future__ import annotations
 

@@ -63,9 +63,8 @@ class Models(CatalogModels):
         model = self.load(name)
         path = model.model_path
         description = recognise(path)
-        digest = merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)
         handle = str(model.card.handle) if isinstance(model, LoadedModel) else ""
-        return dataclasses.replace(description, digest=digest, card=handle)
+        return dataclasses.replace(description, digest=_digest(path), card=handle)
 
     def load(  # type: ignore[override]  # takes paths as well
         self,
@@ -85,10 +84,10 @@ class Models(CatalogModels):
         holds nothing else. A model of the catalog is fetched unless the store has it; see `fm.datasets.load` for the
         other options.
         """
-        if isinstance(name, Path) or Word(name).is_path or Path(name).exists():
+        if _is_path(name):
             return ModelFile(Path(name), trust_pickle=trust_pickle, into=into)
         options: dict[str, Any] = {"fresh": fresh, "pool": pool, "access_granted": access_granted}
-        asset = super().load(name, progress=progress, **options)
+        asset = super().load(str(name), progress=progress, **options)
         return LoadedModel(asset, trust_pickle=trust_pickle, into=into)
 
     def apply(self, name: str | Path, *arrays: Any, trust_pickle: bool = False, into: Any = None, **named: Any) -> Any:
@@ -133,15 +132,16 @@ class Models(CatalogModels):
         code = str(how.get("code") or "")
         if code.rpartition(":")[0].endswith(".py"):
             how = {**how, "code": f"{Path(code.rpartition(':')[0]).absolute()}:{code.rpartition(':')[2]}"}
-        if isinstance(name, Path) or Word(name).is_path or Path(name).exists():
+        if _is_path(name):
             path = Path(name).absolute()
-            digest = merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)
+            if not path.exists():
+                raise NotFound(f"{name}: no such file or folder")
             format = "" if code else recognise(path).format
-            return Request(to, str(path), format, **how), f"urn:sha256:{digest}"
-        card = self._catalog.get(name)
+            return Request(to, str(path), format, **how), f"urn:sha256:{_digest(path)}"
+        card = self._catalog.get(str(name))
         if card.kind == "benchmark" or self._program(card).kind == "benchmark":
             file = str(self._weights(str(weights))) if weights else ""
-            step = f"{self._step_of(name)}:build"
+            step = f"{self._step_of(str(name))}:build"
             return Request(to, file, **{**how, "code": how.get("code") or step, "takes_settings": True}), card.iri
         path = self.load(name).model_path
         return Request(to, str(path.absolute()), recognise(path).format, **how), card.iri
@@ -239,3 +239,12 @@ class Models(CatalogModels):
         if not file.is_file():
             raise NotFound(f"run {run.id} has no weights: no such file: {file}")
         return file
+
+
+def _is_path(name: str | Path) -> bool:
+    """Tell a file or folder from a name of the catalog."""
+    return isinstance(name, Path) or Word(name).is_path or Path(name).exists()
+
+
+def _digest(path: Path) -> str:
+    return merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)

@@ -132,8 +132,9 @@ class Predict(Noun, internal=_INTERNAL):
 
         `target` is a word of the command line, or the data of a description, `{"kind": "transformer", …}`. Its batch is
         that of one replica: `micro_batch` of a layout follows from it. `allocator` is what PYTORCH_CUDA_ALLOC_CONF
-        would say; `how` are fields of a TraceRequest, as `precision`. Of a step that depends on the values of tensors
-        the least that it takes is told, where it is not spread. See `fm.fetch` for `progress`.
+        would say; `how` are fields of a TraceRequest, as `precision` and `selected`. If shapes depend on weights,
+        random values are assumed. A step that can be traced only in part gives a lower bound, unless it is sharded.
+        See `fm.fetch` for `progress`.
         """
         asked, on = self._subject(target), device(gpu)
         if asked.description is not None:

@@ -45,7 +45,7 @@ class Sample:
 
 
 def best_runs(ledger: Ledger, metric: str, text: str, most: int) -> tuple[list[Run], int]:
-    """Return the runs that are done and have the best values of a metric, at most so many, and how many have one.
+    """Return the finished runs with the best values of a metric, up to a maximum, and how many have a value.
 
     `text` are conditions as a `RunQuery` has them.
     """

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.errors import Conflict, NotFound, Unsupported, UsageError
 from fairmile.workspace import Workspace
 
 
@@ -38,6 +38,14 @@ def test_errors_of_the_program_are_raised_and_nothing_is_published(workspace: Wo
     with pytest.raises(UsageError, match="holds weights alone"):
         workspace.models.convert("tides.safetensors", "onnx")
     assert not Path("tides.onnx").exists()
+
+
+def test_a_missing_file_and_a_format_without_a_converter_are_refused_before_a_run(workspace: Workspace) -> None:
+    with pytest.raises(NotFound, match=r"none\.onnx: no such file or folder"):
+        workspace.models.convert("none.onnx", "pytorch")
+    with pytest.raises(Unsupported, match="SavedModel needs TensorFlow"):
+        workspace.models.convert("tides.safetensors", "savedmodel")
+    assert list(workspace.runs.ls()) == []
 
 
 def test_a_plan_names_the_file_and_an_unknown_format_the_nearest(workspace: Workspace) -> None:

@@ -32,7 +32,6 @@ _FORMATS = {
     "keras": "Keras",
     "safetensors": "safetensors",
     "openvino": "OpenVINO",
-    "savedmodel": "TensorFlow SavedModel",
 }
 
 

@@ -32,8 +32,6 @@ _SECOND_OPINION_BYTES = 8 << 20  # the reference evaluator loops in Python: larg
 
 def convert(request: Request, folder: Path) -> tuple[Path, str, Proof]:
     """Write the converted model into a folder, and return its file, the way it took, and its proof."""
-    if request.to == "savedmodel":
-        raise Unsupported("SavedModel needs TensorFlow, which Fairmile does not use", hint="convert to keras or onnx")
     file = folder / f"model{TARGETS[request.to]}"
     if not request.code and request.format in _WEIGHTS and request.to in ("pytorch", "safetensors"):
         return _convert_weights(request, file if request.to == "safetensors" else folder / "model.pt")

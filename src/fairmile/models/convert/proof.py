@@ -143,7 +143,7 @@ def _attempt(result: Compute, arrays: Mapping[str, Array]) -> list[Array]:
 
 
 def prove(cases: Mapping[str, Arrays], source: Compute, exact: Compute | None, result: Compute, judge: str) -> Proof:
-    """Return the proof of a result; `exact` is the source in double precision, which tells how exact the source is."""
+    """Return the proof of a result; `exact` is the source in float64, which shows the rounding error of the source."""
     spread, judged, worst = 0.0, [], ("", -1.0)
     for what, arrays in cases.items():
         expected = source(arrays)

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, field
 from typing import TypedDict
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 from fairmile.models.formats.description import Dim, TensorSpec
@@ -16,7 +16,6 @@ TARGETS = {
     "onnx": ".onnx",
     "pytorch": ".pt2",
     "keras": ".keras",
-    "savedmodel": "",
     "safetensors": ".safetensors",
     "openvino": ".xml",
 }
@@ -65,7 +64,9 @@ class Request:
 
 
 def check_target(to: str) -> None:
-    """Raise UsageError unless a format can be asked for."""
+    """Refuse a format that nothing converts to."""
+    if to == "savedmodel":
+        raise Unsupported("SavedModel needs TensorFlow, which Fairmile does not use", hint="convert to keras or onnx")
     if to not in TARGETS:
         raise UsageError(f"no conversion to {to!r}", hint=did_you_mean(to, TARGETS) or f"known: {', '.join(TARGETS)}")
 

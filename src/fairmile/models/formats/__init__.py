@@ -20,7 +20,7 @@ __all__ = ["FORMATS", "Format", "ModelDescription", "TensorSpec", "recognise"]
 
 
 class Format(NamedTuple):
-    """One format: its name in words, how a file of it is told, and what reads its declarations."""
+    """One format: its display name, the function that recognises it, and the function that describes it."""
 
     title: str
     recognises: Callable[[Source], bool]

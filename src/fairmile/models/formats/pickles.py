@@ -210,7 +210,7 @@ def _first_number(facts: Mapping[str, Any], weights: tuple[TensorSpec, ...]) -> 
 
 
 def sklearn_inputs(features: int | None) -> tuple[TensorSpec, ...]:
-    """Return the table that an estimator takes, of so many features."""
+    """Return the input table of an estimator with this number of features."""
     return (TensorSpec("X", "float64", (None, features)),) if features else ()
 
 

@@ -1,9 +1,8 @@
-"""Values of tensors on the device without memory, as far as a program determines them itself.
+"""Values of tensors on the device without memory, computed only when a shape or a branch depends on them.
 
-A model may route tokens, select by a mask or loop as often as a tensor says. Such values often follow from the inputs
-alone. Here every call whose inputs have known values is kept, and computed on the host once a decision needs it. Where
-integers or truth values are computed from weights, which have no values, those weights' results are taken as random:
-whoever asks is told that the answer is assumed.
+Routing, masks and lengths often depend on the inputs alone. This module keeps each call whose inputs have known values,
+and computes it on the host on demand. Integers and booleans computed from weights, which have no values, are computed
+from random numbers instead, and marked as assumed.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class RunQuery:
     `text` has words, which the id, group, asset, system or tags contain, and conditions such as `lr>=0.01`,
     `loss<0.2`, `name=tides`, `tag=night`, `created>2026-11-01`, `elapsed_s<2h`, `used=dataset/lake` or `has=trace`; all
     must hold. A word that names nothing else is a parameter, or else a metric; `param.x` and `metric.x` name one of
-    them. `sort` is such a name, with a minus for the largest first. `states` are those of which one must hold.
+    them. `sort` is such a name, with a minus for the largest first. A run must have one of `states`.
     """
 
     text: str = ""
