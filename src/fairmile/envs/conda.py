@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from fairmile.base.coroutines import finish
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import (
     FairmileError,
@@ -76,12 +75,12 @@ class CondaStep:
         """Solve, check, install, and return every package with its address, digest and size."""
         rattler = _rattler()
         cache = tools.cache / _CACHE
-        records = _finish(self._solve(rattler, cache))
+        records = finish(self._solve(rattler, cache))
         for record in records:
             _check_local_file(record)
         tools.on_line(f"conda: {len(records)} packages")
         try:
-            _finish(
+            finish(
                 rattler.install(
                     records,
                     target_prefix=prefix,
@@ -141,20 +140,6 @@ def _rattler() -> Any:
 def _client(rattler: Any) -> Any:
     # The user's own login for a private channel, as `rattler auth` or .netrc keep it, never one of a specification.
     return rattler.Client([rattler.networking.RetryMiddleware(3), rattler.networking.AuthenticationMiddleware()])
-
-
-def _finish(work: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine, also where the caller is inside an event loop, as in a notebook."""
-
-    async def finish() -> Any:
-        return await work
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(finish())
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, finish()).result()
 
 
 def _check_local_file(record: Any) -> None:

@@ -27,6 +27,8 @@ SCHEMES = {
     "openml": "openml",
     "pypi": "pypi",
     "npm": "npm",
+    "conda": "conda",
+    "docker": "docker",
     "list+https": "file_list",
     "list+http": "file_list",
     "list+file": "file_list",

