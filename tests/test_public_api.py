@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -254,9 +256,19 @@ def test_only_models_are_converted() -> None:
         assert not hasattr(noun, "convert")
 
 
-def test_modules_can_be_imported_by_their_full_name() -> None:
-    import fairmile.catalog.card as card_module
-    import fairmile.catalog.sources as sources_module
+def modules_of(noun: str) -> list[str]:
+    """Return the modules in the package of a noun's name."""
+    package = importlib.util.find_spec(f"fairmile.{noun}")
+    folders = package.submodule_search_locations if package is not None else None
+    return [each.name for each in pkgutil.iter_modules(folders)] if folders else []
 
-    assert card_module.Card is fm.Card
-    assert sources_module.__name__ == "fairmile.catalog.sources"
+
+@pytest.mark.parametrize("noun", [noun for noun in fm._NOUNS if modules_of(noun)])
+def test_a_module_can_be_imported_under_another_name(noun: str) -> None:
+    owner = getattr(fm, noun)
+    for name in modules_of(noun):
+        names: dict[str, Any] = {}
+        exec(f"import fairmile.{noun}.{name} as module; from fairmile.{noun} import {name} as same", names)
+        assert names["same"] is sys.modules[f"fairmile.{noun}.{name}"]
+        is_call = name in vars(owner) or hasattr(type(owner), name)  # `fm.runs.rerun` is the call, not the module
+        assert (names["module"] is names["same"]) is not is_call

@@ -66,6 +66,7 @@ class TestShow:
         told = fairmile("runs", "show", "last").out
         assert told.startswith(f"{recorded}: done\n")
         assert "params" in told
+        assert re.search(r"^command +sh -c .* 1$", told, re.M), "the command as executed, not {x}"
         assert re.search(r"^on +here$", told, re.M)
         assert fairmile("runs", "show", recorded, "--json").json["id"] == recorded
 

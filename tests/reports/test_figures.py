@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import struct
 import subprocess
@@ -53,6 +54,15 @@ def test_a_figure_is_well_formed_and_the_same_each_time(tmp_path: Path, kind: st
     assert first.svg() == second.svg()
     ElementTree.fromstring(first.svg())
     assert b"<dc:date>" not in first.svg()
+
+
+def test_matplotlib_does_not_announce_its_font_cache(caplog: pytest.LogCaptureFixture) -> None:
+    def draw(figure: object) -> None:
+        for level in (logging.WARNING, logging.ERROR):
+            logging.getLogger("matplotlib.font_manager").log(level, "%s about fonts", logging.getLevelName(level))
+
+    Picture("empty", "Empty", draw).svg()
+    assert caplog.messages == ["ERROR about fonts"]
 
 
 @pytest.mark.parametrize("kind", EVERY)

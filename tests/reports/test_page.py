@@ -102,6 +102,14 @@ def test_the_report_of_a_run_tells_all_of_it(html: str) -> None:
         assert word in text, word
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_the_executed_command_stands_before_the_one_with_placeholders(tmp_path: Path) -> None:
+    run = trained(tmp_path, spec={"argv": ["python", "train.py", "{lr}"]})
+    run.record.argv = ["python", "train.py", "0.1"]
+    text = page_of(report([run])).text()
+    assert re.search(r"command python train\.py 0\.1 command as given python train\.py '\{lr\}'", text)
+
+
 @pytest.mark.thorough
 def test_phases_come_with_their_energy(html: str) -> None:
     text = read_page(html).text()

@@ -177,6 +177,15 @@ class TestWhatIsLeft:
         assert find_left(RecordedSpec(folder=str(folder)), before, folder.parent) == [str(folder / "a.txt")]
         assert find_left(RecordedSpec(folder=str(folder), outputs=["a.txt"]), before, folder.parent) == []
 
+    def test_in_a_home_folder_is_nothing_in_its_cache(self, folder: Path) -> None:
+        before = captured(folder, ["python", "train.py"], {})
+        for name in (".cache/fairmile/opened-0.so", "data/.cache/a.txt"):
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text("1")
+        assert find_left(RecordedSpec(folder=str(folder)), before, folder.parent) == [
+            str(folder / "data" / ".cache" / "a.txt")
+        ]
+
     def test_in_a_repository_is_also_what_changed(self, repository: Path) -> None:
         (repository / "notes.txt").write_text("1")
         before = captured(repository, ["python", "train.py"], {})

@@ -76,9 +76,9 @@ def test_without_history_nothing_is_predicted() -> None:
 def test_one_earlier_run_gives_its_numbers_and_no_interval() -> None:
     run = earlier(spec_of(epochs=2), 60.0, rss=1000, energy_j=500.0)
     assert told(spec_of(epochs=2), [run]) == {
-        "elapsed_s": Predicted(60.0, None, None, "1 earlier run on n1"),
-        "memory_bytes": Predicted(1000.0, None, None, "1 earlier run on n1"),
-        "energy_j": Predicted(500.0, None, None, "1 earlier run on n1"),
+        "elapsed_s": Predicted(60.0, None, None, "1 earlier run on this machine"),
+        "memory_bytes": Predicted(1000.0, None, None, "1 earlier run on this machine"),
+        "energy_j": Predicted(500.0, None, None, "1 earlier run on this machine"),
     }
 
 
@@ -89,7 +89,7 @@ def test_what_no_run_measured_is_not_predicted() -> None:
 def test_several_runs_give_their_median_and_the_interval_of_a_new_one() -> None:
     runs = [earlier(spec_of(epochs=2), value) for value in (59.0, 60.0, 61.0)]
     found = told(spec_of(epochs=2), runs)["elapsed_s"]
-    assert (found.value, found.source) == (60.0, "median of 3 earlier runs on n1")
+    assert (found.value, found.source) == (60.0, "median of 3 earlier runs on this machine")
     width = 2.919985580 * (4 / 3) ** 0.5  # t of 2 degrees, standard deviation 1
     assert (found.low, found.high) == pytest.approx((60 - width, 60 + width))
 
@@ -116,7 +116,7 @@ def test_only_the_newest_runs_count() -> None:
     old = [earlier(spec_of(epochs=2), 600.0, created=at) for at in range(30)]
     new = [earlier(spec_of(epochs=2), 60.0, created=100 + at) for at in range(20)]
     found = told(spec_of(epochs=2), [*old, *new])["elapsed_s"]
-    assert (found.value, found.source) == (60.0, "median of 20 earlier runs on n1")
+    assert (found.value, found.source) == (60.0, "median of 20 earlier runs on this machine")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_line_over_one_number_needs_three_points() -> None:
     found = told(spec_of(epochs=6), runs)
     assert found["elapsed_s"].value == pytest.approx(40)
     assert found["memory_bytes"].value == pytest.approx(1000)
-    assert found["elapsed_s"].source == "a line over epochs through 3 earlier runs on n1"
+    assert found["elapsed_s"].source == "a line over epochs through 3 earlier runs on this machine"
     assert told(spec_of(epochs=6), runs[:2]) == {}
 
 
@@ -199,7 +199,7 @@ def test_other_gpus_are_another_machine() -> None:
         earlier(spec_of(epochs=2), 20.0, gpus=["H200"], created=2),
     ]
     newest = told(spec_of(epochs=2), runs)["elapsed_s"]
-    assert (newest.value, newest.source) == (20.0, "1 earlier run on n1 with H200")
+    assert (newest.value, newest.source) == (20.0, "1 earlier run on this machine with H200")
     assert told(spec_of(epochs=2), runs, gpus=["A100"])["elapsed_s"].value == 60.0
     assert told(spec_of(epochs=2), runs, gpus=["MI250"]) == {}
 
@@ -266,7 +266,7 @@ def test_what_was_measured_goes_before_what_a_model_says(plugged: Plugged) -> No
     here = os.uname().nodename
     found = predict(plugged("Model"), spec_of(epochs=2), [earlier(spec_of(epochs=2), 60.0, host=here)])
     assert found == {
-        "elapsed_s": {"value": 60.0, "low": None, "high": None, "source": f"1 earlier run on {here}"},
+        "elapsed_s": {"value": 60.0, "low": None, "high": None, "source": "1 earlier run on this machine"},
         "memory_bytes": {"value": 2.0, "low": None, "high": None, "source": "a model"},
     }
 

@@ -44,7 +44,7 @@ from fairmile.transfer.remote import Context
 _INTERNAL = "policy policy_of_card until_s"  # for the server
 
 
-class Access(Noun, internal=_INTERNAL):
+class Access(Noun, internal=_INTERNAL, package=__package__):
     """Accounts, and who may see and fetch which asset: of your server, and yours on servers of others."""
 
     def __init__(

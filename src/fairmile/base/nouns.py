@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.html_tables import rows_table
 
@@ -16,13 +17,25 @@ class Noun:
     """A part of a workspace, such as `fm.runs`.
 
     `internal` lists methods that only other parts of Fairmile call: they are no part of the public interface.
+    `package` is the package of the same name, such as `fairmile.runs`.
     """
 
     _internal: frozenset[str] = frozenset()
+    _package: str | None = None
 
-    def __init_subclass__(cls, *, internal: str = "", **options: Any) -> None:
+    def __init_subclass__(cls, *, internal: str = "", package: str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls._internal = cls._internal | frozenset(internal.split())
+        cls._package = package or cls._package
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # `fm.runs` stands where `import fairmile.runs.ledger as l` looks for the package.
+            module = sys.modules.get(f"{self._package}.{name}")
+            if module is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return module
 
     def __dir__(self) -> list[str]:
         return sorted(name for name, _ in public_members(type(self)))

@@ -152,7 +152,7 @@ def _field_dict(field: Field) -> FieldDict:
 _INTERNAL = "step_of with_step"  # for other parts of Fairmile
 
 
-class Benchmarks(Noun, internal=_INTERNAL):
+class Benchmarks(Noun, internal=_INTERNAL, package=__package__):
     """All benchmarks that the catalog knows, and those in folders."""
 
     def __init__(self, catalog: Callable[[], Catalog]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,17 +80,8 @@ _INTERNAL = (  # for other parts of Fairmile
 )
 
 
-class Catalog(Lookup, Noun, internal=_INTERNAL):
+class Catalog(Lookup, Noun, internal=_INTERNAL, package=__package__):
     """All cards of all sources: search, read, add, change and exchange them."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            # `fm.catalog` stands where `import fairmile.catalog.card as c` looks for this package.
-            module = sys.modules.get(f"{__package__}.{name}")
-            if module is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return module
 
     # The index
 

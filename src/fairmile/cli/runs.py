@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -323,8 +324,8 @@ def _place(run: Run) -> str:
 def _print_run(out: Out, details: RunDetails) -> None:
     run, footprint = details.run, details.footprint
     out.heading(f"{run.id}: {run.state}")
-    spec, code = run.record.spec, run.captured.code
-    pairs = [("command", " ".join(spec.argv)), ("started", _date(run.created)), ("on", _place(run))]
+    code = run.captured.code
+    pairs = [("command", shlex.join(run.argv)), ("started", _date(run.created)), ("on", _place(run))]
     if run.elapsed_s is not None:
         pairs.append(("took", ", ".join([format_duration(run.elapsed_s), *_usage_texts(run.usage)])))
     if run.params:

@@ -238,7 +238,7 @@ def _find_nothing(name: str) -> Noted | None:
 _INTERNAL = "note_use preamble seeing wrap"  # for other parts of Fairmile
 
 
-class Envs(Noun, internal=_INTERNAL):
+class Envs(Noun, internal=_INTERNAL, package=__package__):
     """Software environments in one folder, which a group can share.
 
     A *reference* is a name, the beginning of a digest, or the file of a specification. Where several environments

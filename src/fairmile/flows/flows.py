@@ -74,7 +74,7 @@ _COPIES, _DIGESTS = ".parsed", ".digests.json"
 Definable = Flow | str | os.PathLike[str]
 
 
-class Flows(Noun):
+class Flows(Noun, package=__package__):
     """All flows of one workspace; what is known of each lies in a folder of its own below `root`."""
 
     def __init__(

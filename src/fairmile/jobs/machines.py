@@ -179,7 +179,7 @@ def _cluster_name(machine: Machine) -> str:
 _INTERNAL = "own_folder"  # for other parts of Fairmile
 
 
-class Machines(Noun, internal=_INTERNAL):
+class Machines(Noun, internal=_INTERNAL, package="fairmile.systems"):
     """All systems by name; `ssh://[USER@]HOST` names any machine without a scheduler.
 
     The last of `folders` holds the user's own systems.

@@ -89,7 +89,7 @@ _FIRST_REMOTE_LOOK_S, _LAST_REMOTE_LOOK_S = 0.25, 5.0
 _INTERNAL = "bring_one equipped find find_all left_behind read refresh spec_of"  # for other parts of Fairmile
 
 
-class Jobs(Noun, internal=_INTERNAL):
+class Jobs(Noun, internal=_INTERNAL, package=__package__):
     """All jobs of a user, on every system.
 
     `clock` gives seconds since the epoch, `sleep` waits; a batch system is asked at most once in `ask_every_s`.

@@ -38,7 +38,7 @@ _WEIGHTS = "checkpoint.pt"
 _ALL = 1_000_000
 
 
-class Models(CatalogModels):
+class Models(CatalogModels, package=__package__):
     """Models of every catalog, and runs of them."""
 
     def __init__(

@@ -75,7 +75,7 @@ MeasuredRun = tuple[StepForecast, float, str]
 _INTERNAL = "foresee learn table_file"  # for other parts of Fairmile
 
 
-class Predict(Noun, internal=_INTERNAL):
+class Predict(Noun, internal=_INTERNAL, package=__package__):
     """Predictions of memory, time and scaling; `folder` holds local measurements and cached predictions.
 
     `resolve` tells what a word means, `step_of` finds the file that builds a step of a benchmark or model,

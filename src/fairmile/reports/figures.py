@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fairmile.base.errors import MissingExtra, NotFound
+from fairmile.base.fonts import without_font_notices
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.reports.colours import COLOURS as COLOURS
 from fairmile.reports.colours import GRID as GRID
@@ -404,7 +405,7 @@ def _drawing(style: Mapping[str, Any]) -> Iterator[None]:
     except ImportError as error:
         raise needs_matplotlib() from error
     kept = ("backend", "interactive", "toolbar", "timezone", "webagg", "tk.", "docstring", "savefig.directory")
-    with _DRAWING, warnings.catch_warnings():
+    with _DRAWING, warnings.catch_warnings(), without_font_notices():
         warnings.simplefilter("ignore")  # letters that the font lacks, settings on their way out
         plain: dict[str, Any] = {
             key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith(kept)

@@ -308,7 +308,8 @@ def origin_blocks(run: Run) -> Iterator[Block]:
     yield Heading("Provenance")
     code, environment = captured.code, captured.environment
     pairs = [
-        ("command", shlex.join(asked.argv)),
+        ("command", shlex.join(run.argv)),
+        ("command as given", shlex.join(asked.argv) if asked.argv != run.argv else ""),
         ("parameters", ", ".join(f"{name} = {value}" for name, value in run.params.items())),
         ("seed", "" if asked.seed is None else str(asked.seed)),
         ("group", run.group),

@@ -74,7 +74,7 @@ class Evaluation(Result):
 _INTERNAL = "groups compared"  # for other parts of Fairmile
 
 
-class Reports(Noun, internal=_INTERNAL):
+class Reports(Noun, internal=_INTERNAL, package=__package__):
     """Reports of runs; each reference is an id, a group or a name of runs, or `last`."""
 
     def __init__(self, ledger: Callable[[], Ledger], supply: Supply, about: Callable[[str], About]) -> None:

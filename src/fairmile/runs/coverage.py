@@ -83,7 +83,9 @@ def find_left(
     """
     before = captured.code.git
     now = capture.git_state(before.root) if before is not None else None
-    loose = _loose_files(Cover(spec, captured, runs), now)
+    cover = Cover(spec, captured, runs)
+    users_cache = os.path.join(cover.top, ".cache", "")  # in a home folder: it may be emptied at any time
+    loose = (path for path in _loose_files(cover, now) if not path.startswith(users_cache))
     left = [*islice((path for path in loose if path not in there or stamp_of(path) != there[path]), MOST)]
     left += changed_files(spec, captured, replace(captured, code=CapturedCode(git=now)), runs)
     commits = [(each.commit, each.diff_sha256) for each in (before, now) if each is not None]

@@ -229,7 +229,7 @@ class FromHistory:
         comparable = self._on_same_gpus(_comparable(history, spec, place))
         if not comparable:
             return {}
-        where = f"on {place}" + _gpu_words(comparable[0])
+        where = f"on {spec.system or 'this machine'}" + _gpu_words(comparable[0])
         points = [(run, measurements(run)) for run in comparable]
         same = [(run, numbers) for run, numbers in points if not _differing(run.params, spec.params)]
         predicted: dict[str, Predicted] = {}

@@ -94,7 +94,7 @@ _INTERNAL = (  # for other parts of Fairmile
 )
 
 
-class Runs(Planner, Noun, internal=_INTERNAL):
+class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
     """All runs of a workspace, and calls that start new ones."""
 
     # Execute

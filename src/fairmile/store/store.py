@@ -48,7 +48,7 @@ _INTERNAL = (  # for other parts of Fairmile
 )
 
 
-class Store(Shelves, Noun, internal=_INTERNAL):
+class Store(Shelves, Noun, internal=_INTERNAL, package=__package__):
     """Stored data by content: find, verify, clean up and exchange it.
 
     Pools that are added or removed are written to `settings_file`, and take effect when the store is opened next.

@@ -72,7 +72,7 @@ _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
 _INTERNAL = "check combined define define_any plan_trial points"  # for other parts of Fairmile
 
 
-class Sweeps(Noun, internal=_INTERNAL):
+class Sweeps(Noun, internal=_INTERNAL, package=__package__):
     """All sweeps of a workspace, each in its own folder."""
 
     def __init__(

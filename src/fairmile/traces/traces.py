@@ -52,7 +52,7 @@ class Exported(Results[Path]):
         return f"{'would write ' if self.dry_run else ''}{', '.join(map(str, self))}"
 
 
-class Traces(Noun):
+class Traces(Noun, package=__package__):
     """Record, read, analyze, replay and export traces of any framework.
 
     Wherever traces are named, a run or the id of one stands for what it recorded.

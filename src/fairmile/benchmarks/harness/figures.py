@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.files import write_atomic
+from fairmile.base.fonts import without_font_notices
 
 _STYLE: Any = {"svg.hashsalt": "fairmile", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
@@ -22,9 +23,10 @@ def save_figure(path: Path, draw: Callable[[Any], None], *, size: tuple[float, f
     """Let `draw` fill a figure, write it as SVG and return its name; an empty one where nothing can draw."""
     if not can_draw():
         return ""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with without_font_notices():
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
         figure = Figure(figsize=size, layout="constrained")
