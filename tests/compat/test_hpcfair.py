@@ -117,7 +117,15 @@ def test_a_listing_tells_models_from_data_sets(workspace: Workspace) -> None:
     assert shown["hpc:associatedModel"] == ["kernel-predictor"]
 
 
-@pytest.mark.parametrize("verb", ["convert", "load_dataset"])
-def test_what_comes_later_does_not_pretend(verb: str) -> None:
-    assert not hasattr(hpcfair_model, verb)
-    assert not hasattr(hpcfair_dataset, verb)
+def test_a_data_set_is_loaded_into_a_folder_from_elsewhere(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/times.csv").write_text("1\n")
+    folder = hpcfair_dataset.load_dataset("kernel-timings", src_path=tmp_path / "raw", dest_path=tmp_path / "out")
+    assert (folder / "times.csv").read_text() == "1\n"
+
+
+def test_a_model_of_another_format_than_stated_is_not_converted(workspace: Workspace, tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes((2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(UsageError, match="is a model in the format safetensors, not onnx"):
+        hpcfair_model.convert("onnx", "tensorflow", file, tmp_path / "model.keras")

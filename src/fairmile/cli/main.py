@@ -55,6 +55,7 @@ COMMANDS = {
     "login": Entry("fairmile.cli.login", "login", "Log in to a Fairmile server."),
     "logout": Entry("fairmile.cli.login", "logout", "Log out of a Fairmile server."),
     "access": Entry("fairmile.cli.access", "access", "Manage accounts of your server and access to its assets."),
+    "compat": Entry("fairmile.cli.compat", "compat", "Use modules and commands of cloudmesh, HPCFAIR and LAMEC."),
     "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings file of a project."),
     "completion": Entry("fairmile.cli.completion", "completion", "Set up shell completion for bash, zsh or fish."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Check the installation, and show how to fix what is missing."),
@@ -67,7 +68,7 @@ _SECTIONS = {
     "Performance": ("predict", "trace", "watch", "benchmark"),
     "Machines and software": ("job", "system", "env"),
     "Sharing": ("login", "logout", "access"),
-    "Setup": ("doctor", "completion", "trust"),
+    "Setup": ("doctor", "completion", "trust", "compat"),
 }
 
 

@@ -1,4 +1,6 @@
-"""`hpcfair.hpcfair_dataset` as published: list_datasets, get_metadata, search, list_supporting_files, load, apply."""
+"""`hpcfair.hpcfair_dataset` as published: list_datasets, get_metadata, search, list_supporting_files, load,
+load_dataset, apply.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +38,19 @@ def list_supporting_files(name: str) -> list[str]:
 def load(name: str, *, fresh: bool = False) -> LoadedAsset:
     """Return a data set with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
     return Workspace.open().datasets.load(name, fresh=fresh)
+
+
+def load_dataset(
+    name: str, src_path: str | Path = "", dest_path: str | Path = "", *, fromPath: str | Path = "", fresh: bool = False
+) -> Path:
+    """Create the files of a data set in the folder `dest_path` and return it.
+
+    They come from `src_path` (or `fromPath`), a folder, file or address, if it is given, else from where the catalog
+    says. `fresh` fetches them anew.
+    """
+    folder = Path(dest_path or name.rpartition("/")[2])
+    Workspace.open().assets.fetch([str(src_path or fromPath or name)], to=folder, fresh=fresh)
+    return folder
 
 
 def apply(name: str, path: str | Path, script: str, **arguments: Value) -> Applied:

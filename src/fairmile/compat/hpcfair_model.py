@@ -1,4 +1,6 @@
-"""`hpcfair.hpcfair_model` as published: list_models, get_metadata, search, load, run, search_workflows."""
+"""`hpcfair.hpcfair_model` as published: list_models, get_metadata, search, load, run, convert,
+search_workflows.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.errors import UsageError
 from fairmile.compat.listing import get_listings
+from fairmile.models.convert.conversion import Conversion
 from fairmile.models.ready import LoadedModel, ModelFile
 from fairmile.runs.record.run import Run
 from fairmile.workspace import Workspace
+
+_TENSORFLOW = ("tensorflow", "tf", "keras")
+_FORMATS = {
+    "pytorch": ("pytorch-exported", "torchscript", "pytorch-state-dict", "safetensors"),
+    **dict.fromkeys(_TENSORFLOW, ("keras", "keras-h5", "savedmodel", "tf-checkpoint")),
+}
 
 
 def list_models() -> list[str]:
@@ -30,6 +40,19 @@ def search(pattern: str) -> list[str]:
 def search_workflows(keyword: str) -> list[str]:
     """Return the names of the workflows that match a keyword."""
     return [hit.row.name for hit in Workspace.open().workflows.search(keyword, limit=10_000) if not hit.row.gone]
+
+
+def convert(source_format: str, target_format: str, src: str | Path, dest: str | Path = "", **how: Any) -> Conversion:
+    """Convert a model file or a model of the catalog, and prove that both compute the same; see `fm.models.convert`.
+
+    The format of a file is recognised by content; one that is not in `source_format` is refused.
+    """
+    models = Workspace.open().models
+    formats = _FORMATS.get(source_format.lower(), (source_format.lower(),))
+    if Path(src).exists() and (stated := models.describe(src)).format not in formats:
+        raise UsageError(f"{src} is a model in the format {stated.title}, not {source_format}")
+    target = target_format.lower()
+    return models.convert(src, "keras" if target in _TENSORFLOW else target, out=dest or None, **how)
 
 
 def run(

@@ -104,6 +104,11 @@ EXAMPLES = (
     Example("watch --list", "fairmile.meter.watching.list_sources()"),
     Example("watch --dry-run -- sleep 1", 'fairmile.meter.watching.plan_watch(["sleep", "1"])'),
     _only_named("watch --read levels.jsonl", 'fairmile.meter.watching.read_report("levels.jsonl")'),
+    Example("compat path", "fairmile.compat.predecessors.published_path()"),
+    Example(
+        "compat run --dry-run -- lamec gen deep ddp",
+        'fairmile.compat.predecessors.translate(["lamec", "gen", "deep", "ddp"])',
+    ),
     Example("catalog check lake.jsonld", 'fm.catalog.check(["lake.jsonld"])'),
     Example("catalog add lake.jsonld --dry-run", 'fm.catalog.add_files(["lake.jsonld"], dry_run=True)'),
     Example(

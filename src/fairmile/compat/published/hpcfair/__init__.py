@@ -1,0 +1,1 @@
+"""HPCFAIR's calls, answered by Fairmile."""
