@@ -60,7 +60,7 @@ EXPECTED = {
         scsn-earthquake-catalog sgemm-gpu-kernel-performance southern-california-daily-seismicity stemdl-cbed
         stemdl-ds1a uno-top21-auc
     """,
-    "environment": "tf-2.10-horovod",
+    "environment": "tf-2.10-horovod ucx-gdrcopy yaml-cpp",
 }
 
 

@@ -59,7 +59,8 @@ def test_the_card_of_cosmoflows_software_becomes_a_specification() -> None:
     assert spec.name == "TF-2.10-Horovod"
     assert spec.python is not None
     assert spec.python.packages == ("tensorflow==2.10.0", "horovod", "pandas", "wandb")
-    assert spec.python.version == ">=3.8"
+    assert spec.python.version == ">=3.8,<3.11"  # TensorFlow 2.10 has wheels for no newer one
+    assert [check.run for check in spec.checks][1] == "horovodrun --check-build"
     assert spec.modules == ("cmake/3.26.3", "cuda/11.8.0", "gcc/11.3.0")
     assert spec.variables["HOROVOD_CUDA_HOME"] == "$CUDA_HOME"
     assert notes == ()
@@ -70,9 +71,36 @@ def test_the_card_of_miniweathers_software_becomes_a_specification() -> None:
     assert spec.conda is not None
     assert spec.conda.packages[3:5] == ("netcdf4 1.5.3.*", "autoconf")
     assert spec.python is None
+    assert [(build.name, build.system) for build in spec.builds] == [("pnetcdf", "autotools")]
+    assert [check.run for check in spec.checks] == ["pnetcdf-config --version"]
+    assert notes == ()
+
+
+@pytest.mark.parametrize("name, builds", [("yaml-cpp", ["yaml-cpp"]), ("ucx-gdrcopy", ["gdrcopy", "ucx"])])
+def test_shipped_sources_are_planned(name: str, builds: list[str]) -> None:
+    spec, notes = spec_from_card(card(name))
+    assert [build.name for build in spec.builds] == builds
+    assert notes == ()
+
+
+def test_sources_that_are_compiled_with_each_program_are_installed() -> None:
+    needs = ["https://github.com/mrnorman/YAKL", "https://github.com/mrnorman/ponni.git"]
+    spec, notes = spec_from_card({"name": "surrogate", "softwareRequirements": needs})
+    assert [(build.name, build.system) for build in spec.builds] == [("yakl", "commands"), ("ponni", "commands")]
+    assert notes == ()
+
+
+def test_what_is_built_before_is_linked_with() -> None:
+    spec, _ = spec_from_card(card("ucx-gdrcopy"))
+    assert "--with-gdrcopy=$PREFIX" in spec.builds[1].options
+    alone, _ = spec_from_card({"name": "ucx", "softwareRequirements": ["https://github.com/openucx/ucx"]})
+    assert "--with-gdrcopy=$PREFIX" not in alone.builds[0].options
+
+
+def test_a_source_without_a_recipe_is_named() -> None:
+    _, notes = spec_from_card({"name": "waves", "softwareRequirements": ["numpy", "https://git.example.org/waves"]})
     assert notes == (
-        "softwareRequirements: https://github.com/Parallel-NetCDF/PnetCDF is a source or another asset, "
-        "which must be added by hand",
+        "softwareRequirements: https://git.example.org/waves is a source or another asset, which must be added by hand",
     )
 
 

@@ -33,6 +33,7 @@ ENTRIES = {
     "eval": Entry("fairmile.cli.system_modules", "eval_", "Update the module blocks of a script."),
     "script": Entry("fairmile.cli.system_script", "script", "Print the batch script of a job on a system."),
     "probe": Entry("fairmile.cli.system_probe", "probe", "Describe this machine, or compare it with a known system."),
+    "report": Entry("fairmile.cli.system_probe", "report", "Report what changed on a system, as text for an issue."),
     "certify": Entry("fairmile.cli.system_certify", "certify", "Run a short test suite on a system; keep the record."),
 }
 

@@ -8,11 +8,13 @@ import click
 
 from fairmile.base.errors import UsageError
 from fairmile.cli.out import Out, count, json_output
+from fairmile.systems.change_report import ChangeReport
 from fairmile.systems.probing import SystemDraft
 from fairmile.systems.survey import Survey
 from fairmile.workspace import Workspace
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_LEAST_SHARE = 0.2  # of a system's components; a machine that has fewer is probably another one
 _COLOURS = {"differs": "yellow", "missing": "red", "same": "green"}
 
 
@@ -50,6 +52,30 @@ def probe(known: str, over: str, name: str, output: Path | None, card: Path | No
         return 0
     survey = systems.survey(known, over=over, name=name, output=output, card=card, on_step=report)
     out.show(survey, lambda survey: _print_survey(out, survey, output, card))
+    return 0
+
+
+@click.command()
+@click.argument("system", metavar="SYSTEM")
+@click.option(
+    "--over", metavar="HOST", default="", help="Probe another machine over ssh, which must work without a password."
+)
+@click.option("--output", metavar="FILE", type=_FILE, help="Write the text to this file.")
+@json_output(ChangeReport)
+def report(system: str, over: str, output: Path | None, out: Out) -> int:
+    """Report which modules and partitions of a system are gone, changed or new since its file was written.
+
+    Probes this machine, or HOST, and prints the text of an issue for the keepers of the file. Nothing is sent.
+
+    \b
+    Examples:
+      fairmile system report laptop
+    """
+    systems = Workspace.open().systems
+    changes = systems.report(system, over=over, output=output, on_step=lambda step: out.say(f"looking at {step}"))
+    out.show(changes, lambda each: out.document(each.text) if each.file is None else out.line(f"wrote {each.file}"))
+    if (changes.survey.share or 0.0) < _LEAST_SHARE:
+        out.hint(f"{changes.survey.host} may not be {changes.survey.title}: probe that system with --over HOST")
     return 0
 
 

@@ -12,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.words import slug
+from fairmile.envs.recipes import builds_of, checks_of
 from fairmile.envs.spec import EnvironmentSpec, parse_spec
 
 _CONDA_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*=\s*([A-Za-z0-9][A-Za-z0-9.*!+_-]*)")
@@ -32,9 +33,10 @@ _FIELDS = {
 def spec_from_card(body: Mapping[str, Any]) -> tuple[EnvironmentSpec, tuple[str, ...]]:
     """Return the environment that a card of the kind environment describes, and what of it could not be said.
 
-    Read are `softwareRequirements` (purls of pypi and conda, pip requirements, Python itself), `runtimePlatform`,
-    `modules`, `environmentVariables` and `containerImage`. Requirements of which one pins as conda does, while
-    variables point into $CONDA_PREFIX, are conda packages, though they be written as those of pip.
+    Read are `softwareRequirements` (purls of pypi and conda, pip requirements, Python itself, addresses of sources with
+    a ready recipe), `runtimePlatform`, `modules`, `environmentVariables` and `containerImage`. Requirements of which
+    one pins as conda does, while variables point into $CONDA_PREFIX, are conda packages, though they be written as
+    those of pip.
     """
     name = str(body.get("name") or "")
     if not name:
@@ -58,6 +60,13 @@ def spec_from_card(body: Mapping[str, Any]) -> tuple[EnvironmentSpec, tuple[str,
         data["conda"] = {"packages": sorter.conda}
     if sorter.pip or sorter.python:
         data["python"] = {"version": sorter.python, "packages": sorter.pip}
+    builds, checks, unknown = builds_of(sorter.sources)
+    sorter.notes += [
+        f"softwareRequirements: {address} is a source or another asset, which must be added by hand"
+        for address in unknown
+    ]
+    data["builds"] = builds
+    data["checks"] = [*checks, *checks_of(sorter.pip)]
     image = body.get("containerImage")
     if image is not None:
         data["container"] = _container(image, sorter.notes)
@@ -76,6 +85,7 @@ class _Requirements:
     def __init__(self) -> None:
         self.pip: list[str] = []
         self.conda: list[str] = []
+        self.sources: list[str] = []
         self.python = ""
         self.notes: list[str] = []
 
@@ -84,7 +94,7 @@ class _Requirements:
         if purl is not None:
             self._add_purl(text, purl)
         elif "://" in text:
-            self.notes.append(f"softwareRequirements: {text} is a source or another asset, which must be added by hand")
+            self.sources.append(text)
         elif re.match(r"python\s*(?:$|[\s<>=!~])", text, re.IGNORECASE):
             match = _PYTHON.fullmatch(text)
             self.python = match["version"].replace(" ", "") if match else ""

@@ -42,6 +42,7 @@ from fairmile.systems.script_files import read_script, rewrite_script
 from fairmile.systems.system_details import SystemDetails
 
 if TYPE_CHECKING:
+    from fairmile.systems.change_report import ChangeReport
     from fairmile.systems.probing import SystemDraft
     from fairmile.systems.survey import Survey
 
@@ -51,6 +52,7 @@ _PROBING: Registry[Callable[..., Any]] = Registry(
     {
         "draft": Plugin("fairmile.systems.probing:probe_machine"),
         "survey": Plugin("fairmile.systems.probing:survey_system"),
+        "report": Plugin("fairmile.systems.probing:report_changes"),
     },
 )
 
@@ -285,6 +287,21 @@ class Machines(Noun, internal=_INTERNAL, package="fairmile.systems"):
         options = {"over": over, "name": name, "output": output, "card": card, "on_step": on_step}
         survey: Survey = _PROBING["survey"](self.registry[system], **options)
         return survey
+
+    def report(
+        self,
+        system: str,
+        *,
+        over: str = "",
+        output: Path | None = None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> ChangeReport:
+        """Probe a machine and report what is gone, changed and new beside the file of a system, as text for an issue.
+
+        `over` is an ssh host; `output` gets the text.
+        """
+        report: ChangeReport = _PROBING["report"](self.registry[system], over=over, output=output, on_step=on_step)
+        return report
 
     def partition(self, name: str) -> Partition:
         """Return the partition SYSTEM:PARTITION; for SYSTEM alone, the one with GPUs or the default."""

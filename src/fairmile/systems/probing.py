@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TypedDict
@@ -14,6 +15,7 @@ from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import slug
+from fairmile.systems.change_report import ChangeReport, make_report
 from fairmile.systems.draft import draft
 from fairmile.systems.model import NAME, System
 from fairmile.systems.probe import probe
@@ -78,6 +80,16 @@ def survey_system(
     if card is not None:
         write_atomic(card, json.dumps(survey.card(), indent=1, ensure_ascii=False) + "\n")
     return survey
+
+
+def report_changes(system: System, *, over: str = "", output: Path | None = None, on_step: OnStep) -> ChangeReport:
+    """Probe a machine and report what changed since the file of a system was written; `output` gets the text."""
+    _refuse_existing(output)
+    report = make_report(compare(_probe(over, system, on_step), system), system)
+    if output is None:
+        return report
+    write_atomic(output, report.text)
+    return replace(report, file=output)
 
 
 def _probe(over: str, system: System | None, on_step: OnStep) -> ProbeResult:
