@@ -672,6 +672,17 @@ def test_a_meter_that_nobody_holds_any_more_writes_the_rest_and_lets_go_of_its_f
     assert len(log.events) == 1 and len(log.spans) == 1
 
 
+def test_without_a_flusher_lines_wait_for_flush_and_no_thread_runs(file: Path) -> None:
+    meter = Meter(file, flusher=False)
+    meter.event("started")
+    assert meter._flusher is None and not file.exists()
+    meter.flush()
+    assert [event.name for event in read_log([file]).events] == ["started"]
+    meter.event("ended")
+    meter.close()
+    assert [event.name for event in read_log([file]).events] == ["started", "ended"]
+
+
 KILLED = """
 import sys, time
 from fairmile.meter import Meter

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import time
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from fairmile.base.errors import DiskFailure, FairmileError, Locked, SystemFailure, UsageError
@@ -148,7 +149,7 @@ class Holder(NamedTuple):
     @classmethod
     def me(cls) -> Holder:
         pid = os.getpid()
-        return cls(os.urandom(8).hex(), os.uname().nodename, pid, _place(), _started(pid))
+        return cls(os.urandom(8).hex(), os.uname().nodename, pid, *_own_place(pid))
 
     @classmethod
     def parse(cls, text: str, inode: int) -> Holder:
@@ -477,6 +478,15 @@ def _place() -> str:
             return f"{stream.read().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return ""
+
+
+@cache
+def _own_place(pid: int) -> tuple[str, str]:
+    """Return where this process, whose number is `pid`, lives and when it began; neither changes."""
+    return _place(), _started(pid)
+
+
+os.register_at_fork(after_in_child=_own_place.cache_clear)  # numbers of processes come again
 
 
 def process_began(pid: int) -> float | None:

@@ -21,9 +21,13 @@ def is_source(name: str) -> bool:
     return _SOURCE.fullmatch(os.path.splitext(name)[1]) is not None
 
 
-def is_cache(path: str) -> bool:
-    """Tell whether a file or folder holds what tools keep for themselves, which no result depends on."""
+def is_cache(path: str, *, is_file: bool = False) -> bool:
+    """Tell whether a file or folder holds what tools keep for themselves, which no result depends on.
+
+    What is known to be a file is not looked into.
+    """
     name = os.path.basename(path)
     if name in _CACHES or name.endswith((".pyc", ".egg-info")):
         return True
-    return os.path.isfile(f"{path}/pyvenv.cfg")  # the packages of an environment are recorded by themselves
+    # The packages of an environment are recorded by themselves.
+    return not is_file and os.path.isfile(f"{path}/pyvenv.cfg")

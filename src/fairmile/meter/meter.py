@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import threading
-from functools import wraps
+from functools import cache, wraps
 from sys import getrefcount
 from time import time_ns
 from weakref import WeakSet, ref
@@ -67,12 +67,19 @@ class Meter:
 
     Threads and forked processes may use it freely. A write that fails never reaches the caller: it is told once on
     stderr, counted in `failures`, and what could not be written is kept for the next attempt. The rank is that
-    which a launcher put into the environment, unless it is given.
+    which a launcher put into the environment, unless it is given. A thread writes once a second, unless `flusher` is
+    false: then whoever keeps the meter calls `flush`.
     """
 
     def __init__(
-        self, file: str | os.PathLike[str] | None = None, *, host: str | None = None, rank: int | None = None
+        self,
+        file: str | os.PathLike[str] | None = None,
+        *,
+        host: str | None = None,
+        rank: int | None = None,
+        flusher: bool = True,
     ) -> None:
+        self._has_flusher = flusher
         self._log = LogFile()
         self._waiting = self._log.waiting
         self._reset()
@@ -288,7 +295,7 @@ class Meter:
         if not self._ready:
             self._log.path = self._place()
             self._ready = True
-            if self._log.path is not None:
+            if self._log.path is not None and self._has_flusher:
                 self._start_flusher()
         return self._log.path
 
@@ -436,6 +443,7 @@ def _rank() -> int | None:
     return None
 
 
+@cache
 def _boot() -> str:
     """Return what tells one start of the system, and so one monotonic clock, from another."""
     try:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fairmile.base.paths import find_program
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.record.values import Value, parse_value
 
@@ -76,9 +76,9 @@ def start_program(words: Sequence[str], folder: Path, environ: Mapping[str, str]
     if not is_program(file):
         return tuple(words)
     if file.suffix in PYTHON_FILES:
-        interpreter = next((each for each in ("python", "python3") if shutil.which(each, path=path)), "{python}")
+        interpreter = next((each for each in ("python", "python3") if find_program(each, path)), "{python}")
         return (interpreter, *words)
-    is_found = "/" in words[0] or shutil.which(words[0], path=path)
+    is_found = "/" in words[0] or find_program(words[0], path)
     return (words[0] if is_found else f"./{words[0]}", *words[1:])
 
 
@@ -136,7 +136,7 @@ def with_options(
 def _program(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
     """Return where the arguments of the program begin, and its file; behind the last word where it has none."""
     if not _STARTERS.fullmatch(os.path.basename(argv[0])):
-        path = argv[0] if "/" in argv[0] else shutil.which(argv[0], path=environ.get("PATH")) or "/bin/"
+        path = argv[0] if "/" in argv[0] else find_program(argv[0], environ.get("PATH")) or "/bin/"
         return (len(argv), "") if path.startswith(_SYSTEM) else (1, argv[0])
     for number, word in enumerate(argv[1:], 1):
         if word == "-c":

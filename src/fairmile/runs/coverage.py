@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_hex
 from fairmile.base.digest_cache import Stamp
 from fairmile.base.git import Repository
+from fairmile.base.paths import find_program
 from fairmile.base.source_files import is_cache
 from fairmile.runs.execute import capture
 from fairmile.runs.record.record import Captured, CapturedCode, GitState, RecordedSpec
@@ -133,7 +133,7 @@ def find_newer(argv: Sequence[str], env: Mapping[str, str], folder: str, covered
     Looked at are the program itself, and folders from which Python imports without installing: those of `PYTHONPATH`
     and of packages in development mode, unless they are below one of `covered`.
     """
-    program = shutil.which(os.path.join(folder, argv[0]) if "/" in argv[0] else argv[0], path=env.get("PATH"))
+    program = find_program(os.path.join(folder, argv[0]) if "/" in argv[0] else argv[0], env.get("PATH"))
     if program and _changed(os.path.realpath(program)) > since:
         return program
     folders = [os.path.join(folder, each) for each in env.get("PYTHONPATH", "").split(os.pathsep) if each]
@@ -192,7 +192,8 @@ class Cover:
         own = [str(each) for each in (runs.parent, runs) if not _is_below(self.folder, str(each))]
         self._below = frozenset((*below, *own))
         self._folders = tuple(f"{each.rstrip('/')}/" for each in self._below)
-        self._matched = frozenset(_matches(Path(self.folder), spec.outputs)) if self.folder else frozenset()
+        outputs = spec.outputs if self.folder else ()
+        self._matched = frozenset(_matches(Path(self.folder), outputs) if outputs else ())
 
     @property
     def top(self) -> str:
@@ -212,9 +213,9 @@ class Cover:
         name = os.path.relpath(path, self.root)
         return any(name == each or (each.endswith("/") and name.startswith(each)) for each in git.loose)
 
-    def covers(self, path: str) -> bool:
+    def covers(self, path: str, *, is_file: bool = False) -> bool:
         """Tell whether a file, or all below a folder, is covered or a cache."""
-        if path in self._below or path.startswith(self._folders) or is_cache(path):
+        if path in self._below or path.startswith(self._folders) or is_cache(path, is_file=is_file):
             return True
         while self._matched and len(path) > len(self.folder):
             if path in self._matched:
@@ -256,7 +257,7 @@ class Cover:
         for item in entries:
             if item.is_dir(follow_symlinks=False):
                 yield from self._walk(item.path)
-            elif not self.covers(item.path):
+            elif not self.covers(item.path, is_file=not item.is_symlink()):
                 top = self.folder or self.root
                 if not (item.is_symlink() and _is_below(os.path.realpath(item.path), os.path.realpath(top))):
                     yield item.path

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy
+from fairmile.base.paths import find_program
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.card import as_list
 from fairmile.runs.execute import capture
@@ -164,7 +164,7 @@ def _local_offer(environment: str, argv: Sequence[str], environ: Mapping[str, st
         if not seen.python:
             seen = capture.environment(["python3"], environ)
         package = _in_packages(Need(name, None, ""), seen.lock)
-        programs = (shutil.which(each, path=environ.get("PATH")) for each in _PROGRAMS.get(name, ()))
+        programs = (find_program(each, environ.get("PATH")) for each in _PROGRAMS.get(name, ()))
         program = next(filter(None, programs), "")
         return (True, package.found or program) if package.met or program else (False, f"this machine has no {name}")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
+from fairmile.base.paths import find_program
 from fairmile.base.placeholders import names_in
 from fairmile.base.source_files import is_source
 from fairmile.base.words import closest
@@ -115,7 +115,7 @@ def program_files(
 
 def _named(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the files that a command names, in a word or inside one, as in `sh -c 'python train.py'`."""
-    program = shutil.which(argv[0], path=environ.get("PATH")) if "/" not in argv[0] else None
+    program = find_program(argv[0], environ.get("PATH")) if "/" not in argv[0] else ""
     if program and not program.startswith(("/usr/", "/bin/")) and not _INTERPRETER.fullmatch(Path(program).name):
         yield Path(program)
     for number, word in enumerate(argv):

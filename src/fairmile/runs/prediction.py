@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from itertools import islice
 from statistics import median, stdev
@@ -70,11 +69,10 @@ class Predicted:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as run.json keeps it, with the verdict where there is one."""
-        document = asdict(self)
+        document = {"value": self.value, "low": self.low, "high": self.high, "source": self.source}
         if self.fit is None:
-            del document["limit"], document["device"], document["remedy"]
             return document
-        return {**document, "fit": str(self.fit)}
+        return document | {"limit": self.limit, "device": self.device, "remedy": self.remedy, "fit": str(self.fit)}
 
 
 class Predictor(Protocol):

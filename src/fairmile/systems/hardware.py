@@ -254,9 +254,9 @@ def _network(top: Path) -> Iterator[str]:
 
 
 def _storage(folder: Path, root: Path) -> dict[str, Any]:
-    there = os.path.realpath(folder)
+    there = os.path.abspath(folder)
     while not os.path.exists(there):
-        there = os.path.dirname(there)
+        there = os.path.dirname(os.path.realpath(there))
     free = os.statvfs(there)
     return {
         **_mount(there, os.stat(there).st_dev, str(root)),
@@ -268,6 +268,7 @@ def _storage(folder: Path, root: Path) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _mount(folder: str, _device: int, root: str) -> dict[str, str]:
     """Return type and mount point of the file system that a folder lies on; the last one mounted there counts."""
+    folder = os.path.realpath(folder)
     best = {"type": "", "mount": ""}
     for line in _read(Path(root) / "proc/self/mountinfo", _MIB).splitlines():
         before, _, after = line.partition(" - ")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import shutil
 import stat
 import sys
 import sysconfig
@@ -25,6 +24,7 @@ from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure
 from fairmile.base.git import Repository
+from fairmile.base.paths import find_program
 from fairmile.base.source_files import NOT_CODE, is_cache, is_source
 from fairmile.runs.record.record import (
     Captured,
@@ -123,8 +123,8 @@ def _interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str:
     if not word and program in _SHELLS:
         word = next((match[1] for text in argv[1:] if (match := _PYTHON_IN_SHELL.search(text))), "")
     if word:
-        return shutil.which(word, path=path) or ""
-    script = shutil.which(argv[0], path=path)
+        return find_program(word, path)
+    script = find_program(argv[0], path)
     return _of_script(script, _changed(script), path) if script else ""
 
 
@@ -136,7 +136,7 @@ def _of_script(script: str, _mtime_ns: int, path: str) -> str:
     # Where the path of an environment is too long for the kernel, installers write a line for sh instead.
     match = re.match(r"#!\s*(?:/usr/bin/env\s+(?:-S\s+)?)?(\S*python[0-9.]*)", first)
     match = match or re.search(r"^'''exec' \"?(\S*?python[0-9.]*)\"? ", first, re.MULTILINE)
-    return (shutil.which(match[1], path=path) or "") if match else ""
+    return find_program(match[1], path) if match else ""
 
 
 @lru_cache(maxsize=64)

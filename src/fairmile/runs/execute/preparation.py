@@ -81,7 +81,7 @@ class Preparation:
         this machine starts it. Where it is `stated` what its record will say of it, it is looked whether the digests
         cover all that the program could read.
         """
-        original = plan.original
+        original, environ = plan.original, dict(self._environ)
         inputs: dict[str, CapturedInput] = {}
         for name, each in spec.inputs.items():
             if each.asset:
@@ -119,7 +119,7 @@ class Preparation:
             code.sources = [CodeSource(asset=name, sha256=root) for name, root in fetched]
         if original is None and code.is_known:
             code.snapshot, code.trouble = keep_code(self._store(), code)
-        environment_seen = capture.environment(argv, self._environ, lock)
+        environment_seen = capture.environment(argv, environ, lock)
         environment_seen.name, environment_seen.digest = spec.environment, digest
         environment_seen.definition = dict(definition)
         captured = Captured(code=code, inputs=inputs, environment=environment_seen, agent=capture.agent())
@@ -128,10 +128,10 @@ class Preparation:
         if stated is None:
             return captured
         reads = self._reads_again(original, captured) if original is not None else None
-        program = program_files(argv, work, spec.code, self._environ) if work is not None else ()
+        program = program_files(argv, work, spec.code, environ) if work is not None else ()
         captured.coverage = Coverage(
             uncovered=find_uncovered(stated, captured, argv, self._root, work, program),
-            variables_sha256=variables_digest({**self._environ, **spec.env}),
+            variables_sha256=variables_digest({**environ, **spec.env}),
             reads=reads,
             restored=[path for path, read in (reads or {}).items() if read.stamp == _RESTORED],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import resource
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO
 
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE
-from fairmile.meter.meter import Meter
+from fairmile.meter.meter import FLUSH_S, Meter
 from fairmile.meter.sources import find_sources
 from fairmile.meter.watch import Watch
 from fairmile.runs.execute.output_reader import OutputReader
@@ -34,6 +35,7 @@ _METRICS = "metrics.jsonl"
 _WATCH_AFTER_S = 0.25
 _TICK_S, _QUIET_TICK_S = 0.05, 0.5
 _GRACE_S = 10.0
+_SHORT_S = 0.01
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # The kernel takes no variable above 128 KiB; who has longer parameters finds them in the record.
@@ -74,7 +76,7 @@ class Program:
             self.env |= watch.start(argv, self.env)
         self.missing = {"watch": "the run was too short to measure"}
         self.printed_from = 0
-        self._meter = Meter(folder / FILE)
+        self._meter = Meter(folder / FILE, flusher=False)
         patterns = {name: each.pattern for name, each in self.spec.metrics.items() if each.pattern}
         self._reader = OutputReader(self._meter, patterns, echo)
         self._look = look
@@ -139,7 +141,7 @@ class Program:
         limit = begins + timeout_s if timeout_s else None
         watch_s = self.spec.watch_s
         watch_at = begins + _WATCH_AFTER_S if watch_s else None
-        with _Child(process) as child:
+        with _Child(process, self._files) as child:
             try:
                 self._group = process.pid
                 if self._files is not None:
@@ -147,10 +149,14 @@ class Program:
                 for number in self._early:
                     self._pass(number)
                 self._meter.event("started", pid=process.pid)
+                flush_at = begins + FLUSH_S
                 while not child.wait(self._pause(limit, watch_at)):
                     self._reader.look()
                     child.look()
                     now = time.monotonic()
+                    if now >= flush_at:
+                        self._meter.flush()
+                        flush_at = now + FLUSH_S
                     if watch_at is not None and now >= watch_at:
                         watch_at = None
                         self._measure(process.pid, watch_s)
@@ -235,8 +241,8 @@ class Program:
 class _Child:
     """Waits for a process with a time limit, and learns what it used."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[bytes], files: FileWatch | None = None) -> None:
+        self._process, self._files = process, files
         self._descriptor = _pidfd(process.pid)
         self.exit_code: int | None = None
         self.usage: dict[str, float] = {}
@@ -253,19 +259,37 @@ class _Child:
             os.close(self._descriptor)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Return whether it has ended, at the latest after `timeout_s`."""
-        if self._descriptor is not None:
-            poll = select.poll()
-            poll.register(self._descriptor, select.POLLIN)
-            if not poll.poll(None if timeout_s is None else int(timeout_s * 1000) + 1):
+        """Return whether it has ended, at the latest after `timeout_s`; files that it opens meanwhile are noted."""
+        until = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        if self._descriptor is None:
+            while not self._collect(os.WNOHANG):
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(_SHORT_S)
+                self._note_files()
+            return True
+        while not (ready := self._poll(until, files=True)) or self._descriptor not in ready:
+            if not ready:
                 return False
-            return self._collect(0)
-        until = time.monotonic() + (timeout_s or 0)
-        while not self._collect(os.WNOHANG):
-            if timeout_s is not None and time.monotonic() >= until:
-                return False
-            time.sleep(0.01)
-        return True
+            self._note_files()
+            if self._poll(min(until, time.monotonic() + _SHORT_S), files=False):  # not woken for each of many files
+                break
+        return self._collect(0)
+
+    def _poll(self, until: float, *, files: bool) -> list[int]:
+        """Return which descriptors have news, at the latest at `until`: that of the process, that of opened files."""
+        poll = select.poll()
+        assert self._descriptor is not None
+        poll.register(self._descriptor, select.POLLIN)
+        if files and self._files is not None and self._files.descriptor >= 0:
+            poll.register(self._files.descriptor, select.POLLIN)
+        left_s = until - time.monotonic()
+        events = poll.poll(None if left_s == math.inf else max(int(left_s * 1000) + 1, 0))
+        return [descriptor for descriptor, _ in events]
+
+    def _note_files(self) -> None:
+        if self._files is not None:
+            self._files.drain()
 
     def _collect(self, options: int) -> bool:
         if self._is_over:
@@ -345,10 +369,11 @@ def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -
 
 def _kills() -> int:
     """Return how often the kernel ended a process of our share of the machine for want of memory."""
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0].strip("/")
-        events = Path("/sys/fs/cgroup", group, "memory.events").read_text()
-        return int(dict(line.split() for line in events.splitlines())["oom_kill"])
+    with contextlib.suppress(OSError, ValueError, LookupError, StopIteration):
+        with open("/proc/self/cgroup", "rb") as file:
+            group = os.fsdecode(file.read().partition(b"0::")[2].splitlines()[0].strip(b"/"))
+        with open(os.path.join("/sys/fs/cgroup", group, "memory.events"), "rb") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
     return 0
 
 

@@ -86,8 +86,9 @@ def finish(
     The output of this attempt begins at `printed_from`.
     """
     spec = record.spec
+    work = work_folder(folder, spec)
     started = record.attempts[-1].started
-    cause, advice = find_cause(folder, work_folder(folder, spec), ending.state, out_of_memory=ending.out_of_memory)
+    cause, advice = find_cause(folder, work, ending.state, out_of_memory=ending.out_of_memory)
     (folder / _ROOM).unlink(missing_ok=True)
     vanished = not (folder / RECORD).exists()
     first = record.attempts[0].started
@@ -95,12 +96,12 @@ def finish(
         watch.finish(elapsed_s)
     is_first = len(record.attempts) == 1  # what earlier attempts wrote counts, too
     written = watch.written if watch is not None and is_first else None
-    in_event_files, doubts = take_event_files(folder, work_folder(folder, spec), since_s=first, written=written)
+    in_event_files, doubts = take_event_files(folder, work, since_s=first, written=written)
     log = _read_log(folder, spec, printed_from)
     reason = "; ".join(filter(None, [ending.reason, cause])) if ending.state == "failed" else ending.reason
     if vanished:
         reason = "; ".join(filter(None, [reason, "its folder was removed during the run"]))
-    outputs, untouched, trouble = find_outputs(work_folder(folder, spec), spec.outputs, record.before)
+    outputs, untouched, trouble = find_outputs(work, spec.outputs, record.before)
     notes = [trouble, *_losses(log), *doubts]
     if cause and ending.state != "failed":
         notes.append(f"{cause}: its output may be incomplete")
@@ -153,7 +154,7 @@ def _read_log(folder: Path, spec: RecordedSpec, printed_from: int) -> Log:
         return log
     if not metrics:
         return log
-    meter = Meter(folder / FILE)
+    meter = Meter(folder / FILE, flusher=False)
     try:
         for metric in metrics:
             meter.log(step=metric.step, **{metric.name: metric.value})

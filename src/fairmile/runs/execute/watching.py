@@ -23,29 +23,37 @@ import functools
 import os
 import pkgutil
 import re
-import select
-import shutil
 import stat
 import struct
 import subprocess
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import write_atomic
+from fairmile.base.paths import find_program
 from fairmile.base.source_files import is_cache
 from fairmile.runs.coverage import Cover, find_loose, names_digest, stamp_of
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import ReadFile, RunRecord
 
+if TYPE_CHECKING:
+    import ctypes
+
 _HOOK = Path(__file__).parent / "audit"
+_HOOK_FILE = str(_HOOK / "sitecustomize.py")
 # `cc` comes last: where it is a wrapper, it links libraries that no program asked for.
 _COMPILERS = ("gcc", "clang", "cc")
 _OWN = str(Path(__file__).parents[2])  # our own package, which may be installed anywhere
+# Every process of a program loads it: nothing is looked up or protected that it does not need.
+_FLAGS = (
+    *("-shared", "-fPIC", "-O2", "-s", "-nostartfiles", "-fno-asynchronous-unwind-tables"),
+    *("-Wl,-z,norelro", "-Wl,-z,lazy"),
+)
 _CHOICE = "FAIRMILE_WATCH"
 DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
 _OPENED = "opened.log"
@@ -126,7 +134,7 @@ class FileWatch:
         variables = {"PYTHONPATH": _joined(str(hook), env.get("PYTHONPATH", "")), _VARIABLE: str(self._log)}
         if choice != "python" and (library := _built_library(self._folder.parent, env)):
             variables["LD_PRELOAD"] = _joined(library, env.get("LD_PRELOAD", ""))
-            variables["FAIRMILE_PRELOADED"] = ""  # that of a run which this one is part of says nothing of it
+            variables["FAIRMILE_PRELOADED"] = "0" * 10  # room for the number of the process that is watched
         return variables
 
     def _look_around(self) -> None:
@@ -144,6 +152,16 @@ class FileWatch:
         if self._loose:
             self._inotify = _Inotify({os.path.dirname(path) for path in self._loose})
             self._trouble = self._inotify.trouble
+
+    @property
+    def descriptor(self) -> int:
+        """What becomes readable when a file was opened; -1 where nothing does."""
+        return self._inotify.descriptor if self._inotify is not None and not self._inotify.trouble else -1
+
+    def drain(self) -> None:
+        """Take note of the files that were opened meanwhile, before the kernel forgets them."""
+        if self._inotify is not None:
+            self._inotify.drain()
 
     def finish(self, elapsed_s: float) -> None:
         """Stop, and write into the record what was read, with digests, and what was not watched."""
@@ -225,7 +243,7 @@ def _joined(first: str, rest: str) -> str:
 
 def _hook_folder(runs: Path) -> Path | None:
     """Return the folder of the audit hook; where Fairmile travels as one file, the hook is written among the runs."""
-    if (_HOOK / "sitecustomize.py").is_file():
+    if os.path.isfile(_HOOK_FILE):
         return _HOOK
     try:
         text = _content("sitecustomize.py")
@@ -249,11 +267,11 @@ def _content(name: str) -> bytes:
 def _built_library(runs: Path, env: Mapping[str, str]) -> str:
     """Return the library that is preloaded, built when it is first needed; empty where there is no C compiler."""
     try:
+        name = f"opened-{_source_digest()}.so"
+        library = os.path.join(runs, f".{name}")
+        if os.path.exists(library):
+            return library
         source = _content("opened.c")
-        name = f"opened-{_source_digest(source)}.so"
-        library = runs / f".{name}"
-        if library.exists():
-            return str(library)
         kept = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home()) / ".cache") / "fairmile" / name
         data = _own_content(kept)
         if not data:
@@ -266,7 +284,7 @@ def _built_library(runs: Path, env: Mapping[str, str]) -> str:
         write_atomic(library, data, sync=False)
     except (OSError, FairmileError, subprocess.SubprocessError):
         return ""
-    return str(library)
+    return library
 
 
 def _own_content(file: Path) -> bytes:
@@ -281,7 +299,7 @@ def _own_content(file: Path) -> bytes:
 
 
 def _compiled(source: bytes, runs: Path, env: Mapping[str, str]) -> bytes:
-    compiler = next(filter(None, (shutil.which(name, path=env.get("PATH")) for name in _COMPILERS)), "")
+    compiler = next(filter(None, (find_program(name, env.get("PATH")) for name in _COMPILERS)), "")
     if not compiler:
         return b""
     import tempfile
@@ -289,14 +307,22 @@ def _compiled(source: bytes, runs: Path, env: Mapping[str, str]) -> bytes:
     with tempfile.TemporaryDirectory(dir=runs, prefix=".opened-") as folder:
         made, code = Path(folder, "opened.so"), Path(folder, "opened.c")
         code.write_bytes(source)
-        command = [compiler, "-shared", "-fPIC", "-O2", "-s", "-o", str(made), str(code), "-ldl"]
+        command = [compiler, *_FLAGS, "-o", str(made), str(code), "-ldl"]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         return made.read_bytes()
 
 
 @functools.cache
-def _source_digest(source: bytes) -> str:
-    return sha256_hex(source + os.uname().machine.encode())[:16]
+def _source_digest() -> str:
+    text = " ".join((*_FLAGS, os.uname().machine))
+    return sha256_hex(_content("opened.c") + text.encode())[:16]
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
 
 
 class _Inotify:
@@ -305,47 +331,33 @@ class _Inotify:
     def __init__(self, folders: Iterable[str]) -> None:
         import ctypes  # few runs need it, and every worker would load it
 
+        libc = _libc()
         self.trouble = ""
         self._opened: set[str] = set()
         self._events = 0
         self._paths: dict[int, str] = {}
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._descriptor = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(libc, "inotify_init1") else -1
-        if self._descriptor < 0:
+        self.descriptor = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(libc, "inotify_init1") else -1
+        if self.descriptor < 0:
             self.trouble = "this system has no inotify"
             return
         for number, path in enumerate(sorted(folders)):
-            watch = libc.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_OPEN)
+            watch = libc.inotify_add_watch(self.descriptor, os.fsencode(path), _IN_OPEN)
             if watch < 0 or number >= _MOST_FOLDERS:
                 self.trouble = f"{path} ({os.strerror(ctypes.get_errno()) if watch < 0 else 'too many folders'})"
                 break
             self._paths[watch] = path
-        self._ends, self._end = os.pipe()
-        self._thread = threading.Thread(target=self._follow, name="fairmile-inotify", daemon=True)
-        self._thread.start()
 
     def stop(self) -> set[str]:
         """Return the files that were opened."""
-        if self._descriptor >= 0:
-            os.close(self._end)
-            self._thread.join()
-            self._drain()
-            os.close(self._ends)
-            os.close(self._descriptor)
+        if self.descriptor >= 0:
+            self.drain()
+            os.close(self.descriptor)
         return self._opened
 
-    def _follow(self) -> None:
-        poll = select.poll()
-        for each in (self._descriptor, self._ends):
-            poll.register(each, select.POLLIN | select.POLLHUP)
-        while not self.trouble:
-            if any(descriptor == self._ends for descriptor, _ in poll.poll()):
-                return
-            self._drain()
-
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Take the events that wait; the kernel keeps some 16,000 of them."""
         with contextlib.suppress(BlockingIOError):
-            while not self.trouble and (data := os.read(self._descriptor, 1 << 16)):
+            while not self.trouble and (data := os.read(self.descriptor, 1 << 16)):
                 self._read(data)
 
     def _read(self, data: bytes) -> None:

@@ -13,6 +13,7 @@ import os
 import shlex
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -47,6 +48,7 @@ _TERMS = {
     **{name: _HPC + name for name in ("runsOn", "computeNodeCount", "cpuCorePerNode", "gpuModel", "interconnect")},
     "coprocessorCountPerNode": _HPC + "coprocessorCountPerNode",
 }
+_CONTEXT = [f"{_CRATE}/context", _TERMS]
 _HEAD = [
     {"@id": CARD, "@type": "CreativeWork", "about": {"@id": "./"}, "conformsTo": {"@id": _CRATE}},
     {"@id": _PROCESS_RUN, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"},
@@ -104,12 +106,17 @@ def card_text(record: RunRecord, files: Mapping[str, FileFacts] | Path) -> str:
     made = card(record, files)
     # Python writes indented JSON ten times more slowly; a line for each entity reads as well.
     graph = ",\n".join(map(_JSON.encode, made["@graph"]))
-    text = f'{{"@context": {_JSON.encode(made["@context"])},\n"@graph": [\n{graph}\n]}}\n'
+    text = f'{{"@context": {_context_text()},\n"@graph": [\n{graph}\n]}}\n'
     try:
         text.encode()
     except UnicodeEncodeError:  # a name that is no UTF-8
         text = text.encode(errors="replace").decode()
     return text
+
+
+@lru_cache(maxsize=1)
+def _context_text() -> str:
+    return _JSON.encode(_CONTEXT)
 
 
 def iri(id: str) -> str:
@@ -163,6 +170,7 @@ class _Card:
         attempted = record.attempts[-1].started if record.attempts else 0.0
         self.started = self.result.started or attempted or record.created
         self.id = iri(record.id)
+        self._command = shlex.join(self.spec.argv)
         self.nodes: list[Node] = []
         self._known: set[str] = set()
 
@@ -183,7 +191,7 @@ class _Card:
         }
         if parts:
             root["hasPart"] = _one(parts)
-        return {"@context": [f"{_CRATE}/context", _TERMS], "@graph": [_HEAD[0], root, action, *self.nodes, _HEAD[1]]}
+        return {"@context": _CONTEXT, "@graph": [_HEAD[0], root, action, *self.nodes, _HEAD[1]]}
 
     def _action(self) -> Node:
         spec, result = self.spec, self.result
@@ -192,7 +200,7 @@ class _Card:
             "@id": self.id,
             "@type": ["CreateAction", "MLModelEvaluation"],
             "name": self.record.id,
-            "description": self._command(),
+            "description": self._command,
             "instrument": self._instrument(),
             "object": self._object(),
             "startTime": _time(self.started),
@@ -209,9 +217,6 @@ class _Card:
         if spec.tags:
             action["keywords"] = _one(list(spec.tags))
         return action
-
-    def _command(self) -> str:
-        return shlex.join(self.spec.argv)
 
     def _error(self, state: str) -> str:
         result = self.result
@@ -233,7 +238,7 @@ class _Card:
             "@id": "#program",
             "@type": "SoftwareSourceCode" if code.is_known or kept else "SoftwareApplication",
             "name": name or "program",
-            "command": self._command(),
+            "command": self._command,
         }
         if self.spec.asset:
             node["identifier"] = self.spec.asset
@@ -266,7 +271,7 @@ class _Card:
                 nodes.append(self._elsewhere("input", name, each, "CreativeWork"))
         for name, value in self.spec.params.items():
             nodes.append(self._value("param", name, value))
-        return _one(nodes or [self._value("param", "command", self._command())])
+        return _one(nodes or [self._value("param", "command", self._command)])
 
     def _came_out(self, action: Node) -> None:
         """Add outputs, metrics and energy."""
@@ -418,6 +423,7 @@ def _local(path: str) -> str:
     return _quote(path) if ":" not in path.partition("/")[0] else f"./{_quote(path)}"
 
 
+@lru_cache(maxsize=256)  # most runs of a process have the same names
 def _quote(text: str) -> str:
     if text.isascii():
         return quote(text)

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define SLOTS (1u << 16)
+#define DIGITS 10
 static _Atomic uint64_t seen[SLOTS];
 static char log_path[PATH_MAX];
 
@@ -65,20 +66,22 @@ static void opened(char kind, int folder, const char *path) {
     if (!log_path[0] || !path || !path[0]) return;
     int before = errno;
     char whole[PATH_MAX];
-    if (path[0] == '/') {
-        if (snprintf(whole, sizeof whole, "%s", path) >= (int)sizeof whole) goto end;
-    } else {
-        char start[PATH_MAX], link[64];
+    size_t length = strlen(path), at = 0;
+    if (path[0] != '/') {
         if (folder == AT_FDCWD) {
-            if (!getcwd(start, sizeof start)) goto end;
+            if (!getcwd(whole, sizeof whole)) goto end;
+            at = strlen(whole);
         } else {
+            char link[64];
             snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
-            ssize_t length = readlink(link, start, sizeof start - 1);
-            if (length < 0) goto end;
-            start[length] = 0;
+            ssize_t read = readlink(link, whole, sizeof whole - 1);
+            if (read < 0) goto end;
+            at = (size_t)read;
         }
-        if (snprintf(whole, sizeof whole, "%s/%s", start, path) >= (int)sizeof whole) goto end;
+        if (at + 1 < sizeof whole) whole[at++] = '/';
     }
+    if (at + length >= sizeof whole) goto end;
+    memcpy(whole + at, path, length + 1);
     for (const char *const *each = SYSTEM; *each; each++)
         if (!strncmp(whole, *each, strlen(*each))) goto end;
     for (const char *const *each = PACKAGES; *each; each++)
@@ -97,16 +100,24 @@ static char kind_of(int flags) {
 
 static char kind_of_mode(const char *mode) { return mode && (mode[0] != 'r' || strchr(mode, '+')) ? 'w' : 'r'; }
 
+/* The recorder leaves room for a number in FAIRMILE_PRELOADED, so that nothing is allocated for it: most processes are
+   over in less time than that takes. */
 __attribute__((constructor)) static void start(void) {
     const char *path = getenv("FAIRMILE_OPENED");
-    if (!path || strlen(path) >= sizeof log_path) return;
-    strcpy(log_path, path);
-    const char *before = getenv("FAIRMILE_PRELOADED");
-    int is_first = !before || !before[0]; /* of the processes that a run starts, only the first is asked for */
-    char number[32];
-    snprintf(number, sizeof number, "%d", (int)getpid());
-    setenv("FAIRMILE_PRELOADED", number, 1); /* sitecustomize.py of the same process leaves it to us */
-    if (is_first) note('s', number);
+    size_t length = path ? strlen(path) : 0;
+    if (!length || length >= sizeof log_path) return;
+    memcpy(log_path, path, length + 1);
+    char number[DIGITS + 1] = {0};
+    unsigned left = (unsigned)getpid();
+    for (int at = DIGITS; at-- > 0; left /= 10) number[at] = (char)('0' + left % 10);
+    char *before = getenv("FAIRMILE_PRELOADED");
+    /* Of the processes that a run starts, only the first is asked for. */
+    int is_first = !before || !before[strspn(before, "0")];
+    if (before && strlen(before) == DIGITS)
+        memcpy(before, number, DIGITS); /* sitecustomize.py of the same process leaves it to us */
+    else
+        setenv("FAIRMILE_PRELOADED", number, 1);
+    if (is_first) note('s', number + strspn(number, "0"));
 }
 
 #define NEXT(name) \

@@ -84,7 +84,7 @@ def _go_on() -> None:
             return
 
 
-_IS_PRELOADED = os.environ.get("FAIRMILE_PRELOADED") == str(os.getpid())
+_IS_PRELOADED = os.environ.get("FAIRMILE_PRELOADED", "").lstrip("0") == str(os.getpid())
 if os.environ.get("FAIRMILE_OPENED") and hasattr(sys, "addaudithook") and not _IS_PRELOADED:
     _start(os.environ["FAIRMILE_OPENED"])
 _go_on()
