@@ -91,8 +91,8 @@ def examples(command: click.Command) -> list[str]:
     return re.findall(r"^ +fairmile (.+)$", (command.help or "").partition("Example")[2], re.MULTILINE)
 
 
-# Until it is interrupted, or with accounts: test_access.py and tests/web have their examples.
-SERVING = {name for name in ALL if name.startswith(("access ", "login", "logout", "serve"))}
+# Until it is interrupted, with accounts or with Slurm's accounting: others test their examples.
+SERVING = {name for name in ALL if name.startswith(("access ", "login", "logout", "serve", "system usage"))}
 
 
 def stories() -> dict[str, list[str]]:

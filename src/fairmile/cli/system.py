@@ -34,6 +34,7 @@ ENTRIES = {
     "script": Entry("fairmile.cli.system_script", "script", "Print the batch script of a job on a system."),
     "probe": Entry("fairmile.cli.system_probe", "probe", "Describe this machine, or compare it with a known system."),
     "report": Entry("fairmile.cli.system_probe", "report", "Report what changed on a system, as text for an issue."),
+    "usage": Entry("fairmile.cli.system_usage", "usage", "Show what all users' jobs on a system took."),
     "certify": Entry("fairmile.cli.system_certify", "certify", "Run a short test suite on a system; keep the record."),
 }
 

@@ -20,6 +20,7 @@ from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath, as_paths
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
+from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.folders import JobFolders, LocalJobFolders, RemoteJobFolders
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
@@ -42,6 +43,7 @@ from fairmile.systems.script_files import read_script, rewrite_script
 from fairmile.systems.system_details import SystemDetails
 
 if TYPE_CHECKING:
+    from fairmile.jobs.accounting import SystemUsage
     from fairmile.systems.change_report import ChangeReport
     from fairmile.systems.probing import SystemDraft
     from fairmile.systems.survey import Survey
@@ -54,6 +56,9 @@ _PROBING: Registry[Callable[..., Any]] = Registry(
         "survey": Plugin("fairmile.systems.probing:survey_system"),
         "report": Plugin("fairmile.systems.probing:report_changes"),
     },
+)
+_ACCOUNTING: Registry[Callable[..., Any]] = Registry(
+    "way to read accounting", {"usage": Plugin("fairmile.jobs.accounting:read_usage")}
 )
 
 _REMOTE_FOLDER = ".fairmile/jobs"
@@ -302,6 +307,17 @@ class Machines(Noun, internal=_INTERNAL, package="fairmile.systems"):
         """
         report: ChangeReport = _PROBING["report"](self.registry[system], over=over, output=output, on_step=on_step)
         return report
+
+    def usage(self, system: str, *, since: str | float = "30d", by: str = "project") -> SystemUsage:
+        """Return what all users' jobs took that ended since then: hours, efficiency, memory, energy, failures.
+
+        `by` is project, user or partition. Read from the scheduler's accounting, as far as it shows jobs of others.
+        """
+        machine = self[system]
+        machine.refuse_elsewhere()
+        since_s = parse_duration(since)
+        usage: SystemUsage = _ACCOUNTING["usage"](machine.runner, machine.scheduler.name, system, since_s, by)
+        return usage
 
     def partition(self, name: str) -> Partition:
         """Return the partition SYSTEM:PARTITION; for SYSTEM alone, the one with GPUs or the default."""

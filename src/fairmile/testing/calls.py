@@ -158,6 +158,7 @@ EXAMPLES = (
     Example("system rm my-cluster --dry-run", 'fm.systems.rm("my-cluster", dry_run=True)'),
     _only_named("system probe", "fm.systems.probe()"),
     _only_named("system probe --on laptop", 'fm.systems.survey("laptop")'),
+    _only_named("system usage my-cluster", 'fm.systems.usage("my-cluster")'),
     _only_named("system report laptop", 'fm.systems.report("laptop")'),
     _only_named("system certify laptop", 'fm.jobs.certify("laptop")'),
     Example("system certify laptop --dry-run", 'fm.jobs.plan_certification("laptop")'),

@@ -62,7 +62,7 @@ class Slurm:
         """Ask squeue for the job with a key; it knows a job for some minutes after its end (MinJobAge)."""
 
         def read(result: Result) -> str | None:
-            _check(result, "squeue")
+            check_answer(result, "squeue")
             rows = (line.partition("|") for line in result.stdout.splitlines())
             ids = [int(job) for job, _, comment in rows if comment == key and job.isdecimal()]
             return str(min(ids)) if ids else None
@@ -79,7 +79,7 @@ class Slurm:
         def read(result: Result) -> dict[str, Observed]:
             if result.exit_code != 0 and "Invalid job id" in result.stderr:  # none of them is known any more
                 return {}
-            _check(result, "squeue")
+            check_answer(result, "squeue")
             return {job: seen for job, seen in map(_read_status, result.stdout.splitlines()) if _wanted(job, asked)}
 
         return Question(("squeue", "-h", "-r", "-t", "all", *which, "-O", fields), read)
@@ -92,7 +92,7 @@ class Slurm:
         asked = frozenset(ids)
 
         def read(result: Result) -> dict[str, Observed]:
-            _check(result, "sacct")
+            check_answer(result, "sacct")
             return {job: run.observed() for job, run in _last_runs(result.stdout).items() if _wanted(job, asked)}
 
         options = ("-n", "-P", "-D", "--noconvert", "-o", ",".join(_HISTORY_FIELDS))
@@ -104,13 +104,13 @@ class Slurm:
         def read(result: Result) -> None:
             gone = ("Invalid job id", "already completing or completed")
             rest = [line for line in result.stderr.splitlines() if line and not any(word in line for word in gone)]
-            _check(replace(result, exit_code=result.exit_code if rest else 0), "scancel")
+            check_answer(replace(result, exit_code=result.exit_code if rest else 0), "scancel")
 
         return Question(("scancel", *_compressed(ids)), read)
 
 
 def _read_submitted(result: Result) -> str:
-    _check(result, "sbatch")
+    check_answer(result, "sbatch")
     for line in reversed(result.stdout.splitlines()):  # a site's own remarks may stand before it
         if match := _ACCEPTED.fullmatch(line.strip()):
             return match[1]
@@ -127,7 +127,7 @@ def _read_status(line: str) -> tuple[str, Observed]:
     if state is State.CANCELLED and not reason.startswith("Dependency"):
         reason = ""  # it is still why the job did not start, not why it ended
     seen = Observed(state, native, _reason(reason), exit_code=code, signal=signal, nodes=_nodes(nodes))
-    return job, replace(seen, restarts=_number(restarts) or 0, sentence=explain(seen))
+    return job, replace(seen, restarts=whole_number(restarts) or 0, sentence=explain(seen))
 
 
 @dataclass
@@ -142,12 +142,12 @@ class _Run:
         _, native, status, elapsed, cpu, _, energy, nodes, reason = self.row
         native, state = native.partition(" ")[0], _state(native, reason)  # CANCELLED by 1000
         code, signal = _exit(state, status)
-        rss = [size for row in (self.row, *self.steps) if (size := _number(row[5]))]
-        joules = _number(energy)
+        rss = [size for row in (self.row, *self.steps) if (size := whole_number(row[5]))]
+        joules = whole_number(energy)
         usage = Usage(
             source="sacct",
-            elapsed_s=None if (seconds := _number(elapsed)) is None else float(seconds),
-            cpu_s=_cpu_seconds(cpu),
+            elapsed_s=None if (seconds := whole_number(elapsed)) is None else float(seconds),
+            cpu_s=cpu_seconds(cpu),
             max_rss_bytes=max(rss, default=None),
             # Without a sensor Slurm writes 0.
             energy_j=float(joules) if joules else None,
@@ -252,17 +252,18 @@ def _exit(state: State, word: str) -> tuple[int | None, int | None]:
     if not state.is_end:
         return None, None
     first, colon, second = word.partition(":")
-    code, signal = _number(first), _number(second)
+    code, signal = whole_number(first), whole_number(second)
     if not colon and code is not None:  # squeue gives what wait(2) does
         code, signal = code >> 8, code & 0x7F
     return (code if code or state is State.DONE else None), signal or None
 
 
-def _number(word: str) -> int | None:
+def whole_number(word: str) -> int | None:
+    """Return a number as Slurm prints it; None where it has none."""
     return int(word) if word.isdecimal() and int(word) < _UNSET else None
 
 
-def _cpu_seconds(word: str) -> float | None:
+def cpu_seconds(word: str) -> float | None:
     """Read [DD-[HH:]]MM:SS[.mmm]."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", word)
     if match is None:
@@ -271,7 +272,8 @@ def _cpu_seconds(word: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _check(result: Result, program: str) -> None:
+def check_answer(result: Result, program: str) -> None:
+    """Raise what is wrong where a command of Slurm failed."""
     if result.exit_code != 0:
         raise _failure(result, program)
 
