@@ -18,6 +18,7 @@ from fairmile.flows.exchange import Export
 from fairmile.flows.plan import Action, FlowPlan
 from fairmile.flows.results import CancelledFlow, FlowList, FlowStatus, SavedFlow, StepLog, StepStatus
 from fairmile.flows.state import BAD
+from fairmile.flows.suggest import Suggestion
 from fairmile.runs.record.values import parse_params, value_text
 from fairmile.workspace import Workspace
 
@@ -256,6 +257,26 @@ def _write_or_show(out: Out, result: Drawing | Export, target: Path | None) -> N
         out.say(f"wrote {target}")
     if target is None or out.as_json:
         out.show(result, lambda result: out.document(result.text))
+
+
+@flow.command()
+@click.option("--model", required=True, metavar="NAME", help="Model to train and evaluate.")
+@click.option("--dataset", default="", metavar="NAME", help="Data set.  [default: the one that fits the model best]")
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the flow to this file.")
+@json_output(Suggestion)
+def suggest(out: Out, model: str, dataset: str, output: Path | None) -> None:
+    """Propose a flow from the catalog: programs that prepare the data of a model, train it and evaluate it.
+
+    Prints the file of a flow, with the reason for each step, and marks what the cards leave open.
+
+    \b
+    Examples:
+      fairmile flow suggest --model cosmoflow
+    """
+    suggestion = Workspace.open().flows.suggest(model, dataset=dataset, output=output)
+    out.show(suggestion, lambda each: out.document(each.text) if each.file is None else out.line(f"wrote {each.file}"))
+    for line in suggestion.open:
+        out.say(f"to do: {line}")
 
 
 @flow.command()

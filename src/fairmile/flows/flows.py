@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fairmile.flows.live import FlowChanges, FlowPicture, changed_since, cursor_of
     from fairmile.flows.progress import read_progress
     from fairmile.flows.saved import FlowFiles, main_file, save_flow
+    from fairmile.flows.suggest import Suggestion, suggest_flow
     from fairmile.jobs.machines import Machines
     from fairmile.resolve import Target
     from fairmile.runs.execute.pilot import check_pilot
@@ -69,6 +70,7 @@ else:
     FlowFiles = lazy("fairmile.flows.saved:FlowFiles")
     main_file = lazy("fairmile.flows.saved:main_file")
     save_flow = lazy("fairmile.flows.saved:save_flow")
+    suggest_flow = lazy("fairmile.flows.suggest:suggest_flow")
 
 _COPIES, _DIGESTS = ".parsed", ".digests.json"
 Definable = Flow | str | os.PathLike[str]
@@ -203,6 +205,13 @@ class Flows(Noun, package=__package__):
         planner = self._planner(source)
         plan = planner.plan(self._state(source))
         return save_flow(source, plan, planner, self._catalog(), self._assets, name, address, set or {}, dry_run)
+
+    def suggest(self, model: str, *, dataset: str = "", output: str | os.PathLike[str] | None = None) -> Suggestion:
+        """Propose a flow of catalog programs that prepare data, train a model and evaluate it; `output` gets its file.
+
+        Without `dataset` it is the one that matches the model best.
+        """
+        return suggest_flow(self._catalog(), model, dataset, None if output is None else Path(output))
 
     # Look
 

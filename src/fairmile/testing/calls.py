@@ -67,6 +67,7 @@ EXAMPLES = (
     Example("flow cancel tide-flow.yaml", 'fm.flows.cancel("tide-flow.yaml")'),
     Example("flow export tide-flow.yaml --to snakemake", 'fm.flows.export("tide-flow.yaml", to="snakemake")'),
     Example("flow save tide-flow.yaml --dry-run", 'fm.flows.save("tide-flow.yaml", dry_run=True)'),
+    Example("flow suggest --model cosmoflow", 'fm.flows.suggest("cosmoflow")'),
     Example("flow ls", "fm.flows.ls()"),
     Example("sweep plan rates.yaml", 'fm.sweeps.list_points("rates.yaml")'),
     Example("sweep run rates", 'fm.sweep("rates")'),
