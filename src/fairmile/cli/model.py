@@ -1,4 +1,4 @@
-"""`fairmile model`: describe and convert model files."""
+"""`fairmile model`: describe, convert, export and explore model files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
-from fairmile.base.units import format_size
+from fairmile.base.errors import UsageError
+from fairmile.base.units import format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
 from fairmile.models.convert.conversion import Conversion
+from fairmile.models.explore.request import CRITERIA, DEVICES, PRECISIONS, RUNTIMES
+from fairmile.models.explore.results import Exploration, exploration_columns, exploration_row
 from fairmile.models.formats.description import ModelDescription, TensorSpec
 from fairmile.models.huggingface import HubFolder
 from fairmile.runs.record.values import parse_params
@@ -23,7 +26,7 @@ _SHOWN_OPERATORS = 12
 
 @click.group(cls=LazyGroup)
 def model() -> None:
-    """Describe and convert model files.
+    """Describe, convert, export and explore model files.
 
     FILE|NAME is the path of a model file or folder, or the name of a model in the catalog.
     """
@@ -92,6 +95,131 @@ def convert(
     )
     out.show(converted, lambda each: _print_conversion(each, out))
     return 0 if converted.proof is None or converted.holds else 1
+
+
+@model.command(short_help="Measure the best way to run a model: runtime, precision, batch size, threads.")
+@click.argument("name", metavar="FILE|NAME")
+@click.option(
+    "--runtime",
+    default="",
+    metavar="NAMES",
+    help=f"Runtimes: {', '.join(RUNTIMES)}.  [default: all that are installed]",
+)
+@click.option(
+    "--precision", default="fp32", show_default=True, metavar="NAMES", help=f"Precisions: {', '.join(PRECISIONS)}."
+)
+@click.option("--batch", default="", metavar="SIZES", help="Batch sizes.  [default: 1,8,32]")
+@click.option("--threads", default="", metavar="COUNTS", help="Numbers of threads.  [default: all cores]")
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Device to run on.")
+@click.option("--best", type=click.Choice(CRITERIA), default="latency", show_default=True, help="What to rank by.")
+@click.option("--data", default="", metavar="FILE", help="Rows to run on, as .npy or .npz; with `targets` also judged.")
+@click.option(
+    "--max-loss",
+    type=float,
+    default=0.01,
+    show_default=True,
+    help="Largest loss to recommend: of accuracy, relative RMSE, or outputs.",
+)
+@click.option(
+    "--time",
+    "time_s",
+    default="2m",
+    show_default=True,
+    metavar="TIME",
+    callback=lambda _, __, text: parse_duration(text),
+    help="Longest time to take turns for.",
+)
+@click.option("--code", default="", metavar="FILE.py:FUNCTION", help="Code that builds the model; or MODULE:CLASS.")
+@click.option("--weights", default="", metavar="RUN|FILE", help="Weights of a model in the catalog.")
+@click.option("-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Argument of the code; repeatable.")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=TYPE[SIZES]",
+    help="Describe an input, as x=float32[batch,3]; repeatable.",
+)
+@click.option("--trust-pickle", is_flag=True, help="Load a pickle, which can execute any code.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the order of turns.")
+@click.option("--again", is_flag=True, help="Measure again, even if an earlier run measured the same.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write an HTML page with figures to this file.",
+)
+@DRY_RUN
+@json_output(Exploration)
+def explore(
+    name: str,
+    runtime: str,
+    precision: str,
+    batch: str,
+    threads: str,
+    params: tuple[str, ...],
+    output: Path | None,
+    out: Out,
+    **how: Any,
+) -> int:
+    """Measure which runtime, precision, batch size and number of threads run a model best.
+
+    Each combination runs in a process of its own on a fixed set of cores. They take turns until the order is decided,
+    or the time is over. Combinations that lose more than allowed are measured, but not recommended.
+
+    \b
+    Examples:
+      fairmile model explore tides.onnx --batch 1,8,32
+      fairmile model explore cosmoflow --precision fp32,bf16 --best throughput -o page.html
+    """
+    workspace = Workspace.open(on_progress=out.progress)
+    explored = workspace.models.explore(
+        name,
+        runtime=_words(runtime),
+        precision=_words(precision),
+        batch=_numbers("--batch", batch),
+        threads=_numbers("--threads", threads),
+        params=parse_params(params),
+        **how,
+    )
+    out.show(explored, lambda each: _print_exploration(each, out))
+    if output is not None and explored.run:
+        out.say(f"wrote {workspace.reports.write_page(explored, output)}")
+    return 0 if explored.data["decided"] or not explored.run else 1
+
+
+def _words(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    words = _words(text)
+    wrong = next((each for each in words if not each.isdecimal()), None)
+    if wrong is not None:
+        raise UsageError(f"{option} {wrong!r} is no whole number", hint=f"as in {option} 1,8,32")
+    return [int(each) for each in words]
+
+
+def _print_exploration(explored: Exploration, out: Out) -> None:
+    out.heading(explored.summary())
+    measured = [each for each in explored.candidates if each["state"] == "measured"]
+    if measured:
+        columns = exploration_columns(explored)
+        out.table(columns, [exploration_row(explored, each, columns) for each in measured])
+        machine = explored.data["machine"]
+        where = machine["gpu"] or machine["name"]
+        load = f"load {machine['load'][0]:.1f} to {machine['load'][-1]:.1f} on {machine['cores']} cores"
+        out.say(f"{explored.data['rounds']} rounds on {where}, {load}; run {explored.run}")
+    else:
+        planned = [each for each in explored.candidates if each["state"] == "planned"]
+        out.table(
+            ["runtime", "precision", "batch", "threads"],
+            [[each["runtime"], each["precision"], each["batch"], each["threads"]] for each in planned],
+        )
+    reasons = {(each["runtime"], each["precision"], each.get("reason", "")): each for each in explored.candidates}
+    for (runtime, precision, reason), each in reasons.items():
+        if each["state"] == "refused":
+            out.item(f"{runtime} {precision}: ", reason)
 
 
 def _print_conversion(converted: Conversion, out: Out) -> None:

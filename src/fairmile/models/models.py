@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
 from fairmile.models.convert.request import Request, check_target
+from fairmile.models.explore.request import Exploring
 from fairmile.models.formats import ModelDescription, recognise
 from fairmile.models.huggingface import HubFolder, export_folder, upload_folder
 from fairmile.models.ready import LoadedModel, ModelFile, check_loadable
@@ -30,7 +31,11 @@ from fairmile.runs.runs import Runs
 
 if TYPE_CHECKING:
     from fairmile.models.convert.conversion import Conversion, convert_model
+    from fairmile.models.explore.exploration import explore_model, plan_exploration
+    from fairmile.models.explore.results import Exploration
 else:
+    explore_model = lazy("fairmile.models.explore.exploration:explore_model")
+    plan_exploration = lazy("fairmile.models.explore.exploration:plan_exploration")
     convert_model = lazy("fairmile.models.convert.conversion:convert_model")
 
 _WORK = ("train", "inference")
@@ -145,6 +150,46 @@ class Models(CatalogModels, package=__package__):
             return Request(to, file, **{**how, "code": how.get("code") or step, "takes_settings": True}), card.iri
         path = self.load(name).model_path
         return Request(to, str(path.absolute()), recognise(path).format, **how), card.iri
+
+    def explore(
+        self,
+        name: str | Path,
+        *,
+        runtime: Sequence[str] = (),
+        precision: Sequence[str] = ("fp32",),
+        batch: Sequence[int] = (),
+        threads: Sequence[int] = (),
+        device: str = "cpu",
+        best: str = "latency",
+        max_loss: float = 0.01,
+        time_s: float = 120.0,
+        weights: str | Path = "",
+        again: bool = False,
+        dry_run: bool = False,
+        **how: Any,
+    ) -> Exploration:
+        """Measure which runtime, precision, batch size and number of threads run a model best, and return the order.
+
+        `best` is latency, throughput, energy or size. Each combination is a process of its own; they take turns until
+        the order is decided or `time_s` is over. A combination whose outputs lose more than `max_loss` is measured,
+        but never recommended. `how` are fields of a Request, as for `convert`; the file `data` may have an array
+        `targets`, by whose metric the loss is then judged. `fm.reports.write_page` writes the result as a page.
+        """
+        request, _ = self._request(name, "onnx", weights, how)
+        asked = Exploring(
+            request,
+            tuple(runtime),
+            tuple(precision),
+            tuple(batch),
+            tuple(threads),
+            device,
+            best,
+            max_loss,
+            time_s,
+        )
+        if dry_run:
+            return plan_exploration(asked, str(name))
+        return explore_model(self._runs(), asked, str(name), again=again)
 
     def export(
         self,

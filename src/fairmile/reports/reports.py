@@ -27,6 +27,7 @@ from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run
 
 if TYPE_CHECKING:
+    from fairmile.models.explore.results import Exploration
     from fairmile.predict.results import MemoryPrediction, TimePrediction
     from fairmile.predict.scaling.curves import ScalingPrediction
     from fairmile.traces.analyze import TraceAnalysis
@@ -154,12 +155,12 @@ class Reports(Noun, internal=_INTERNAL, package=__package__):
 
     def write_page(
         self,
-        result: MemoryPrediction | TimePrediction | ScalingPrediction | TraceAnalysis,
+        result: MemoryPrediction | TimePrediction | ScalingPrediction | TraceAnalysis | Exploration,
         path: str | Path,
         *,
         title: str = "",
     ) -> Path:
-        """Write what `fm.predict` or `fm.traces.analyze` returned as one HTML file with its figures."""
+        """Write what `fm.predict`, `fm.traces.analyze` or `fm.models.explore` returned as one HTML page."""
         write_atomic(Path(path), _PAGES["result"](result, title))
         return Path(path)
 

@@ -1,16 +1,20 @@
-"""The page of whatever a prediction or an analysis returned."""
+"""The page of whatever a prediction, an analysis or an exploration returned."""
 
 from __future__ import annotations
 
 from fairmile.base.errors import UsageError
+from fairmile.models.explore.results import Exploration
 from fairmile.predict.results import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import ScalingPrediction
+from fairmile.reports.model_page import exploration_page
 from fairmile.reports.predict_page import memory_page, scaling_page, time_page
 from fairmile.reports.trace_page import trace_page
 from fairmile.traces.analyze import TraceAnalysis
 
 
-def result_page(result: MemoryPrediction | TimePrediction | ScalingPrediction | TraceAnalysis, title: str) -> str:
+def result_page(
+    result: MemoryPrediction | TimePrediction | ScalingPrediction | TraceAnalysis | Exploration, title: str
+) -> str:
     """Return a result as one HTML file that needs nothing else; `title` is for those that have none of their own."""
     match result:
         case MemoryPrediction():
@@ -21,7 +25,10 @@ def result_page(result: MemoryPrediction | TimePrediction | ScalingPrediction | 
             return scaling_page(result, title=title or "Scaling")
         case TraceAnalysis():
             return trace_page(result, title=title or "Trace")
+        case Exploration():
+            return exploration_page(result)
     raise UsageError(
         f"a {type(result).__name__} has no page of its own",
-        hint="pass what fm.predict.memory, .time, .scaling or fm.traces.analyze returns; runs have fm.report(…).write",
+        hint="pass what fm.predict.memory, .time, .scaling, fm.traces.analyze or fm.models.explore returns; runs have "
+        "fm.report(…).write",
     )

@@ -166,20 +166,20 @@ def _execute(runs: Runs, request: Request, name: str, target: Path, *, replace: 
     file = run.work / _RESULT
     written: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     if "error" in written:
-        raise _again(written["error"])
+        raise error_again(written["error"])
     if "proof" not in written:
-        raise RunFailed(f"the conversion failed: {_last_line(runs, run)}", hint=f"fairmile runs log {run.id}")
+        raise RunFailed(f"the conversion failed: {last_line(runs, run)}", hint=f"fairmile runs log {run.id}")
     return run, written
 
 
-def _again(error: Mapping[str, Any]) -> FairmileError:
+def error_again(error: Mapping[str, Any]) -> FairmileError:
     """Return the error that the program met."""
     kind = getattr(errors, str(error["type"]), FairmileError)
     made: FairmileError = kind(error["message"], hint=error.get("hint") or None)
     return made
 
 
-def _last_line(runs: Runs, run: Run) -> str:
+def last_line(runs: Runs, run: Run) -> str:
     lines = [line for line in runs.output(run.id).decode(errors="replace").splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it printed nothing"
 

@@ -21,7 +21,7 @@ def onnxruntime_of(file: Path) -> Compute:
     names = [each.name for each in session.get_inputs()]
 
     def compute(arrays: Mapping[str, Array]) -> list[Array]:
-        return [np.asarray(each) for each in session.run(None, _in_order(arrays, names))]
+        return [np.asarray(each) for each in session.run(None, in_order(arrays, names))]
 
     return compute
 
@@ -33,7 +33,7 @@ def reference_of(file: Path) -> Compute:
     evaluator = ReferenceEvaluator(str(file))
 
     def compute(arrays: Mapping[str, Array]) -> list[Array]:
-        return [np.asarray(each) for each in evaluator.run(None, _in_order(arrays, evaluator.input_names))]
+        return [np.asarray(each) for each in evaluator.run(None, in_order(arrays, evaluator.input_names))]
 
     return compute
 
@@ -61,21 +61,21 @@ def torch_of(module: Any, *, double: bool = False) -> Compute:
             tensors = [each.double() if each.dtype is torch.float32 else each for each in tensors]
         with torch.no_grad():
             outputs = module(*tensors)
-        return [each.detach().numpy() for each in _flat(outputs)]
+        return [each.detach().numpy() for each in flat_outputs(outputs)]
 
     return compute
 
 
-def _flat(outputs: Any) -> list[Any]:
+def flat_outputs(outputs: Any) -> list[Any]:
     """Return the tensors of an answer, which may be nested."""
     if isinstance(outputs, Mapping):
         outputs = list(outputs.values())
     if isinstance(outputs, list | tuple):
-        return [tensor for each in outputs for tensor in _flat(each)]
+        return [tensor for each in outputs for tensor in flat_outputs(each)]
     return [outputs]
 
 
-def _in_order(arrays: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+def in_order(arrays: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
     """Return arrays under the names of a runtime: by name where they are the same, otherwise by place."""
     if set(names) <= set(arrays):
         return {name: arrays[name] for name in names}

@@ -39,15 +39,15 @@ class Source:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def open_model(request: Request) -> Source:
-    """Return the model that a request names, loaded."""
+def open_model(request: Request, *, with_exact: bool = True) -> Source:
+    """Return the model that a request names, loaded; in float64 as well unless `with_exact` is off."""
     if request.code:
-        return _torch_source(request, *_built(request))
+        return _torch_source(request, *_built(request), with_exact=with_exact)
     path = Path(request.source)
     if request.format == "onnx":
-        return _onnx_source(path)
+        return Source("onnx", path, tuple(recognise(path).inputs), onnxruntime_of(path), _onnx_exact(path, with_exact))
     if request.format in ("torchscript", "pytorch-exported"):
-        return _torch_source(request, load_torch(path, request.format), ())
+        return _torch_source(request, load_torch(path, request.format), (), with_exact=with_exact)
     if request.format in ("keras", "keras-h5"):
         return _keras_source(path)
     if request.format in ("sklearn-pickle", "pickle", "skops"):
@@ -60,17 +60,17 @@ def open_model(request: Request) -> Source:
     raise Unsupported(f"{path.name}: no conversion from {request.format} to {request.to}")
 
 
-def _onnx_source(path: Path) -> Source:
+def _onnx_exact(path: Path, is_wanted: bool) -> Compute | None:
+    if not is_wanted:
+        return None
     import torch
 
     from fairmile.models.onnx_torch.module import OnnxModule
 
     try:
-        exact: Compute | None = torch_of(OnnxModule(path, precision=torch.float64).eval(), double=True)
+        return torch_of(OnnxModule(path, precision=torch.float64).eval(), double=True)
     except Unsupported:
-        exact = None
-    specs = tuple(recognise(path).inputs)
-    return Source("onnx", path, specs, onnxruntime_of(path), exact)
+        return None
 
 
 def _built(request: Request) -> tuple[Any, tuple[Any, ...]]:
@@ -126,7 +126,7 @@ def _taken_inputs(step: Any) -> tuple[Any, ...]:
     return taken[0]
 
 
-def _torch_source(request: Request, model: Any, examples: tuple[Any, ...]) -> Source:
+def _torch_source(request: Request, model: Any, examples: tuple[Any, ...], *, with_exact: bool) -> Source:
     import copy
 
     import torch
@@ -151,7 +151,7 @@ def _torch_source(request: Request, model: Any, examples: tuple[Any, ...]) -> So
         raise UsageError("the inputs of the model are unknown", hint="describe each: --input x=float32[batch,3]")
     if isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule):
         model = model.eval()
-        exact = _in_double(copy.deepcopy(model), specs, examples)
+        exact = _in_double(copy.deepcopy(model), specs, examples) if with_exact else None
     else:
         exact = None
     ranges = {

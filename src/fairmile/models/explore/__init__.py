@@ -1,0 +1,1 @@
+"""The fastest way to run a model: runtimes, precisions, batch sizes and threads, measured against each other."""

@@ -1,0 +1,83 @@
+"""Processes of an exploration: each is asked by a line of JSON, and answers by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import psutil  # type: ignore[import-untyped]
+
+from fairmile.base.errors import RunFailed
+
+_PREPARING_S = 600.0
+_TURN_S = 120.0
+
+
+def run_module(module: str, argument: str, folder: Path) -> int:
+    """Run a module to its end and return its exit code."""
+    return subprocess.run([sys.executable, "-P", "-m", module, argument], cwd=folder, check=False).returncode
+
+
+class Worker:
+    """The process of one candidate."""
+
+    def __init__(self, job: str, folder: Path, scratch: Path) -> None:
+        scratch.mkdir(parents=True)
+        # A cache of compiled code that others filled would shorten the first call.
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(scratch), "TRITON_CACHE_DIR": str(scratch / "triton")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fairmile.models.explore.worker", job],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **caches},
+            text=True,
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """Return what the process says once it has loaded its model, or why it cannot."""
+        try:
+            return self._read(_PREPARING_S)
+        except RunFailed as error:
+            return {"refused": error.message}
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a line and return the answer."""
+        _pipe(self._process.stdin).write(json.dumps(question) + "\n")
+        _pipe(self._process.stdin).flush()
+        return self._read(_TURN_S)
+
+    def _read(self, limit_s: float) -> dict[str, Any]:
+        stream = _pipe(self._process.stdout)
+        if not select.select([stream], [], [], limit_s)[0]:
+            raise RunFailed(f"it did not answer within {limit_s:.0f} s")
+        line = stream.readline()
+        if not line:
+            code = self._process.wait()
+            raise RunFailed(f"its process ended with exit code {code}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def memory_bytes(self) -> int:
+        return int(psutil.Process(self._process.pid).memory_info().rss)
+
+    def close(self) -> None:
+        """End the process; a second call does nothing."""
+        _pipe(self._process.stdin).close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        _pipe(self._process.stdout).close()
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
