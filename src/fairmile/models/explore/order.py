@@ -82,7 +82,7 @@ def order_of(costs: Mapping[str, Sequence[float]], candidates: int = 0) -> Order
     chance = _chance_of_pair(max(candidates, len(costs)))
     leader = min(costs, key=lambda name: middle(sorted(costs[name])))
     ratios: dict[str, Interval] = {}
-    equal, still_open = [], []
+    equal, still_open = list[str](), list[str]()
     for name, values in costs.items():
         if name == leader:
             continue

@@ -22,14 +22,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
-
 from fairmile.base.errors import FairmileError, Unsupported
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter import log
 from fairmile.models.explore.order import Order, median_interval, order_of, rounds_needed
 from fairmile.models.explore.preparing import PREPARED
-from fairmile.models.explore.processes import Worker, run_module
+from fairmile.models.explore.processes import Worker, read_kib, run_module
 from fairmile.models.explore.request import Candidate, Exploring, Prepared, refusal
 from fairmile.models.explore.results import CandidateDict, MachineDict, candidate_name, cost_text
 
@@ -89,7 +87,7 @@ class Exploration:
         return self._result(prepared)
 
     def _prepare(self) -> Prepared:
-        print("preparing the model", file=sys.stderr, flush=True)
+        _say("preparing the model")
         run_module("fairmile.models.explore.preparing", self._asked.to_json(), self._folder)
         file = self._folder / PREPARED
         content = json.loads(file.read_text()) if file.is_file() else {}
@@ -113,13 +111,13 @@ class Exploration:
                 self._measured[candidate.name] = Measured(candidate, worker, known)
             else:
                 worker.close()
-        print(f"{candidate.name}: {reason or 'ready'}", file=sys.stderr, flush=True)
+        _say(f"{candidate.name}: {reason or 'ready'}")
         if reason:
             self._refused.append({**dataclasses.asdict(candidate), "state": "refused", "verdict": "", "reason": reason})  # type: ignore[typeddict-item]
 
     def _no_room(self) -> str:
         used = max((each.worker.memory_bytes() for each in self._measured.values()), default=0)
-        free = psutil.virtual_memory().available
+        free = read_kib("/proc/meminfo", "MemAvailable") * 1024
         return "" if free > _ROOM * used else "too little memory is free to keep it beside the others"
 
     def _check(self) -> None:
@@ -266,6 +264,12 @@ class Exploration:
             "versions": versions,
             "energy_source": self._energy_source,
         }
+
+
+def _say(text: str) -> None:
+    """Write a line to the log of the run."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def _processor() -> str:

@@ -22,6 +22,7 @@ from fairmile.models.convert.proof import Array, difference
 from fairmile.models.convert.request import Request
 from fairmile.models.explore.engines import Engine, engine_of, limit_threads
 from fairmile.models.explore.preparing import PREPARED, TARGETS, inputs_file
+from fairmile.models.explore.processes import read_kib
 from fairmile.models.explore.quality import loss_of, quality_of
 from fairmile.models.explore.request import Candidate, Prepared
 
@@ -147,10 +148,7 @@ def memory_bytes(device: str) -> int:
         torch: Any = importlib.import_module("torch")
         if torch.cuda.is_initialized():
             return int(torch.cuda.max_memory_allocated())
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return read_kib("/proc/self/status", "VmHWM") * 1024
 
 
 def main(argv: list[str]) -> int:
