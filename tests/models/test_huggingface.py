@@ -41,6 +41,12 @@ def test_a_file_is_exported_with_a_card_that_the_hub_reads(workspace: Workspace,
         workspace.models.export("tides", tmp_path / "hub")
 
 
+def test_a_plan_names_the_files_of_an_export_and_writes_none(workspace: Workspace, tmp_path: Path) -> None:
+    plan = workspace.models.export(DATA / "state.pt", tmp_path / "hub", upload="coast/tides", dry_run=True)
+    assert plan.files == ("README.md", "model.safetensors")
+    assert not (tmp_path / "hub").exists()
+
+
 def test_weights_of_pytorch_become_safetensors(workspace: Workspace, tmp_path: Path) -> None:
     exported = workspace.models.export(DATA / "state.pt", tmp_path / "hub")
     assert exported.files == ("README.md", "model.safetensors")

@@ -264,8 +264,9 @@ def _difference(value: float | None) -> str:
 )
 @click.option("--upload", default="", metavar="ORG/NAME", help="Upload the folder to this repository, with HF_TOKEN.")
 @click.option("--replace", is_flag=True, help="Write into a folder that is not empty.")
+@DRY_RUN
 @json_output(HubFolder)
-def export(name: str, folder: Path, upload: str, replace: bool, out: Out) -> int:
+def export(name: str, folder: Path, upload: str, replace: bool, dry_run: bool, out: Out) -> int:
     """Write a model as a folder that the Hugging Face hub and its libraries read: README.md and the files.
 
     Weights of PyTorch become safetensors. --upload sends the folder to the hub by its own client.
@@ -274,14 +275,18 @@ def export(name: str, folder: Path, upload: str, replace: bool, out: Out) -> int
     Example:
       fairmile model export tides.onnx -o hub
     """
-    exported = Workspace.open(on_progress=out.progress).models.export(name, folder, upload=upload, replace=replace)
-    out.show(exported, lambda each: _print_exported(each, out))
+    exported = Workspace.open(on_progress=out.progress).models.export(
+        name, folder, upload=upload, replace=replace, dry_run=dry_run
+    )
+    out.show(exported, lambda each: _print_exported(each, upload if dry_run else "", out, dry_run=dry_run))
     return 0
 
 
-def _print_exported(exported: HubFolder, out: Out) -> None:
+def _print_exported(exported: HubFolder, upload: str, out: Out, *, dry_run: bool) -> None:
     for each in exported.files:
-        out.line(f"wrote    {exported.folder}/{each}")
+        out.line(f"{'would write' if dry_run else 'wrote   '} {exported.folder}/{each}")
+    if upload:
+        out.line(f"would upload to {upload}")
     if exported.url:
         out.line(f"uploaded {exported.url}")
 

@@ -42,12 +42,14 @@ class HubFolder(Result):
         return f"{self.folder}: {', '.join(self.files)}" + (f", uploaded to {self.url}" if self.url else "")
 
 
-def export_folder(model: Ready, card: Card, folder: Path, *, replace: bool = False) -> HubFolder:
+def export_folder(model: Ready, card: Card, folder: Path, *, replace: bool = False, dry_run: bool = False) -> HubFolder:
     """Write a folder with the model's card as README.md and its files; weights of PyTorch become safetensors."""
     if folder.exists() and any(folder.iterdir()) and not replace:
         raise Conflict(f"{folder} is not empty", hint="--replace writes into it")
-    folder.mkdir(parents=True, exist_ok=True)
     path, format = model.model_path, model.description.format
+    if dry_run:
+        return HubFolder(str(folder), _planned_files(model), format)
+    folder.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         shutil.copytree(path, folder, dirs_exist_ok=True)
     elif format == "pytorch-state-dict" and not model.description.runs_code:
@@ -59,6 +61,17 @@ def export_folder(model: Ready, card: Card, folder: Path, *, replace: bool = Fal
             write_atomic(folder / name, text)
     files = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
     return HubFolder(str(folder), tuple(files), format)
+
+
+def _planned_files(model: Ready) -> tuple[str, ...]:
+    """Return the files that an export writes."""
+    path, format = model.model_path, model.description.format
+    if path.is_dir():
+        own = {str(each.relative_to(path)) for each in path.rglob("*") if each.is_file()}
+    else:
+        is_weights = format == "pytorch-state-dict" and not model.description.runs_code
+        own = {_WEIGHTS if is_weights or format == "safetensors" else path.name}
+    return tuple(sorted({*own, _README}))
 
 
 def _write_safetensors(model: Ready, target: Path) -> None:

@@ -199,16 +199,17 @@ class Models(CatalogModels, package=__package__):
         upload: str = "",
         replace: bool = False,
         trust_pickle: bool = False,
+        dry_run: bool = False,
     ) -> HubFolder:
         """Write a model as a folder that the Hugging Face hub and its libraries read: README.md and the files.
 
         Weights of PyTorch become safetensors. `upload` names a repository of the hub, as ORG/NAME, that the folder is
-        uploaded to by the hub's own client, with the token in HF_TOKEN.
+        uploaded to by the hub's own client, with the token in HF_TOKEN. With `dry_run`, nothing is written or uploaded.
         """
         model = self.load(name, trust_pickle=trust_pickle)
         card = model.card if isinstance(model, LoadedModel) else self._catalog.describe(name, kind="model").card
-        exported = export_folder(model, card, Path(folder), replace=replace)
-        return upload_folder(exported, upload, self._environ) if upload else exported
+        exported = export_folder(model, card, Path(folder), replace=replace, dry_run=dry_run)
+        return upload_folder(exported, upload, self._environ) if upload and not dry_run else exported
 
     def run(
         self,

@@ -126,6 +126,10 @@ EXAMPLES = (
         "model convert tides.onnx --to pytorch --dry-run", 'fm.models.convert("tides.onnx", "pytorch", dry_run=True)'
     ),
     Example("model export tides.onnx -o hub --replace", 'fm.models.export("tides.onnx", "hub", replace=True)'),
+    Example(
+        "model explore tides.onnx --batch 1,8 --dry-run",
+        'fm.models.explore("tides.onnx", batch=[1, 8], dry_run=True)',
+    ),
     Example("catalog sync --dry-run", "fm.catalog.sync(dry_run=True)"),
     Example("catalog reindex --dry-run", "fm.catalog.reindex(dry_run=True)"),
     Example("catalog publish site --dry-run", 'fm.catalog.publish("site", dry_run=True)'),

@@ -85,6 +85,9 @@ def _built(request: Request) -> tuple[Any, tuple[Any, ...]]:
         content = vars(importlib.import_module(place))
     if name not in content:
         raise UsageError(f"{place} defines no {name}")
+    import torch
+
+    torch.manual_seed(request.seed)  # weights that nobody trained are the same in every process
     made = content[name](**{**_saved_settings(request), **request.params})
     if hasattr(made, "loss") and hasattr(made, "model"):
         return made.model, _taken_inputs(made)
@@ -131,7 +134,6 @@ def _torch_source(request: Request, model: Any, examples: tuple[Any, ...], *, wi
 
     import torch
 
-    torch.manual_seed(request.seed)
     if request.code and request.source:
         model.load_state_dict(read_weights(Path(request.source)))
     names = _input_names(model, len(examples) or len(request.inputs))

@@ -130,8 +130,8 @@ class _Torch:
         self._type = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(candidate.precision, torch.float32)
         self.way = ""
         self._autocast = False
-        self._load = lambda: _module(torch, candidate, model, prepared, folder)
-        self._module = self._placed(self._load())
+        self._load: Callable[[], Any] = lambda: _module(torch, candidate, model, prepared, folder)
+        self._module: Any = self._placed(self._load())
         self._call = self._compiled(self._module)
         self._tensors: list[Any] = []
         self._outputs: Any = None
@@ -152,7 +152,7 @@ class _Torch:
             return module
         return module.to(self._type)
 
-    def _compiled(self, module: Any) -> Callable[..., Any]:
+    def _compiled(self, module: Any) -> Any:
         return self._torch.compile(module, dynamic=False) if self._candidate.runtime == "compile" else module
 
     def take(self, arrays: Mapping[str, Array]) -> None:

@@ -27,7 +27,8 @@ def plan_exploration(asked: Exploring, model: str) -> Exploration:
     for each in asked.candidates():
         reason = refusal(each)
         row: Any = {**dataclasses.asdict(each), "state": "refused" if reason else "planned", "verdict": ""}
-        rows.append({**row, "reason": reason} if reason else row)
+        row |= {"reason": reason} if reason else {}
+        rows.append(row)
     planned = sum(each["state"] == "planned" for each in rows)
     answer = f"would measure {planned} of {len(rows)} combinations"
     return Exploration(
