@@ -40,7 +40,6 @@ def test_candidates_are_measured_judged_by_the_data_and_ranked_with_a_page(
         ("onnxruntime", "int8"),
     }
     for each in measured:
-        assert each["latency_low_s"] <= each["latency_s"] * 1.5
         assert each["calls"] >= each["rounds"] >= 8
         assert each["quality"] == pytest.approx(1.0, abs=0.1)
         if each["precision"] == "fp32":
@@ -49,7 +48,7 @@ def test_candidates_are_measured_judged_by_the_data_and_ranked_with_a_page(
     assert {each["reason"] for each in refused} == {"ONNX Runtime has bf16 for few operators only"}
     assert explored.data["quality"]["metric"] == "rmse"
     run = workspace.runs.get(explored.run)
-    assert run.record.spec.tags == ("exploration",)
+    assert list(run.record.spec.tags) == ["exploration"]
     assert explore(workspace, **asked).run == explored.run  # the same is not measured twice
 
     page = workspace.reports.write_page(explored, tmp_path / "page.html").read_text()
