@@ -116,7 +116,7 @@ class WorkspaceStatus(Result):
 
     def _repr_html_(self) -> str:
         if not self.active:
-            return rows_table(["run", "state"], [(row.id, str(row.state)) for row in self.last])
+            return self.last._repr_html_()
         rows = [(each.kind, each.id, each.state, each.progress_text) for each in self.active]
         return rows_table(["", "id", "state", "progress"], rows)
 

@@ -204,6 +204,22 @@ def test_other_seeds_are_still_repeats(tmp_path: Path) -> None:
     assert compare({"a": runs, "b": repeats(tmp_path, "b", {"loss": LOW})}).notes == ()
 
 
+def test_runs_of_a_sweep_over_seeds_are_repeats(tmp_path: Path) -> None:
+    settings = [{"lr": lr, "seed": seed} for lr in (1, 2) for seed in (1, 2, 3)]
+    runs = [
+        make_run(tmp_path, f"n-{at}", group="n", params=each, metrics={"loss": each["lr"] + each["seed"] / 100})
+        for at, each in enumerate(settings)
+    ]
+    groups = group_runs(runs)
+    assert {name: len(each) for name, each in groups.items()} == {"lr=1": 3, "lr=2": 3}
+    assert compare(groups).notes == ()
+
+
+def test_single_runs_with_other_seeds_are_told_apart(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"a-{seed}", params={"seed": seed}, identity=str(seed)) for seed in (1, 2)]
+    assert list(group_runs(runs)) == ["seed=1", "seed=2"]
+
+
 def test_an_unknown_metric_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="'los'") as error:
         compare(two(tmp_path, "loss", LOW, HIGH), ["los"])

@@ -177,6 +177,9 @@ def test_too_few_trials_tell_nothing_of_importance(tmp_path: Path) -> None:
     assert importance(survey(searched(tmp_path, 9), "loss")) is None
     few = importance(survey(searched(tmp_path / "b", 12), "loss"))
     assert few is not None and "fewer than 20 values" in few.method
+    assert few.shares[0].name == "lr" and few.shares[0].share > 0.3, "though each trial has a rate of its own"
+    same = [trial(tmp_path / "c", at, 0.5, params={"lr": at}) for at in range(12)]
+    assert importance(survey(same, "loss")) is None
 
 
 @pytest.mark.thorough

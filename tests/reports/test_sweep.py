@@ -121,6 +121,13 @@ def test_the_best_of_single_runs_says_that_noise_is_not_known(tmp_path: Path) ->
     assert found.text == ("Best by loss: lr=0.1, depth=1 with 0.2. Noise is unknown without repeats.")
 
 
+def test_seeds_of_a_sweep_are_repeats_and_no_axis(tmp_path: Path) -> None:
+    settings = [(lr, seed) for lr in (0.1, 0.5) for seed in (1, 2, 3)]
+    runs = [point(tmp_path, at, {"lr": lr, "seed": seed}, lr + seed / 100) for at, (lr, seed) in enumerate(settings)]
+    assert [axis.name for axis in axes(runs)] == ["lr"]
+    assert best(runs, "loss").text == "Best by loss: lr=0.1 with 0.12 (0.11 to 0.13), 3 runs."
+
+
 def test_points_within_the_noise_of_all_repeats_are_level_with_the_best(tmp_path: Path) -> None:
     losses = {1: [0.50, 0.54], 2: [0.51, 0.55], 3: [0.90, 0.94], 4: [0.70, 0.74]}
     runs = [

@@ -34,17 +34,19 @@ def _block(value: Any) -> str:
     return f"<pre>{text}</pre>" if "\n" in text.strip() else text
 
 
-def rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "") -> str:
+def rows_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "", *, longest: int = _LONGEST_CELL
+) -> str:
     """Return a table of the first rows under their headings, how many more there are, and a note below it.
 
     Columns without any value are left out; those of texts begin at the left, where notebooks have numbers at the right.
+    A text is cut after `longest` letters.
     """
     shown = [at for at in range(len(columns)) if not rows or not all(is_empty(row[at]) for row in rows)]
     aligned = {at: "" if all(_is_number(row[at]) for row in rows) else f" {_LEFT}" for at in shown}
     head = "".join(f"<th{aligned[at]}>{_text(columns[at])}</th>" for at in shown)
-    body = "".join(
-        f"<tr>{''.join(f'<td{aligned[at]}>{_text(row[at])}</td>' for at in shown)}</tr>" for row in rows[:_MOST_ROWS]
-    )
+    cells = ("".join(f"<td{aligned[at]}>{_text(row[at], longest)}</td>" for at in shown) for row in rows[:_MOST_ROWS])
+    body = "".join(f"<tr>{each}</tr>" for each in cells)
     more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""
     below = f"<p>{_text(note, _LONGEST_FIELD)}</p>" if note else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}{below}"

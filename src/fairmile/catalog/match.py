@@ -32,6 +32,7 @@ WEIGHTS = {
     "domain": 0.15,
     "format": 0.1,
 }
+_LONGEST_REASONS = 500
 _STATED = ("run", "declared", "benchmark", "workflow")
 _DATA_LINKS = ("trainedOn", "testedOn", "validatedOn", "evaluatedOn", "acceptsDataset", "evaluationDataset")
 # Which of its properties show that a benchmark, run or workflow used a model or a data set.
@@ -115,7 +116,7 @@ class Matches(Results[Match]):
 
     def _repr_html_(self) -> str:
         rows = [[each.model, each.dataset, each.score, [reason.text for reason in each.reasons]] for each in self]
-        return rows_table(["model", "dataset", "score", "why"], rows)
+        return rows_table(["model", "dataset", "score", "why"], rows, longest=_LONGEST_REASONS)
 
 
 class Cards(Protocol):

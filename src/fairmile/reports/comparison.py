@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, 
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import Better, better_of, bounds_of
 
+SEED = "seed"  # a parameter that changes what chance does, and nothing else
 _FEW = 5
 _NOISE_UNKNOWN = "one run each: noise is unknown, so no difference is judged; `fairmile run --repeat N` repeats a run"
 
@@ -134,14 +135,29 @@ class Comparison(Result):
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return runs that are repeats of one thing together, under a name that tells them apart.
 
-    Repeats share group, name, parameters and system; a run without a group stands with those of its identity.
+    Repeats share group, name, system and all parameters but the seed; a run without a group stands with those of its
+    identity.
     """
     by_key: dict[str, list[Run]] = {}
     for run in runs:
-        key = json.dumps([run.group, run.name, dict(run.params), run.system], sort_keys=True, default=str)
-        by_key.setdefault(key if run.group else f"{run.name} {run.identity or run.id}", []).append(run)
+        by_key.setdefault(_setting(run), []).append(run)
     groups = list(by_key.values())
-    return dict(zip(_labels([each[0] for each in groups]), groups, strict=True))
+    labels = _labels([each[0] for each in groups], without=(SEED,) if has_seeds_for_repeats(runs) else ())
+    return dict(zip(labels, groups, strict=True))
+
+
+def has_seeds_for_repeats(runs: Iterable[Run]) -> bool:
+    """Tell whether runs of a group differ in nothing but the parameter `seed`, so that it tells repeats apart."""
+    seeds: dict[str, Any] = {}
+    return any(run.params.get(SEED) != seeds.setdefault(_setting(run), run.params.get(SEED)) for run in runs)
+
+
+def _setting(run: Run) -> str:
+    """Return what repeats have in common."""
+    if not run.group:
+        return f"{run.name} {run.identity or run.id}"
+    params = {name: value for name, value in run.params.items() if name != SEED}
+    return json.dumps([run.group, run.name, params, run.system], sort_keys=True, default=str)
 
 
 def compare(
@@ -217,14 +233,15 @@ def json_value(value: Any) -> Any:
     return value
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
+def _labels(runs: Sequence[Run], without: Collection[str] = ()) -> list[str]:
     """Return a name for each run that no other has: its own, what differs in the parameters, the system, the id."""
     known_values: dict[tuple[str, str], set[str]] = {}
     of_name = Counter(run.name for run in runs)
     given = Counter((run.name, name) for run in runs for name in run.params)
     for run in runs:
         for name, value in run.params.items():
-            known_values.setdefault((run.name, name), set()).add(str(value))
+            if name not in without:
+                known_values.setdefault((run.name, name), set()).add(str(value))
     # A parameter tells runs apart when it has several values, or when only some of them have it.
     varying = {key for key, values in known_values.items() if len(values) > 1 or given[key] < of_name[key[0]]}
     names = [run.name for run in runs]

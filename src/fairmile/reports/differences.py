@@ -65,7 +65,7 @@ def inner_differences(runs: Sequence[Run]) -> list[str]:
     """Return the names of facts that vary among runs which count as repeats; a seed may."""
     known = [facts(run) for run in runs]
     names = dict.fromkeys(fact for facts_of_run in known for fact in facts_of_run)
-    return [fact for fact in names if fact != "seed" and len(set(_values(fact, known))) > 1]
+    return [fact for fact in names if fact not in ("seed", "param seed") and len(set(_values(fact, known))) > 1]
 
 
 def _values(fact: str, known: Sequence[Mapping[str, str]]) -> list[str]:

@@ -151,18 +151,21 @@ def trial_curves(steps: Sequence[Step], metric: str, *, better: Better, most: in
 def importance(sweep: Sweep, *, use_forest: bool = True) -> Importance | None:
     """Return how much each parameter matters: by a random forest where scikit-learn is there, else by variances.
 
-    None where too few runs have a value to tell.
+    None where too few runs have a value to tell, and where no parameter explains anything.
     """
     if len(sweep.values) < _FEWEST or not sweep.axes:
         return None
     has_forest = use_forest and find_spec("sklearn") is not None
     if has_forest and len(sweep.values) >= _FEWEST_FOR_TREES:
         return _by_forest(sweep)
-    variances = [(each.axis.name, each.share or 0.0) for each in effects(sweep)]
+    # Where each run has a number of its own, only ranges of them have a variance within.
+    variances = [(each.axis.name, each.share or 0.0) for each in effects(sweep, len(sweep.values) // 2)]
     named = {name for name, _ in variances}
     variances += [(axis.name, 0.0) for axis in sweep.axes if axis.name not in named]
     whole = math.fsum(share for _, share in variances)
-    shares = tuple(Share(name, share / whole if whole else 0.0, None) for name, share in variances)
+    if not whole:
+        return None
+    shares = tuple(Share(name, share / whole, None) for name, share in variances)
     why = f"fewer than {_FEWEST_FOR_TREES} values are too few for a forest" if has_forest else "without scikit-learn"
     method = f"variance between the values of each parameter alone ({why})"
     return Importance(sweep.metric, method, shares, len(sweep.values))

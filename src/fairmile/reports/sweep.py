@@ -15,7 +15,7 @@ from fairmile.base.errors import NotFound
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_value
 from fairmile.base.words import did_you_mean
-from fairmile.reports.comparison import group_runs, json_value
+from fairmile.reports.comparison import SEED, group_runs, has_seeds_for_repeats, json_value
 from fairmile.reports.figures import short_number
 from fairmile.reports.inference import Estimate
 from fairmile.reports.leaderboard import Entry, Leaderboard, leaderboard
@@ -198,7 +198,10 @@ class AxisEffect:
 
 
 def axes(runs: Sequence[Run], log: Collection[str] = ()) -> list[Axis]:
-    """Return the parameters that vary over runs, or that only some of them have; `log` are those searched by ratio."""
+    """Return the parameters that vary over runs, or that only some of them have; `log` are those searched by ratio.
+
+    A seed is none of them where runs differ in nothing else: these are repeats.
+    """
     values: dict[str, dict[Any, Value]] = {}
     having: Counter[str] = Counter()
     for run in runs:
@@ -206,6 +209,8 @@ def axes(runs: Sequence[Run], log: Collection[str] = ()) -> list[Axis]:
             values.setdefault(name, {}).setdefault(_key(value), value)
             having[name] += 1
     varying = {name: each for name, each in values.items() if len(each) > 1 or having[name] < len(runs)}
+    if SEED in varying and has_seeds_for_repeats(runs):
+        del varying[SEED]
     return [_axis(name, list(each.values()), len(runs) - having[name], name in log) for name, each in varying.items()]
 
 
@@ -302,11 +307,15 @@ def heat_map(sweep: Sweep, x: str, y: str) -> HeatMap:
     return HeatMap(sweep.metric, sweep.unit, sweep.better, across, up, means, number, seen)
 
 
-def effects(sweep: Sweep) -> list[AxisEffect]:
-    """Return what each axis does to the metric, the one that explains most first."""
+def effects(sweep: Sweep, most: int = _MOST_LEVELS) -> list[AxisEffect]:
+    """Return what each axis does to the metric, the one that explains most first.
+
+    Of more than `most` numbers, ranges are told apart.
+    """
     axis_effects = []
     for axis in sweep.axes:
-        known = levels(axis, ranges=_how_many(len(sweep.values) / 5))
+        told_apart = _MOST_LEVELS if axis.numbers is None else min(most, _MOST_LEVELS)
+        known = levels(axis, told_apart, ranges=_how_many(len(sweep.values) / 5))
         values: list[list[float]] = [[] for _ in known.labels]
         for run, value in sweep.values:
             at = known.of(run)

@@ -29,6 +29,7 @@ from fairmile.traces.waiting import Delay, TransferModel, Waiting, WaitingDict, 
 _MOST_NAMES = 30
 _MOST_PIECES = 800  # of one part and rank in a drawing: about as many as a screen has pixels for them
 _MOST_PLACES = 500_000  # of a replay that is part of an analysis
+_LONGEST_ADVICE = 1000
 _MOST_PRICED = 6
 _WORTH_PRICING = 0.002
 
@@ -142,7 +143,7 @@ class TraceAnalysis(Result):
             (f"{each.share:.0%} of {each.share_of}" if each.share else each.kind, each.title, each.what_to_try)
             for each in self.findings
         ]
-        more = rows_table(["costs", "finding", "try"], findings) if findings else ""
+        more = rows_table(["costs", "finding", "try"], findings, longest=_LONGEST_ADVICE) if findings else ""
         return Results(rows)._repr_html_() + more
 
 

@@ -14,10 +14,11 @@ from typing import Any, TypedDict
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import write_atomic, write_failure
+from fairmile.base.html_tables import rows_table
 from fairmile.base.plain import plain
 from fairmile.base.progress import Watch, working
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.base.results import Result, Results
+from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, event_files
 from fairmile.meter.meter import Meter
@@ -197,8 +198,17 @@ class Recorded(Result):
 
     def _repr_html_(self) -> str:
         hosts = ("host",) if len({each.host for each in self.traced}) > 1 else ()
-        names = ("rank", *hosts, "first_step", "last_step", "reason")
-        return Results({name: getattr(each, name) for name in names} for each in self.traced)._repr_html_()
+        rows = [
+            (
+                each.rank,
+                *([each.host] if hosts else []),
+                "" if each.first_step is None else f"{each.first_step} to {each.last_step}",
+                each.file,
+                each.reason,
+            )
+            for each in self.traced
+        ]
+        return rows_table(["rank", *hosts, "steps", "trace", "reason"], rows, note=f"{self.summary()}.")
 
 
 def plan_recording(argv: Sequence[str], folder: str | Path, *, settings: RecordSettings | None = None) -> RecordingPlan:

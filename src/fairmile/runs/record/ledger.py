@@ -122,6 +122,15 @@ class RunRows(Results[RunRow]):
         states = Counter(str(row.state) for row in self)
         return ", ".join([f"{len(self):,} runs", *(f"{number:,} {state}" for state, number in sorted(states.items()))])
 
+    def _repr_html_(self) -> str:
+        rows = [
+            {"run": row.id, "state": str(row.state), "started": row.created, "took_s": row.elapsed_s}
+            | {f"params.{name}": value for name, value in row.params.items()}
+            | {f"metrics.{name}": value for name, value in row.metrics.items()}
+            for row in self
+        ]
+        return Results(rows)._repr_html_()
+
 
 @dataclass(frozen=True, repr=False)
 class RunPage(Result):

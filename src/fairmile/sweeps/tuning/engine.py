@@ -103,7 +103,7 @@ class TrialRecord(Result):
 
     def _repr_html_(self) -> str:
         return fields_table(
-            {"trial": self.number, "state": self.state, "values": self.values, **self.params, "run": self.run}
+            {"trial": self.number, "state": self.state, "objective": self.values, **self.params, "run": self.run}
         )
 
 

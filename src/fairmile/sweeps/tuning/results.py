@@ -9,10 +9,13 @@ from typing import Any, TypedDict
 from fairmile.base.html_tables import rows_table
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
+from fairmile.base.units import format_number, format_value
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.model import Better
 from fairmile.sweeps.tuning.engine import TrialDict, TrialRecord
+
+_MOST_BEST = 3
 
 
 class ObjectiveDict(TypedDict):
@@ -116,6 +119,12 @@ class StudyStatus(Results[TrialRecord]):
         shown = ", ".join(f"{number:,} {state}" for state, number in states.items())
         return f"{self.study.id}: {shown or 'no trials'}{best}"
 
+    def _text(self, trial: TrialRecord, metrics: Sequence[str]) -> str:
+        """Return a trial with its values and parameters in one line."""
+        values = ", ".join(f"{name} {format_number(each)}" for name, each in zip(metrics, trial.values, strict=False))
+        params = ", ".join(f"{name}={format_value(each)}" for name, each in trial.params.items())
+        return f"trial {trial.number} with {values} ({params})"
+
     def _repr_html_(self) -> str:
         metrics = [each["metric"] for each in self.objectives]
         names = list(dict.fromkeys(name for each in self for name in each.params))
@@ -129,8 +138,9 @@ class StudyStatus(Results[TrialRecord]):
             ]
             for each in self
         ]
-        best = f"Best: {', '.join(f'trial {each.number}' for each in self.best)}." if self.best else ""
-        return rows_table(["trial", "state", *metrics, *names, "run"], rows, note=best)
+        best = "; ".join(self._text(each, metrics) for each in self.best[:_MOST_BEST])
+        note = f"Best: {best}{'; …' if len(self.best) > _MOST_BEST else '.'}" if best else ""
+        return rows_table(["trial", "state", *metrics, *names, "run"], rows, note=note)
 
 
 @dataclass(frozen=True, repr=False)
