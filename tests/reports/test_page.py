@@ -16,7 +16,9 @@ from run_making import make_run, metric_document, repeats, training_events
 
 from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.reports import figures
-from fairmile.reports.page import Report, report
+from fairmile.reports.html import render
+from fairmile.reports.leaderboard import leaderboard
+from fairmile.reports.page import Report, leaderboard_blocks, report
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run
 
@@ -400,3 +402,10 @@ def test_a_report_is_plain_data(tmp_path: Path) -> None:
     assert document["measures"]["loss"]["value"] == "NaN"
     assert document["prediction"]["elapsed_s"]["measured"] == 31.5
     assert document["rerun"] == "fairmile rerun train-k3x9qa"
+
+
+def test_an_interval_goes_below_its_value_on_a_phone(tmp_path: Path) -> None:
+    board = leaderboard(repeats(tmp_path, "a", {"loss": [0.1, 0.2]}), "loss")
+    html = render("Board", list(leaderboard_blocks(board)))
+    assert '0.15 <span class="range">(0.1 to 0.2)</span>' in html
+    assert ".range { display: block;" in html

@@ -32,6 +32,7 @@ from fairmile.reports.readings import Series
 
 _LONG = 70  # letters; a table with a longer text is read on a phone line by line
 _SHORT = 20  # letters; a text up to here is not broken into lines
+_NUMBER = re.compile(r"[-+−]?[0-9]")
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
 
@@ -227,10 +228,18 @@ def _cell(cell: Cell, is_number: bool, name: str, with_links: bool) -> str:
     named = f' class="{classes}"' if classes else ""
     order = f' data-sort="{cell.sort:.17g}"' if cell.sort is not None else ""
     labelled = f' data-name="{_text(name)}"' if name and cell.text else ""
-    text = f"<code>{_text(cell.text)}</code>" if cell.code else _breakable(cell.text)
+    text = f"<code>{_text(cell.text)}</code>" if cell.code else _with_range(cell.text)
     if with_links and re.match(r"/(?!/)", cell.link):  # on this server: whatever a name holds, it leads nowhere else
         text = f'<a href="{_text(cell.link)}">{text}</a>'
     return f"<td{named}{order}{labelled}>{text}</td>"
+
+
+def _with_range(text: str) -> str:
+    """Return a text whose interval, `0.5 (0.4 to 0.6)`, goes below its value on a phone."""
+    value, space, interval = text.partition(" (")
+    if not space or not text.endswith(")") or not _NUMBER.match(value):
+        return _breakable(text)
+    return f'{_text(value)} <span class="range">({_text(interval)}</span>'
 
 
 def _breakable(name: str) -> str:
