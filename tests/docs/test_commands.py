@@ -162,7 +162,7 @@ for number, block in enumerate(json.load(sys.stdin), 1):
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.name, marks=[] if page.name in ("python.md", "start.md") else pytest.mark.thorough)
+        pytest.param(page, id=page.name, marks=[] if page.name == "start.md" else pytest.mark.thorough)
         for page in PAGES
         if blocks(page, "python")
     ],

@@ -285,12 +285,14 @@ def test_a_folder_of_packages_that_is_not_there_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.thorough
-def test_only_what_was_installed_is_locked_so_that_an_export_can_be_installed(
+def test_only_what_was_installed_is_locked_beside_packages_of_the_interpreter_so_that_an_export_can_be_installed(
     build: Build, links: Path, tmp_path: Path, installer: str
 ) -> None:
     wheel = make_wheel(tmp_path / "own", "gamma", "3")
     built = build({"packages": ["alpha", str(wheel)], "system_packages": installer == "pip"})
     assert [each["name"] for each in built.lock["python"]["packages"]] == ["alpha", "beta", "gamma"]
+    settings = (built.prefix / "pyvenv.cfg").read_text()
+    assert ("include-system-site-packages = true" in settings) == (installer == "pip")
     envs = Envs(tmp_path / "envs", Here(), environ=os.environ)
     made = envs.export("demo", "requirements")
     made.write(tmp_path / "out")
@@ -303,14 +305,6 @@ def test_digests_stand_in_an_export_for_all_or_for_none() -> None:
     text, notes = pinned([known, {"name": "beta", "version": "2", "sha256": []}])
     assert text == "alpha==1\nbeta==2\n"
     assert notes == ("no digest of beta is known, so it has none: installers need all digests or none",)
-
-
-@pytest.mark.thorough
-def test_packages_of_the_interpreter_are_seen_when_asked_for(build: Build) -> None:
-    seen = build({"system_packages": True, "packages": ["beta"]})
-    assert seen.lock["python"]["installer"] == "pip"
-    config = (seen.prefix / "pyvenv.cfg").read_text()
-    assert "include-system-site-packages = true" in config
 
 
 @pytest.mark.thorough

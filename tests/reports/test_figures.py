@@ -146,15 +146,13 @@ def test_values_that_are_not_finite_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name", ["$\\frac{a}", "<b>&amp;", "_hidden", "\x00\x1b[31m", "日本語 🚀", "x" * 500, "\u202eevil"]
-)
-def test_any_name_can_be_drawn(tmp_path: Path, name: str) -> None:
+def test_any_name_can_be_drawn(tmp_path: Path) -> None:
+    names = ["$\\frac{a}", "<b>&amp;", "_hidden", "\x00\x1b[31m", "日本語 🚀", "x" * 500, "\u202eevil"]
     events = [
-        {**line, **({"log": {name: 1.0 + line["step"]}} if "log" in line else {})}
+        {**line, **({"log": dict.fromkeys(names, 1.0 + line["step"])} if "log" in line else {})}
         for line in training_events()
     ]  # fmt: skip
-    picture = figures.learning_curve(make_run(tmp_path, events=events))
+    picture = figures.learning_curve(make_run(tmp_path, events=events), names)
     ElementTree.fromstring(picture.svg())
     assert picture.png(dots_per_inch=50)
 

@@ -9,6 +9,7 @@ import pytest
 from trace_making import Training, coupled, steady
 
 from fairmile.reports import figures
+from fairmile.reports.trace_figures import roofline
 from fairmile.reports.trace_page import measured_roofline, readable, trace_page
 from fairmile.traces.achieved import OperatorWork
 from fairmile.traces.analyze import TraceAnalysis, analyze
@@ -98,17 +99,18 @@ def test_the_roof_is_that_of_the_types_that_were_computed_with(analysis: TraceAn
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("undrawn")
 def test_without_a_known_device_operators_are_shown_with_the_best_rate_among_them(analysis: TraceAnalysis) -> None:
+    pytest.importorskip("matplotlib")
     plain = replace(ADDMM, bound="", of_roof=None)
     other = replace(plain, name="aten::mm", intensity=2.0, flops_per_s=1e12)
-    page = trace_page(replace(analysis, operators=(plain, other), devices=()), title="a")
-    text = words(page)
+    unnamed = replace(analysis, operators=(plain, other), devices=())
+    text = words(trace_page(unnamed, title="a"))
     assert "1 Tflop/s" in text and "of the roof" not in text and "bound by" not in text
-    if figures.can_draw():
-        assert "Operators and the best rate among them" in page
-    unknown = trace_page(replace(analysis, operators=(plain, other), devices=("Some GPU",)), title="a")
-    if figures.can_draw():
-        assert "Some GPU, whose ceilings are not known" in unknown
+    drawn = roofline(measured_roofline(unnamed))
+    assert drawn.title == "Operators and the best rate among them" and b"the fastest here" in drawn.svg()
+    unknown = roofline(measured_roofline(replace(unnamed, devices=("Some GPU",))))
+    assert unknown.title.endswith("of Some GPU, whose ceilings are not known")
 
 
 @pytest.mark.thorough

@@ -27,19 +27,8 @@ PLANTED_S = traced_training.STEPS * traced_training.DAWDLES_S
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> EventTable:
-    folder = made_once(tmp_path_factory, "traced-training", train)
+    folder = made_once(tmp_path_factory, "traced-training", traced_training.run_ranks)
     return read_traces(sorted(folder.glob("rank*.json")))
-
-
-def train(folder: Path) -> None:
-    environment = os.environ | {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SUPPORT / "traced_training.py"), str(folder)]
-    ranks = [
-        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE) for rank in (0, 1)
-    ]
-    for each in ranks:
-        _, said = each.communicate(timeout=300)
-        assert each.returncode == 0, said.decode()[-2000:]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +54,7 @@ def test_parts_of_real_steps_add_up(analysis: TraceAnalysis) -> None:
         assert each.compute_s > 0
 
 
+@pytest.mark.thorough
 def test_the_rank_that_dawdles_is_the_one_that_is_named(analysis: TraceAnalysis) -> None:
     late = [each for each in analysis.findings if each.kind == "late rank"]
     assert {each.title[:6] for each in late} == {"Rank 1"}

@@ -184,7 +184,6 @@ def test_a_program_of_few_steps_says_why_there_is_no_trace(python: Python) -> No
     assert (traced.file, traced.reason) == (None, "the program ended after 8 steps, and the first 20 are skipped")
 
 
-@pytest.mark.thorough
 def test_windows_come_again_every_so_many_steps(python: Python) -> None:
     recorded = python(TRAINING.replace("END", "pass"), settings=RecordSettings(skip=1, steps=1, every=3, after_s=600))
     assert [each.first_step for each in recorded.traced] == [1, 4, 7]
@@ -260,11 +259,23 @@ def test_a_process_that_leaves_without_a_word_is_told_as_such(python: Python) ->
     assert traced.file is None and "os._exit" in traced.reason and traced.reason in recorded.notes[0]
 
 
+LOOKS = """\
+import importlib.util, sys
+assert importlib.util.find_spec('torch') is not None and 'torch' not in sys.modules
+import torch
+print(type(torch.__loader__).__name__, type(torch.__spec__.loader).__name__)
+assert importlib.util.find_spec('json').name == 'json' and importlib.util.find_spec('nothing') is None
+"""
+
+
 @pytest.mark.thorough
-def test_a_program_that_clears_its_environment_keeps_its_torch_and_is_recorded(python: Python) -> None:
-    recorded = python("import os\nos.environ.clear()\n" + TRAINING.replace("END", "pass"))
+def test_a_program_that_clears_its_environment_is_recorded_and_torch_looks_as_if_nobody_had_waited_for_it(
+    python: Python, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recorded = python("import os\nos.environ.clear()\n" + LOOKS + TRAINING.replace("END", "pass"))
     assert (recorded.exit_code, recorded.notes) == (0, ())
     assert recorded.traced[0].last_step == 4
+    assert capfd.readouterr() == ("SourceFileLoader SourceFileLoader\n", "")
 
 
 @pytest.mark.thorough
@@ -288,8 +299,8 @@ def test_settings_that_are_broken_cost_the_program_nothing(tmp_path: Path) -> No
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI")
 def test_ranks_of_mpi_are_told_by_their_launcher(python: Python) -> None:
     words = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable)
-    recorded = python(TRAINING.replace("END", "pass"), *words)
-    assert (recorded.exit_code, recorded.notes) == (0, ())
+    recorded = python("import torch\n", *words)
+    assert recorded.exit_code == 0
     assert [(each.rank, each.world) for each in recorded.traced] == [(0, 2), (1, 2)]
 
 
@@ -345,17 +356,3 @@ def test_variables_that_somebody_set_stay(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert added["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "nccl_trace_rank_")
     assert added["PYTHONPATH"].endswith(os.environ["PYTHONPATH"])
     assert json.loads(added["FAIRMILE_TRACE"])["skip"] == 5
-
-
-@pytest.mark.thorough
-def test_torch_looks_as_if_nobody_had_waited_for_it(tmp_path: Path) -> None:
-    text = (
-        "import importlib.util, sys\n"
-        "assert importlib.util.find_spec('torch') is not None and 'torch' not in sys.modules\n"
-        "import torch\n"
-        "print(type(torch.__loader__).__name__, type(torch.__spec__.loader).__name__)\n"
-        "assert importlib.util.find_spec('json').name == 'json' and importlib.util.find_spec('nothing') is None\n"
-    )
-    env = {**os.environ, **variables(tmp_path, RecordSettings())}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", text], env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "SourceFileLoader SourceFileLoader\n", "")

@@ -26,7 +26,7 @@ from fairmile.costs.collectives.measure import (
 )
 from fairmile.costs.collectives.program import main
 from fairmile.costs.collectives.ranks import MEASURED, elements, place_of
-from fairmile.costs.collectives.tables import MeasuredPoint, parse_points
+from fairmile.costs.collectives.tables import MeasuredPoint
 
 SIZES = (64, 65536)
 
@@ -57,8 +57,14 @@ def check_everything(found: MeasuredBackend, ranks: Sequence[int], collectives: 
     assert {point.nodes for point in found.points} == {1}
 
 
-def test_gloo_ranks_measure_every_collective() -> None:
+@pytest.mark.thorough
+def test_gloo_ranks_measure_every_collective_also_inside_the_script_of_a_batch_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     needs("torch")
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "8")
     found = measure_collectives("gloo", [2], SIZES, MEASURED, seconds=0.001)
     check_everything(found, [2], MEASURED)
     assert "gloo" in found.library
@@ -66,13 +72,6 @@ def test_gloo_ranks_measure_every_collective() -> None:
     assert len(compared) == len(found.points)
     assert all(each.model_s > 0 and each.algorithm_s > 0 for each in compared)
     assert found.model().time_s("all_reduce", 4096, 2) > 0
-
-
-@pytest.mark.thorough
-def test_four_gloo_ranks_measure_together() -> None:
-    needs("torch")
-    collectives = ("all_reduce", "all_gather", "halo")
-    check_everything(measure_collectives("gloo", [4], SIZES, collectives, seconds=0.001), [4], collectives)
 
 
 def test_mpi_ranks_measure_every_collective(root_may: None) -> None:
@@ -83,17 +82,16 @@ def test_mpi_ranks_measure_every_collective(root_may: None) -> None:
 
 
 @pytest.mark.thorough
-def test_torchrun_starts_the_program_too(tmp_path: Path) -> None:
+def test_three_ranks_that_torchrun_starts_measure_together(tmp_path: Path) -> None:
     needs("torch")
-    file = tmp_path / "measured.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "fairmile.costs.collectives", "--sizes", "1KiB", "--collectives", "broadcast"]
-    command += ["--seconds", "0.01", "--out", str(file)]
+    file, collectives = tmp_path / "measured.json", ("all_reduce", "all_gather", "halo", "broadcast")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    command += ["-m", "fairmile.costs.collectives", "--sizes", "64,64KiB", "--collectives", ",".join(collectives)]
+    command += ["--seconds", "0.001", "--out", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    (point,) = parse_points(file.read_text())
-    assert (point.collective, point.size_bytes, point.ranks) == ("broadcast", 1024, 2)
-    assert ended.stdout.count("broadcast") == 1
+    check_everything(read_measured(file), [3], collectives)
+    assert ended.stdout.count("broadcast") == len(SIZES)
 
 
 def test_what_was_measured_is_written_and_read_back(tmp_path: Path) -> None:
@@ -206,18 +204,6 @@ def test_ranks_that_were_told_no_place_to_meet_say_so(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["--backend", "gloo", "--sizes", "1KiB", "--collectives", "all_reduce"]) == 2
     assert "MASTER_ADDR and MASTER_PORT are not set" in capsys.readouterr().err
-
-
-@pytest.mark.thorough
-def test_ranks_are_started_here_also_inside_the_script_of_a_batch_job(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setenv("SLURM_PROCID", "0")
-    monkeypatch.setenv("SLURM_NTASKS", "8")
-    asked = ["--backend", "gloo", "--ranks", "2", "--sizes", "1KiB", "--collectives", "all_reduce", "--seconds", "0.01"]
-    assert main([*asked, "--out", str(tmp_path / "found.json")]) == 0
-    assert {point.ranks for point in parse_points((tmp_path / "found.json").read_text())} == {2}
 
 
 def test_launchers_say_who_is_who() -> None:

@@ -34,6 +34,7 @@ def accounts(tmp_path_factory: pytest.TempPathFactory) -> list[MemoryAccount]:
     return [account(each, device("h200")) for each in traces]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(len(MEASURED)))
 def test_a_step_takes_what_it_took_on_the_gpu(accounts: list[MemoryAccount], number: int) -> None:
     got, (allocated, reserved, used) = accounts[number], MEASURED[number][2]

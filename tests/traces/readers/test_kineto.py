@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -179,54 +177,17 @@ def test_a_clock_that_our_marks_tell_to_be_hours_off_is_mended_and_told(tmp_path
     assert table.notes == [f"rank0.json: the profiler's clock was 3h {how} wall-clock time: corrected"]
 
 
-PROGRAM = """
-import json, sys
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-def main(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    schedule = torch.profiler.schedule(wait=0, warmup=1, active=2)
-    done = lambda profile: profile.export_chrome_trace(f"{folder}/rank{rank}.json")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule,
-                                record_shapes=True, on_trace_ready=done) as profile:
-        for _ in range(3):
-            x = torch.ones(1000)
-            doubles = torch.ones(500, dtype=torch.float64)
-            works = [dist.all_reduce(each, async_op=True) for each in (x, doubles)]
-            [work.wait() for work in works]
-            dist.all_gather([torch.empty(1000) for _ in range(2)], x)
-            dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
-            dist.barrier()
-            profile.step()
-    open(f"{folder}/flight_rank_{rank}.json", "w").write(torch._C._distributed_c10d._dump_fr_trace_json().decode())
-    open(f"{folder}/flight_rank_{rank}", "wb").write(torch._C._distributed_c10d._dump_fr_trace())
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    mp.spawn(main, (sys.argv[1],), nprocs=2)
-"""
-
-
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch")
-    return made_once(tmp_path_factory, "gloo-program", run_program)
+    import traced_training
 
-
-def run_program(folder: Path) -> None:
-    (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(folder / "program.py"), str(folder)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    return made_once(tmp_path_factory, "traced-training", traced_training.run_ranks)
 
 
 @pytest.mark.thorough
 def test_of_a_real_gloo_program_every_collective_is_matched_on_both_ranks(real: Path) -> None:
-    table = read_traces([real / "rank0.json", real / "rank1.json"])
+    table = read_traces([real / "collectives_rank0.json", real / "collectives_rank1.json"])
     assert table.validate() == [] and table.ranks == [0, 1] and table.missing() == []
     lists = []
     for rank in (0, 1):
@@ -244,7 +205,7 @@ def test_of_a_real_gloo_program_every_collective_is_matched_on_both_ranks(real: 
 
 @pytest.mark.thorough
 def test_of_a_real_gloo_program_messages_know_their_peer(real: Path) -> None:
-    table = read_traces(real / "rank*.json", format="kineto")
+    table = read_traces(real / "collectives_rank*.json", format="kineto")
     messages = np.flatnonzero(table.of_kind(EventKind.P2P)).tolist()
     found = {(table.name_of(row), int(table.rank[row]), table.attributes["peer"].get(row)) for row in messages}
     assert found == {("gloo:send", 0, 1), ("gloo:recv", 1, 0)}
@@ -258,4 +219,4 @@ def test_real_dumps_of_the_flight_recorder_are_read_as_json_and_as_pickle(real: 
     assert by_json.sequence.tolist() == by_pickle.sequence.tolist()
     assert json.dumps(by_json.start_ns.tolist()) == json.dumps(by_pickle.start_ns.tolist())
     names = [by_json.name_of(row) for row in np.flatnonzero(by_json.of_rank(0) & by_json.of_kind(EventKind.COLLECTIVE))]
-    assert names[:4] == ["gloo:all_reduce", "gloo:all_reduce", "gloo:all_gather", "gloo:barrier"]
+    assert names[-4:] == ["gloo:all_reduce", "gloo:all_reduce", "gloo:all_gather", "gloo:barrier"]

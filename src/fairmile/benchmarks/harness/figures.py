@@ -25,14 +25,15 @@ def save_figure(path: Path, draw: Callable[[Any], None], *, size: tuple[float, f
         return ""
     with without_font_notices():
         from matplotlib import rc_context
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
         figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+        canvas: Any = FigureCanvasSVG(figure)
         draw(figure)
         stream = io.BytesIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+        # Saving would draw everything once more, only to find its layout.
+        canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
     write_atomic(path, stream.getvalue())
     return path.name

@@ -55,7 +55,7 @@ def results(tmp_path):
 
 @pytest.mark.thorough
 def test_the_small_benchmark_learns_and_the_baselines_stand_beside_it(tmp_path):
-    params = {"train_samples": 256, "validation_samples": 64, "epochs": 4, "batch_size": 8, "device": "cpu"}
+    params = {"train_samples": 256, "validation_samples": 64, "epochs": 3, "batch_size": 8, "width": 4, "device": "cpu"}
     run(session(tmp_path, **params))
     found, scores = results(tmp_path)
     assert list(scores) == ["mean", "ridge", "network"]
