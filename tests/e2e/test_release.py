@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_once import made_once
 
 from fairmile import __version__
 
@@ -31,20 +32,24 @@ for epoch in range(1, 4):
 """
 
 
-def build(folder: Path) -> dict[str, Path]:
+def build(folder: Path) -> None:
     """Make a release as `make dist` does, with the environment that runs the tests."""
     make = ["make", "-s", "-o", f"{BIN.parent}/.dev", "dist", f"VENV={BIN.parent}", f"DIST={folder}"]
     subprocess.run(make, cwd=ROOT, check=True, capture_output=True)
+
+
+def files_of(folder: Path) -> dict[str, Path]:
     return {file.suffix: file for file in folder.glob("fairmile-*")}
 
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return build(tmp_path_factory.mktemp("dist"))
+    return files_of(made_once(tmp_path_factory, "dist", build))
 
 
 def test_the_same_commit_gives_the_same_bytes(release: dict[str, Path], tmp_path: Path) -> None:
-    again = build(tmp_path / "dist")
+    build(tmp_path / "dist")
+    again = files_of(tmp_path / "dist")
     assert set(again) == {".whl", ".gz"}
     assert {kind: digest(file) for kind, file in again.items()} == {
         kind: digest(file) for kind, file in release.items()
