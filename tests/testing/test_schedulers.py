@@ -105,6 +105,7 @@ class TestTheDialectOfTheFake(SchedulerTests):
         return subject_of(FakeScheduler(tmp_path / "fake"))
 
 
+@pytest.mark.thorough
 class TestTheFake(LiveSchedulerTests):
     @pytest.fixture
     def cluster(self, tmp_path: Path, make: Callable[..., FakeScheduler]) -> Cluster:

@@ -72,6 +72,7 @@ def test_a_table_holds_all_baselines_and_the_model(trained: Path) -> None:
         assert {"nnse", "nnse_2wk", "nnse_52wk", "ahead_14wk", "ahead_52wk", "summed_26wk", "skill_14wk"} <= set(values)
 
 
+@pytest.mark.thorough
 def test_a_constant_mean_scores_a_half_and_persistence_has_no_skill(trained: Path) -> None:
     found = rows(trained)
     for name, value in found["constant mean"].items():
@@ -80,18 +81,21 @@ def test_a_constant_mean_scores_a_half_and_persistence_has_no_skill(trained: Pat
     assert {found["persistence"][f"skill_{weeks}wk"] for weeks in (2, 14, 26, 52)} == {0}
 
 
+@pytest.mark.thorough
 def test_the_small_model_is_far_above_the_constant_mean_where_windows_overlap(trained: Path) -> None:
     found = rows(trained)["tft"]
     assert found["nnse"] > 0.65
     assert found["nnse_52wk"] > 0.75
 
 
+@pytest.mark.thorough
 def test_nnse_is_the_mean_of_the_four_targets(trained: Path) -> None:
     for values in rows(trained).values():
         mean = np.mean([values[f"nnse_{weeks}wk"] for weeks in (2, 14, 26, 52)])
         assert values["nnse"] == pytest.approx(mean)
 
 
+@pytest.mark.thorough
 def test_made_up_data_has_neither_target_nor_published_figures(trained: Path) -> None:
     found = results(trained)
     assert found["metric"]["target"] is None
@@ -99,6 +103,7 @@ def test_made_up_data_has_neither_target_nor_published_figures(trained: Path) ->
     assert "synthetic" in found["data"]
 
 
+@pytest.mark.thorough
 def test_the_notes_tell_what_nnse_is_and_who_wins(trained: Path) -> None:
     notes = " ".join(results(trained)["notes"])
     assert "nnse is the mean over the windows of 2, 14, 26 and 52 weeks" in notes
@@ -106,6 +111,7 @@ def test_the_notes_tell_what_nnse_is_and_who_wins(trained: Path) -> None:
     assert "chose the epoch" in notes
 
 
+@pytest.mark.thorough
 def test_figures_and_the_top_table_lie_beside_the_results(trained: Path) -> None:
     names = results(trained)["figures"]
     assert {"scores.svg", "attention.svg", "losses.svg", "locations.svg", "map-overlapping.svg"} <= set(names)
@@ -118,6 +124,7 @@ def test_figures_and_the_top_table_lie_beside_the_results(trained: Path) -> None
     assert averages == sorted(averages, reverse=True)
 
 
+@pytest.mark.thorough
 def test_the_scores_of_each_place_lie_beside_the_results_and_have_the_average_of_the_table(trained: Path) -> None:
     head, *lines = (line.split(",") for line in (trained / LOCATIONS).read_text().splitlines())
     assert head[:3] == ["latitude", "longitude", "nnse_2wk"]
@@ -143,21 +150,16 @@ def test_preparing_only_makes_the_data(cache: Path, tmp_path: Path, capsys: pyte
     assert (Path(said.split("prepared in ")[1].strip()) / "target.npy").is_file()
 
 
-@pytest.mark.thorough
-def test_a_model_that_needs_no_training_scores_as_its_baseline(cache: Path, tmp_path: Path) -> None:
-    run(session(tmp_path, cache, model="persistence", context=False))
-    found = results(tmp_path)["scores"]
-    persistence, model = found[1]["values"], found[-1]["values"]
-    assert found[-1]["kind"] == "model"
-    assert model == pytest.approx(persistence)
-
-
-@pytest.mark.thorough
-def test_a_lead_of_a_whole_window_is_the_main_score_when_asked_for(cache: Path, tmp_path: Path) -> None:
+def test_a_model_that_needs_no_training_scores_as_its_baseline_with_the_lead_that_is_asked_for(
+    cache: Path, tmp_path: Path
+) -> None:
     run(session(tmp_path, cache, model="climatology", context=False, lead="non-overlapping"))
-    values = rows(tmp_path)["climatology"]
+    *_, climatology, _, model = results(tmp_path)["scores"]
+    assert (climatology["name"], climatology["kind"], model["kind"]) == ("climatology", "trivial", "model")
+    values = model["values"]
+    assert values == pytest.approx(climatology["values"])
     mean = np.mean([values["nnse_2wk"], values["ahead_14wk"], values["ahead_26wk"], values["ahead_52wk"]])
-    assert values["nnse"] == pytest.approx(mean)
+    assert values["nnse"] == pytest.approx(mean), "the mean over windows that do not overlap"
 
 
 @pytest.mark.parametrize("kind", ["location", "time"])
