@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,16 @@ import pytest
 
 from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
+from fairmile.sweeps import notebooks
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.workspace import Workspace
 
 pytest.importorskip("ipykernel", reason="needs ipykernel")
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
 
+Refusal = Callable[..., tuple[int, str]]
 ENGINES = ["papermill", "nbclient"]
 START = "import sys; from fairmile.sweeps import notebooks; sys.exit(notebooks.main(sys.argv[1:]))"
-WITHOUT = "import sys; sys.modules[{0!r}] = None; " + START
 WITHOUT_PAPERMILL = START.replace("sys.exit", "notebooks._has_papermill = lambda: False; sys.exit")
 
 
@@ -49,13 +52,12 @@ def write_notebook(file: Path, *sources: str, parameters: int | None = None, lan
 
 
 def execute(
-    notebook: Path, engine: str = "papermill", *, params: dict[str, Any] | None = None, code: str = ""
+    notebook: Path, engine: str = "papermill", *, params: dict[str, Any] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Execute a notebook in a folder `work` beside it, as a run does."""
     work = notebook.parent / "work"
     work.mkdir(exist_ok=True)
-    code = code or (WITHOUT_PAPERMILL if engine == "nbclient" else "")
-    module = ["-c", code] if code else ["-m", "fairmile.sweeps.notebooks"]
+    module = ["-c", WITHOUT_PAPERMILL] if engine == "nbclient" else ["-m", "fairmile.sweeps.notebooks"]
     environ = {key: value for key, value in os.environ.items() if not key.startswith("FAIRMILE_")}
     if params is not None:
         environ["FAIRMILE_PARAMS"] = json.dumps(params)
@@ -69,49 +71,75 @@ def printed(notebook: Path) -> str:
     return "".join(each.text for each in outputs if each.output_type == "stream" and each.name == "stdout")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@dataclass(frozen=True)
+class Executed:
+    """An execution that ended, and its folder."""
+
+    process: subprocess.CompletedProcess[str]
+    work: Path
+
+    @property
+    def cells(self) -> list[Any]:
+        """The code of the executed notebook; papermill adds text above a cell that failed."""
+        cells = nbformat.read(self.work / "n.ipynb", as_version=4).cells
+        return [cell for cell in cells if cell.cell_type == "code"]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def executed(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Executed:
+    """A notebook with defaults for its parameters, written where there was another kernel."""
+    notebook = write_notebook(
+        tmp_path_factory.mktemp("executed") / "n.ipynb",
+        "first = 1",
+        "lr = 0.5; name = 'x'; on = False; kept = 2",
+        "print(lr, name, on, kept)",
+        "import sys\nprint('oh', file=sys.stderr)\nopen('made.txt', 'w').write('x')",
+        parameters=1,
+    )
+    notebook.write_text(notebook.read_text().replace('"name": "python3"', '"name": "my-conda-env"'))
+    done = execute(notebook, engine, params={"lr": 1e-3, "name": "it's {lr}", "on": True})
+    return Executed(done, notebook.parent / "work")
+
+
+@pytest.fixture(scope="module")
+def failed(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Executed:
+    """A notebook without a tagged cell, whose second cell fails."""
+    notebook = write_notebook(
+        tmp_path_factory.mktemp("failed") / "n.ipynb", "print(n, none)", "1 / 0", "print('after')"
+    )
+    return Executed(execute(notebook, engine, params={"n": 3, "none": None}), notebook.parent / "work")
+
+
 class TestExecution:
-    def test_sets_parameters_after_the_tagged_cell_and_before_those_that_use_them(
-        self, tmp_path: Path, engine: str
-    ) -> None:
-        notebook = write_notebook(
-            tmp_path / "n.ipynb", "first = 1", "lr = 0.5; name = 'x'; on = False", "print(lr, name, on)", parameters=1
-        )
-        done = execute(notebook, engine, params={"lr": 1e-3, "name": "it's {lr}", "on": True})
-        assert done.returncode == 0, done.stderr
-        cells = nbformat.read(tmp_path / "work/n.ipynb", as_version=4).cells
-        assert [cell.metadata.get("tags", []) for cell in cells] == [[], ["parameters"], ["injected-parameters"], []]
-        assert printed(tmp_path / "work/n.ipynb") == "0.001 it's {lr} True\n"
+    def test_sets_parameters_after_the_tagged_cell_and_before_those_that_use_them(self, executed: Executed) -> None:
+        tags = [cell.metadata.get("tags", []) for cell in executed.cells]
+        assert tags == [[], ["parameters"], ["injected-parameters"], [], []]
+        assert printed(executed.work / "n.ipynb") == "0.001 it's {lr} True 2\n"
+
+    def test_runs_cells_where_the_run_runs_and_shows_what_they_print(self, executed: Executed) -> None:
+        assert executed.process.stdout == "0.001 it's {lr} True 2\n"
+        assert "oh" in executed.process.stderr
+        assert (executed.work / "made.txt").read_text() == "x"
+
+    def test_a_kernel_name_that_is_not_here_is_replaced_by_this_python(self, executed: Executed) -> None:
+        assert executed.process.returncode == 0, executed.process.stderr
 
     @pytest.mark.thorough
-    def test_sets_parameters_first_where_no_cell_is_tagged(self, tmp_path: Path, engine: str) -> None:
-        done = execute(write_notebook(tmp_path / "n.ipynb", "print(n, none)"), engine, params={"n": 3, "none": None})
-        assert done.returncode == 0, done.stderr
-        assert printed(tmp_path / "work/n.ipynb") == "3 None\n"
+    def test_sets_parameters_first_where_no_cell_is_tagged(self, failed: Executed) -> None:
+        assert failed.cells[0].metadata["tags"] == ["injected-parameters"]
+        assert printed(failed.work / "n.ipynb") == "3 None\n"
 
     @pytest.mark.thorough
-    def test_runs_cells_where_the_run_runs_and_shows_what_they_print(self, tmp_path: Path, engine: str) -> None:
-        notebook = write_notebook(
-            tmp_path / "n.ipynb",
-            "lr = 0.5",
-            "import sys\nprint('loss', lr)\nprint('oh', file=sys.stderr)\nopen('made.txt', 'w').write('x')",
-            parameters=0,
-        )
-        done = execute(notebook, engine)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "loss 0.5\n"
-        assert "oh" in done.stderr
-        assert (tmp_path / "work/made.txt").read_text() == "x"
-
-    @pytest.mark.thorough
-    def test_a_failing_cell_ends_it_with_one_sentence_and_the_notebook_is_kept(
-        self, tmp_path: Path, engine: str
-    ) -> None:
-        notebook = write_notebook(tmp_path / "n.ipynb", "print('before')", "1 / 0", "print('after')")
-        done = execute(notebook, engine)
-        assert done.returncode == 1
-        assert done.stderr.splitlines()[-1] == "n.ipynb: cell In [2] failed: ZeroDivisionError: division by zero"
-        assert printed(tmp_path / "work/n.ipynb") == "before\n"
+    def test_a_failing_cell_ends_it_with_one_sentence_and_the_notebook_is_kept(self, failed: Executed) -> None:
+        assert failed.process.returncode == 1
+        reason = failed.process.stderr.splitlines()[-1]
+        assert reason == "n.ipynb: cell In [3] failed: ZeroDivisionError: division by zero"
+        assert [bool(cell.outputs) for cell in failed.cells] == [False, True, True, False]
 
     @pytest.mark.thorough
     def test_leaving_a_cell_with_exit_is_no_failure(self, tmp_path: Path, engine: str) -> None:
@@ -130,48 +158,58 @@ class TestExecution:
 
 
 class TestRefusals:
-    def test_a_notebook_is_never_overwritten_with_its_result(self, tmp_path: Path) -> None:
+    @pytest.fixture
+    def refusal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
+        """Return the exit code of an execution and its message; no kernel starts, so this process executes."""
+        monkeypatch.chdir(tmp_path)
+
+        def call(notebook: Path, out: str = "out.ipynb", *, params: dict[str, Any] | None = None) -> tuple[int, str]:
+            monkeypatch.setenv("FAIRMILE_PARAMS", json.dumps(params or {}))
+            return notebooks.main([str(notebook), out]), capsys.readouterr().err
+
+        return call
+
+    def test_a_notebook_is_never_overwritten_with_its_result(self, tmp_path: Path, refusal: Refusal) -> None:
         notebook = write_notebook(tmp_path / "n.ipynb", "print(1)")
         before = notebook.read_bytes()
-        done = subprocess.run([*notebook_argv("n.ipynb")[:-1], "n.ipynb"], cwd=tmp_path, capture_output=True, text=True)
-        assert (done.returncode, notebook.read_bytes()) == (2, before)
-        assert "n.ipynb is both the notebook and its output" in done.stderr
+        code, message = refusal(Path("n.ipynb"), "n.ipynb")
+        assert (code, notebook.read_bytes()) == (2, before)
+        assert "n.ipynb is both the notebook and its output" in message
 
-    def test_a_missing_notebook(self, tmp_path: Path) -> None:
-        done = execute(tmp_path / "nothing.ipynb")
-        assert done.returncode == 2
-        assert "no such file" in done.stderr
+    def test_a_missing_notebook(self, tmp_path: Path, refusal: Refusal) -> None:
+        code, message = refusal(tmp_path / "nothing.ipynb")
+        assert code == 2
+        assert "no such file" in message
 
     @pytest.mark.parametrize("text", ["", "{}", "print(1)", '{"cells": 3, "nbformat": 4, "metadata": {}}'])
-    def test_a_file_that_is_no_notebook(self, tmp_path: Path, text: str) -> None:
+    def test_a_file_that_is_no_notebook(self, tmp_path: Path, refusal: Refusal, text: str) -> None:
         (tmp_path / "n.ipynb").write_text(text)
-        done = execute(tmp_path / "n.ipynb")
-        assert done.returncode == 2, done.stderr
-        assert "is not a notebook" in done.stderr
+        code, message = refusal(tmp_path / "n.ipynb")
+        assert code == 2, message
+        assert "is not a notebook" in message
 
-    def test_a_name_that_is_no_variable(self, tmp_path: Path) -> None:
-        done = execute(write_notebook(tmp_path / "n.ipynb", "print(1)"), params={"a-b": 1})
-        assert done.returncode == 2
-        assert "'a-b' is not a valid variable name" in done.stderr
+    def test_a_name_that_is_no_variable(self, tmp_path: Path, refusal: Refusal) -> None:
+        code, message = refusal(write_notebook(tmp_path / "n.ipynb", "print(1)"), params={"a-b": 1})
+        assert code == 2
+        assert "'a-b' is not a valid variable name" in message
 
-    def test_a_language_without_a_kernel(self, tmp_path: Path) -> None:
-        done = execute(write_notebook(tmp_path / "n.ipynb", "print(1)", language="julia"))
-        assert done.returncode == 3
-        assert "needs the julia kernel 'none-such', which is not installed" in done.stderr
+    def test_a_language_without_a_kernel(self, tmp_path: Path, refusal: Refusal) -> None:
+        code, message = refusal(write_notebook(tmp_path / "n.ipynb", "print(1)", language="julia"))
+        assert code == 3
+        assert "needs the julia kernel 'none-such', which is not installed" in message
 
     @pytest.mark.parametrize("missing", ["nbclient", "nbformat", "jupyter_client"])
-    def test_a_missing_package_is_named_with_what_installs_it(self, tmp_path: Path, missing: str) -> None:
-        done = execute(write_notebook(tmp_path / "n.ipynb", "print(1)"), code=WITHOUT.format(missing))
-        assert done.returncode == 3
-        assert f"notebooks need {missing}" in done.stderr
-        assert "pip install 'fairmile[notebooks]'" in done.stderr
-        assert "Traceback" not in done.stderr
-
-    @pytest.mark.thorough
-    def test_a_kernel_name_that_is_not_here_is_replaced_by_this_python(self, tmp_path: Path) -> None:
+    def test_a_missing_package_is_named_with_what_installs_it(
+        self, tmp_path: Path, refusal: Refusal, monkeypatch: pytest.MonkeyPatch, missing: str
+    ) -> None:
         notebook = write_notebook(tmp_path / "n.ipynb", "print(1)")
-        notebook.write_text(notebook.read_text().replace('"name": "python3"', '"name": "my-conda-env"'))
-        assert execute(notebook).returncode == 0
+        for module in [name for name in sys.modules if name == missing or name.startswith(f"{missing}.")]:
+            monkeypatch.setitem(sys.modules, module, None)
+        monkeypatch.setitem(sys.modules, missing, None)
+        code, message = refusal(notebook)
+        assert code == 3
+        assert f"notebooks need {missing}" in message
+        assert "pip install 'fairmile[notebooks]'" in message
 
 
 class TestRuns:
@@ -191,16 +229,13 @@ class TestRuns:
         assert run.result.outputs["train-executed.ipynb"].size_bytes > 0
 
     @pytest.mark.thorough
-    def test_parameters_too_long_for_a_variable_come_from_the_record(self, runs: Runs, tmp_path: Path) -> None:
-        notebook = write_notebook(tmp_path / "n.ipynb", "print(len(text))")
-        run = runs.run(notebook_argv(notebook), params={"text": "x" * 200_000})
-        assert run.state == RunState.DONE, runs.output(run.id)
-        assert b"200000" in runs.output(run.id)
-
-    @pytest.mark.thorough
-    def test_a_failing_cell_fails_the_run(self, runs: Runs, tmp_path: Path) -> None:
-        run = runs.run(notebook_argv(write_notebook(tmp_path / "n.ipynb", "1 / 0")), outputs=("n-executed.ipynb",))
+    def test_a_failing_cell_fails_a_run_whose_parameters_are_too_long_for_a_variable(
+        self, runs: Runs, tmp_path: Path
+    ) -> None:
+        notebook = write_notebook(tmp_path / "n.ipynb", "print(len(text))", "1 / 0")
+        run = runs.run(notebook_argv(notebook), params={"text": "x" * 200_000}, outputs=("n-executed.ipynb",))
         assert run.state == RunState.FAILED
+        assert b"200000" in runs.output(run.id)
         assert run.result.outputs["n-executed.ipynb"].size_bytes > 0
 
     def test_a_kernel_does_not_outlive_its_run(self, tmp_path: Path) -> None:
