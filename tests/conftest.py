@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import shutil
@@ -77,6 +78,18 @@ def pytest_runtest_call() -> Iterator[None]:
     except BaseException:
         descendants.end(descendants.started_since(began))
         raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Say what the end of the session waits for, where it waits: services end within seconds."""
+    if nextitem is not None:
+        return (yield)
+    faulthandler.dump_traceback_later(60, file=sys.__stderr__)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(trylast=True)

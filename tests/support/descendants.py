@@ -9,7 +9,7 @@ import time
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-_MARK = "PYTEST_DESCENDANT_OF"
+MARK = "PYTEST_DESCENDANT_OF"
 _GRACE_S = 2.0
 
 
@@ -32,13 +32,13 @@ def restore_signals() -> None:
 
 def mark() -> None:
     """Mark what this process starts, so that it is found again whoever its parent is by then."""
-    os.environ[_MARK] = str(os.getpid())
+    os.environ[MARK] = str(os.getpid())
 
 
 def started_since(boot_time_s: float) -> set[int]:
     """Return the processes that this one started since, directly or not, but for multiprocessing's own."""
     ticks = os.sysconf("SC_CLK_TCK")
-    marked = f"\0{_MARK}={os.getpid()}\0".encode()
+    marked = f"\0{MARK}={os.getpid()}\0".encode()
     found: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

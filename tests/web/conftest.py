@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import browser
+import descendants
 import httpx
 import pytest
 import web_pages
@@ -45,8 +48,10 @@ def client(server: Serving) -> Iterator[httpx.Client]:
 def chromium() -> Iterator[Browser]:
     """A browser, started once."""
     expect.set_options(timeout=60_000)  # a machine may be busy
+    # What a test that failed started is ended: not the browser's own processes, for whose pages the next would wait.
+    environ: dict[str, Any] = {name: value for name, value in os.environ.items() if name != descendants.MARK}
     with sync_playwright() as playwright:
-        program = playwright.chromium.launch(executable_path=browser.program(), args=["--no-sandbox"])
+        program = playwright.chromium.launch(executable_path=browser.program(), args=["--no-sandbox"], env=environ)
         yield program
         program.close()
 
@@ -59,7 +64,13 @@ def page(chromium: Browser, server: Serving) -> Iterator[Page]:
     context.close()
 
 
-@pytest.fixture
-def page_is_sound(page: Page) -> Callable[..., None]:
-    """Check a page of the server, by its path: see `web_pages.page_is_sound`."""
-    return lambda path, **limits: web_pages.page_is_sound(page, path, **limits)
+@pytest.fixture(scope="session")
+def page_is_sound(chromium: Browser, server: Serving) -> Iterator[Callable[..., None]]:
+    """Check a page of the server, by its path: see `web_pages.page_is_sound`.
+
+    All are opened in one tab, whose browser has compiled the rules once.
+    """
+    context = chromium.new_context(base_url=server.address)
+    page = context.new_page()
+    yield lambda path, **limits: web_pages.page_is_sound(page, path, **limits)
+    context.close()

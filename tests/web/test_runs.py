@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,6 +138,8 @@ def test_a_run_is_followed_while_it_runs(workspace: Workspace, page: Page, page_
     record["job"] = {"key": "k", "system": ""}  # then the scheduler decides whether it lives
     (made.folder / "run.json").write_text(json.dumps(record))
     page_is_sound("/runs/live-000001")
+    # A script that comes late misses nothing.
+    page.route("**/run.js*", lambda route: (time.sleep(2), route.continue_()))
     page.goto("/runs/live-000001")
     expect(page.get_by_role("img", name="loss over step")).to_be_visible(timeout=LONG_MS)
     expect(page.get_by_role("img", name="gpu0.power over seconds")).to_be_visible(timeout=LONG_MS)

@@ -27,9 +27,11 @@ def test_the_command_prints_its_address_serves_and_ends_when_interrupted(tmp_pat
         command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None and process.stderr is not None
-        address = process.stdout.readline().strip()
-        assert httpx.get(f"{address}api/search", trust_env=False).json()["results"]
-        process.send_signal(signal.SIGINT)
+        try:
+            address = process.stdout.readline().strip()
+            assert httpx.get(f"{address}api/search", trust_env=False, timeout=300).json()["results"]
+        finally:  # its end is waited for, whatever happened
+            process.send_signal(signal.SIGINT)
         assert process.wait() == 130
         assert process.stderr.read() == "interrupted\n"
 
@@ -42,7 +44,7 @@ def test_a_taken_port_is_named_when_it_was_asked_for_and_passed_over_when_not(wo
             serve(workspace, ServeSettings(port=taken.getsockname()[1]), wait=False)
     with serve(workspace, wait=False) as first, serve(workspace, wait=False) as second:
         assert PORT <= first.port < second.port
-        assert json.loads(httpx.get(f"{second.address}api/search", trust_env=False).text)["results"]
+        assert json.loads(httpx.get(f"{second.address}api/search", trust_env=False, timeout=300).text)["results"]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])

@@ -75,7 +75,9 @@ document.addEventListener("keydown", (event) => {
   stops[at + step].focus();
 });
 
-if (document.body.dataset.live) {
+// Only once the scripts of the page listen: what comes before would be lost, and a page that is slow to load stay empty.
+document.addEventListener("DOMContentLoaded", () => {
+  if (!document.body.dataset.live) return;
   const stream = new EventSource("/api/live?topics=" + encodeURIComponent(document.body.dataset.live));
   for (const topic of document.body.dataset.live.split(" ")) {
     stream.addEventListener(topic, (event) => {
@@ -83,4 +85,4 @@ if (document.body.dataset.live) {
     });
   }
   addEventListener("pagehide", () => stream.close());
-}
+});
