@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -57,25 +58,27 @@ def write_atomic(
             data = data.encode()
         except UnicodeEncodeError as error:
             raise UsageError(f"{target}: the text has an unpaired surrogate, which UTF-8 cannot encode") from error
-    if not exclusive and _is_device(target):
+    before = None if exclusive else _status(target)
+    if before is not None and _is_device(target, before):
         _write_through(target, data)
         return
     folder = os.path.dirname(target) or "."
-    temporary = os.path.join(folder, f".tmp-{os.urandom(8).hex()}")
+    temporary = f"{folder}/.tmp-{os.urandom(8).hex()}"
+    if before is not None and mode is None and stat.S_ISREG(before.st_mode):
+        mode = stat.S_IMODE(before.st_mode)
     try:
-        if not os.path.isdir(folder):
-            os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise write_failure(folder, error) from error
-    try:
-        _write_new(temporary, data, mode if exclusive else _mode_to_keep(target, mode), sync=sync)
+        try:
+            _write_new(temporary, data, mode, sync=sync)
+        except (FileNotFoundError, NotADirectoryError):
+            _make_folder(folder)
+            _write_new(temporary, data, mode, sync=sync)
         if exclusive:
             _publish_exclusive(temporary, target)
         else:
             os.replace(temporary, target)
         if sync:
             sync_folder(folder)
-    except FileExistsError:
+    except (FileExistsError, DiskFailure):
         _remove(temporary)
         raise
     except OSError as error:
@@ -354,11 +357,19 @@ def _read_holder(path: str) -> tuple[Holder | None, float]:
     return Holder.parse(text, status.st_ino), status.st_mtime
 
 
+def _make_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise write_failure(folder, error) from error
+
+
 def _write_new(path: str, data: bytes, mode: int | None, *, sync: bool = False) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        with open(fd, "wb", closefd=False) as stream:
-            stream.write(data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
         if mode is not None:
             os.fchmod(fd, mode)
         if sync:
@@ -370,14 +381,21 @@ def _write_new(path: str, data: bytes, mode: int | None, *, sync: bool = False) 
         os.close(fd)
 
 
-def _is_device(target: str) -> bool:
-    import stat
-
+def _status(target: str) -> os.stat_result | None:
+    """Return what is known of a file, of a link itself; None where there is none."""
     try:
-        mode = os.stat(target).st_mode
+        return os.lstat(target)
     except OSError:
-        return False
-    return target.startswith(("/dev/", "/proc/")) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+        return None
+
+
+def _is_device(target: str, status: os.stat_result) -> bool:
+    if stat.S_ISLNK(status.st_mode):
+        try:
+            status = os.stat(target)
+        except OSError:
+            return False
+    return target.startswith(("/dev/", "/proc/")) or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
 
 def _write_through(target: str, data: bytes) -> None:
@@ -386,18 +404,6 @@ def _write_through(target: str, data: bytes) -> None:
             stream.write(data)
     except OSError as error:
         raise write_failure(target, error) from error
-
-
-def _mode_to_keep(target: str, mode: int | None) -> int | None:
-    if mode is not None:
-        return mode
-    try:
-        status = os.lstat(target)
-    except OSError:
-        return None
-    import stat
-
-    return stat.S_IMODE(status.st_mode) if stat.S_ISREG(status.st_mode) else None
 
 
 def _publish_exclusive(temporary: str, target: str) -> None:

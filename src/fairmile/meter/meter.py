@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import threading
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from sys import getrefcount
 from time import time_ns
 from weakref import WeakSet, ref
@@ -429,7 +429,7 @@ class Meter:
     def _writer_line(self) -> str:
         wall_ns, clock_ns = self.began
         facts = {"host": self.host, "rank": self.rank, "boot": _boot(), "wall_ns": wall_ns, "clock_ns": clock_ns}
-        facts["began"] = _process_began()
+        facts["began"] = _process_began(os.getpid())
         if self.component:
             facts["component"] = self.component
         return f'{{"writer": {attributes_text(facts)}{self._tail}'
@@ -453,7 +453,8 @@ def _boot() -> str:
         return ""
 
 
-def _process_began() -> int:
+@lru_cache(maxsize=1)  # a forked process asks for itself
+def _process_began(_pid: int) -> int:
     """Return the tick of the machine at which this process began, 0 where that is not told."""
     try:
         with open("/proc/self/stat", "rb") as stream:

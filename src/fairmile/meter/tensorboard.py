@@ -53,6 +53,12 @@ def find_event_files(folder: Path, *, since_s: float = 0.0, apart: Path | None =
         if apart is not None and place == str(apart):
             continue
         try:
+            if os.stat(place).st_nlink == 2:  # it holds no folder, which costs least to look at
+                names = os.listdir(place)
+                left -= len(names)
+                if not any(MARK in name for name in names):
+                    continue
+                left += len(names)
             with os.scandir(place) as entries:
                 for entry in entries:
                     left -= 1

@@ -345,9 +345,10 @@ def _mpi_version(path: str) -> str:
     if not mpirun:
         return ""
     prefix = Path(os.path.realpath(mpirun)).parent.parent
+    folders = [*prefix.glob("lib*/pkgconfig"), *prefix.glob("lib/*/pkgconfig")]
     for name, file in (("Open MPI", "ompi.pc"), ("MPICH", "mpich.pc")):
-        for package in (*prefix.glob(f"lib*/pkgconfig/{file}"), *prefix.glob(f"lib/*/pkgconfig/{file}")):
-            version = re.search(r"^Version:\s*(\S+)", _read(package), re.MULTILINE)
+        for folder in folders:
+            version = re.search(r"^Version:\s*(\S+)", _read(folder / file), re.MULTILINE)
             if version:
                 return f"{name} {version[1]}"
     return ""
@@ -355,18 +356,30 @@ def _mpi_version(path: str) -> str:
 
 # Variables. Their patterns are compiled when they are first used: a list of runs needs none of them.
 
-_ALLOWED = (
-    r"(?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB|NCCL|RCCL|PYTORCH|TORCH|TORCHINDUCTOR|TORCHELASTIC|XLA|JAX|TF|"
-    r"HOROVOD|DS|GLOO|UCX|UCC|OMPI_MCA|I_MPI|MPICH|FI|PSM2|PSM3|HSA|HIP|ROCR|MIOPEN|CUDNN|CUBLAS|NVIDIA_TF32)_\w+"
-    r"|CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING|MODULE_LOADING|CACHE_DISABLE)"
-    r"|SLURM_(?:JOB_(?:ID|NAME|PARTITION|NUM_NODES|NODELIST|CPUS_PER_NODE|QOS|ACCOUNT|GPUS)|JOBID|NNODES|NTASKS|NPROCS|"
-    r"NODELIST|PROCID|LOCALID|NODEID|TASKS_PER_NODE|NTASKS_PER_NODE|CPUS_PER_TASK|CPUS_ON_NODE|GPUS|GPUS_ON_NODE|"
-    r"GPUS_PER_NODE|GPUS_PER_TASK|MEM_PER_NODE|MEM_PER_CPU|MEM_PER_GPU|CLUSTER_NAME|DISTRIBUTION|HINT|ARRAY_JOB_ID|"
-    r"ARRAY_TASK_ID|RESTART_COUNT|CPU_BIND|GPU_BIND)"
-    r"|LANG|LC_ALL|TZ|PYTHONHASHSEED|GPU_DEVICE_ORDINAL|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_PORT|OMP_PROC_BIND"
+_ALLOWED_STARTS = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "VECLIB_", "NCCL_", "RCCL_", "PYTORCH_"),
+    *("TORCH_", "TORCHINDUCTOR_", "TORCHELASTIC_", "XLA_", "JAX_", "TF_", "HOROVOD_", "DS_", "GLOO_", "UCX_", "UCC_"),
+    *("OMPI_MCA_", "I_MPI_", "MPICH_", "FI_", "PSM2_", "PSM3_", "HSA_", "HIP_", "ROCR_", "MIOPEN_", "CUDNN_"),
+    *("CUBLAS_", "NVIDIA_TF32_"),
+)
+_ALLOWED_NAMES = frozenset(
+    (
+        *("LANG", "LC_ALL", "TZ", "PYTHONHASHSEED", "GPU_DEVICE_ORDINAL"),
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"),
+        *("CUDA_MODULE_LOADING", "CUDA_CACHE_DISABLE"),
+        *("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST"),
+        *("SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_QOS", "SLURM_JOB_ACCOUNT", "SLURM_JOB_GPUS", "SLURM_JOBID"),
+        *("SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"),
+        *("SLURM_NODEID", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK"),
+        *("SLURM_CPUS_ON_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"),
+        *("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_CLUSTER_NAME"),
+        *("SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"),
+        *("SLURM_CPU_BIND", "SLURM_GPU_BIND"),
+    )
 )
 # TF_ is also how Terraform's variables begin, which hold whatever somebody put there.
-_NOT_ALLOWED = r"TF_(?:VAR|CLI|TOKEN|CLOUD|HTTP|WORKSPACE)_?\w*"
+_NOT_ALLOWED_STARTS = ("TF_VAR", "TF_CLI", "TF_TOKEN", "TF_CLOUD", "TF_HTTP", "TF_WORKSPACE")
 _SECRET_NAME = (
     r"(?i)TOKEN|SECRET|PASS(?:W|PHRASE|_|$)|PWD|CREDENTIAL|AUTH|JWT|COOKIE|PRIVATE|API_?KEY|ACCESS_?KEY|(?:^|_)KEYS?(?:_|$)"
     r"|(?:^|_)PAT(?:_|$)|SIGNATURE"
@@ -388,8 +401,19 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)  # the runs of a sweep have the same
 def _is_recorded(name: str, value: str) -> bool:
-    is_allowed = re.fullmatch(_ALLOWED, name) and not re.fullmatch(_NOT_ALLOWED, name)
-    return bool(is_allowed) and not looks_secret(name, value)
+    return _is_allowed(name) and (_is_locale(value) or not looks_secret(name, value))
+
+
+def _is_allowed(name: str) -> bool:
+    if name in _ALLOWED_NAMES:
+        return True
+    is_allowed = name.startswith(_ALLOWED_STARTS) and not name.startswith(_NOT_ALLOWED_STARTS)
+    return is_allowed and name not in _ALLOWED_STARTS and name.replace("_", "").isalnum()
+
+
+def _is_locale(value: str) -> bool:
+    """Tell whether a value is that of a locale, which most people have: no pattern need be compiled for it."""
+    return value in ("C", "POSIX") or (len(value) <= 12 and value.endswith((".UTF-8", ".utf8")))
 
 
 # What a record from elsewhere may set: counts, switches and seeds of numerical libraries. No name by which one of

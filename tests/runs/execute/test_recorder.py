@@ -498,8 +498,7 @@ def test_a_pattern_that_other_engines_need_years_for_costs_nothing(tmp_path: Pat
     printed = tmp_path / "output"
     printed.write_bytes(b"a" * 60_000 + b"b\nvalue 3\n")
     reader = OutputReader(meter, {"v": r"(a+)+c|value (?P<value>\d+)"}, None)
-    with open(printed, "rb") as file, open(os.devnull, "rb") as nothing:
-        reader.attach(file, nothing)
+    with reader.attached(str(printed), os.devnull):
         reader.drain()
     meter.close()
     assert [each.value for each in read_log([tmp_path / "events.jsonl"]).metrics] == [3.0]

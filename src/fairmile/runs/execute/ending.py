@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from fairmile.runs.record.layout import OUTPUT
 from fairmile.runs.record.record import OutputFile, RunRecord
 
 _MOST_OUTPUTS = 10_000
+_WILD, _ODD = frozenset("*?["), frozenset(("", ".", ".."))
 _FULL_BYTES = 64 << 10
 _TAIL_BYTES = 64 << 10
 _OUTSIDE = (DISK, QUOTA, GPU_MEMORY, MEMORY)
@@ -40,7 +42,7 @@ def find_outputs(
     root, outside = work.resolve(), ""
     try:
         for name, file in _matching(work, patterns):
-            if not _is_below(file, root):
+            if "/" in name and not _is_below(file, root):
                 outside = outside or name
                 continue
             if len(files) >= _MOST_OUTPUTS:
@@ -69,15 +71,31 @@ def _matching(work: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]
     seen: set[str] = set()
     for pattern in patterns:
         try:
-            paths = sorted(work.glob(pattern))
+            paths = sorted(work.glob(pattern)) if not _is_plain(pattern) else [work / pattern]
         except (ValueError, NotImplementedError, OSError) as error:
             raise ValueError(f"{pattern!r}: {error}") from error
         for path in paths:
-            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            try:
+                mode = os.stat(path).st_mode
+            except OSError:  # there is none
+                continue
+            for file in sorted(path.rglob("*")) if stat.S_ISDIR(mode) else [path]:
                 name = str(file.relative_to(work))
-                if name not in seen and file.is_file() and not file.is_symlink():
+                if name not in seen and _is_own_file(file):
                     seen.add(name)
                     yield name, file
+
+
+def _is_own_file(file: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(file).st_mode)
+    except OSError:
+        return False
+
+
+def _is_plain(pattern: str) -> bool:
+    """Tell whether a pattern is the name of one file below a folder, as most are."""
+    return not _WILD.intersection(pattern) and _ODD.isdisjoint(pattern.split("/"))
 
 
 def stamp_outputs(work: Path, patterns: Sequence[str]) -> dict[str, list[int]]:
@@ -109,7 +127,7 @@ def find_cause(folder: Path, work: Path, state: str, *, out_of_memory: bool = Fa
         with contextlib.suppress(OSError), open(folder / OUTPUT, "rb") as stream:
             stream.seek(max(os.fstat(stream.fileno()).st_size - _TAIL_BYTES, 0))
             output = stream.read().decode(errors="replace")
-    symptom = next((each for each in _OUTSIDE if find_line(each, output) is not None), None)
+    symptom = next((each for each in _OUTSIDE if output and find_line(each, output) is not None), None)
     rooms = {describe_room(place): None for place in (work, folder) if _is_full(place)}
     if symptom in (None, DISK, QUOTA) and rooms:
         return f"{(symptom or DISK).what}: {'; '.join(rooms)}", (symptom or DISK).advice

@@ -12,7 +12,7 @@ from fairmile.runs.execute.cancellation import BEFORE
 from fairmile.runs.execute.crew import TAKEN, Crew, Ended, Order
 from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower
-from fairmile.runs.execute.worker import start
+from fairmile.runs.execute.worker import look_at_machine, start
 from fairmile.runs.record.layout import RECORD, read_record
 from fairmile.runs.record.run import Run, RunState
 
@@ -42,6 +42,7 @@ class LocalPool:
         self._news: list[TaskStatus] = []
         self._concluded: dict[Handle, Run] = {}  # what was read at its end, and is asked for next
         self._follower = Follower(host.collect)
+        self._is_ready = False
 
     def __enter__(self) -> LocalPool:
         self._crew.__enter__()
@@ -53,6 +54,9 @@ class LocalPool:
     def submit(self, works: Sequence[Work]) -> list[Handle]:
         """Give runs to the crew; they begin when they are polled."""
         handles = [Handle.of(work) for work in works]
+        if works and not self._is_ready:
+            look_at_machine()  # for all workers, which are forked from here
+            self._is_ready = True
         for handle, work in zip(handles, works, strict=True):
             self._works[handle] = work
             self._over.discard(handle)

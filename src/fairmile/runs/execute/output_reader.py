@@ -74,13 +74,19 @@ class OutputReader:
         self._line, self._seen = b"", 0  # the last line that was printed, and how much of it was looked at before
         self._rest = b""
 
-    def attach(self, printed: BinaryIO, stated: BinaryIO) -> None:
-        """Read from these files from now on."""
-        self._printed, self._stated = printed, stated
+    @contextlib.contextmanager
+    def attached(self, printed: str, stated: str, *, printed_from: int = 0) -> Iterator[None]:
+        """Read within the block from these files; what is printed only where somebody wants to know it."""
+        with contextlib.ExitStack() as files:
+            self._stated = files.enter_context(open(stated, "rb", buffering=0))
+            if self._patterns or self._echo is not None:
+                self._printed = files.enter_context(open(printed, "rb", buffering=0))
+                self._printed.seek(printed_from)
+            yield
 
     def look(self) -> None:
         """Take what has come since the last time."""
-        if self._printed is not None and (self._patterns or self._echo is not None):
+        if self._printed is not None:
             while data := self._printed.read(1 << 20):
                 self._write(data)
                 if self._patterns:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -90,12 +91,12 @@ class Program:
     def run(self) -> tuple[Ending, float]:
         """Start the program, follow it, and return how it ended and how long it took."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        output, metrics = os.open(self.folder / OUTPUT, flags, 0o666), os.open(self.folder / _METRICS, flags, 0o666)
+        paths = [os.path.join(self.folder, name) for name in (OUTPUT, _METRICS)]
+        output, metrics = (os.open(path, flags, 0o666) for path in paths)
+        self.printed_from = os.lseek(output, 0, os.SEEK_END)
         begins = time.monotonic()
         try:
-            with open(self.folder / OUTPUT, "rb") as printed, open(self.folder / _METRICS, "rb") as stated:
-                self.printed_from = printed.seek(0, os.SEEK_END)
-                self._reader.attach(printed, stated)
+            with self._reader.attached(*paths, printed_from=self.printed_from):
                 with self._passing_signals():
                     try:
                         process = self._start(output, metrics)
@@ -108,11 +109,12 @@ class Program:
             if self._watch is not None:
                 self._watch.stop()
             self._meter.close()
-            for name, descriptor in ((OUTPUT, output), (_METRICS, metrics)):
-                is_empty = name == _METRICS or os.fstat(descriptor).st_size == 0
+            for path, descriptor in zip(paths, (output, metrics), strict=True):
+                is_empty = descriptor == metrics or os.fstat(descriptor).st_size == 0
                 os.close(descriptor)
                 if is_empty:  # what stood in it is in the log now
-                    (self.folder / name).unlink(missing_ok=True)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
         return ending, elapsed_s
 
     def _start(self, output: int, metrics: int) -> subprocess.Popen[bytes]:
@@ -369,12 +371,21 @@ def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -
 
 def _kills() -> int:
     """Return how often the kernel ended a process of our share of the machine for want of memory."""
-    with contextlib.suppress(OSError, ValueError, LookupError, StopIteration):
-        with open("/proc/self/cgroup", "rb") as file:
-            group = os.fsdecode(file.read().partition(b"0::")[2].splitlines()[0].strip(b"/"))
-        with open(os.path.join("/sys/fs/cgroup", group, "memory.events"), "rb") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
+    path = _memory_events(os.getpid())
+    if path:
+        with contextlib.suppress(OSError, ValueError, StopIteration), open(path, "rb") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith(b"oom_kill "))
     return 0
+
+
+@lru_cache(maxsize=1)
+def _memory_events(_pid: int) -> str:
+    """Return the file that counts them; empty where there is none."""
+    with contextlib.suppress(OSError, LookupError), open("/proc/self/cgroup", "rb") as file:
+        group = os.fsdecode(file.read().partition(b"0::")[2].splitlines()[0].strip(b"/"))
+        path = os.path.join("/sys/fs/cgroup", group, "memory.events")
+        return path if os.path.exists(path) else ""
+    return ""
 
 
 def _pidfd(pid: int) -> int | None:

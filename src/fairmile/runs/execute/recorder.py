@@ -180,8 +180,8 @@ def _keep_room(folder: Path) -> None:
     """Keep room for the end of the record, which must be written also when the program filled the disk."""
     with contextlib.suppress(OSError):
         # The new record lies beside the old one for a moment.
-        room_bytes = _ROOM_BYTES + 2 * (folder / RECORD).stat().st_size
-        descriptor = os.open(folder / _ROOM, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        room_bytes = _ROOM_BYTES + 2 * os.stat(os.path.join(folder, RECORD)).st_size
+        descriptor = os.open(os.path.join(folder, _ROOM), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, room_bytes)
         finally:
@@ -207,7 +207,7 @@ def execute(
     """
     work = work_folder(folder, record.spec)
     try:
-        work.mkdir(parents=True, exist_ok=True)
+        os.makedirs(work, exist_ok=True)
     except OSError as error:
         raise write_failure(str(work), error) from error
     if record.foreign:  # a stranger's program is not given what this person exported

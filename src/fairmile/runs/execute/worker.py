@@ -327,6 +327,13 @@ def start(arguments: Sequence[str]) -> int:
         return getattr(problem, "exit_code", 3)
 
 
+def look_at_machine() -> None:
+    """Find out what every run records of this machine, so that processes which are forked from this one know it."""
+    capture.hardware()
+    capture.software(os.environ)
+    capture.variables(os.environ)
+
+
 def _feed(execute_one: Callable[[Any], Ended]) -> int:
     """Execute what comes as lines, one after the other, and answer each with how it ended."""
     # Whoever feeds us says when we end, also where it runs behind a shell that has its processes ignore that.

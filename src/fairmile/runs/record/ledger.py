@@ -193,18 +193,26 @@ class Ledger:
         while True:
             id = f"{record.spec.name}-{''.join(_LETTERS[byte % 32] for byte in os.urandom(6))}"
             folder = self.root / id
-            if folder.with_name(id + SUFFIX).exists():
+            if os.path.exists(f"{folder}{SUFFIX}"):
                 continue
             try:
-                self.root.mkdir(parents=True, exist_ok=True)
-                folder.mkdir(mode=0o700)
+                os.mkdir(folder, 0o700)
             except FileExistsError:
+                continue
+            except FileNotFoundError:  # the first run
+                self._make_root()
                 continue
             except OSError as error:
                 raise write_failure(str(folder), error) from error
             break
         record.id, record.created = id, time.time()
         return folder
+
+    def _make_root(self) -> None:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_failure(str(self.root), error) from error
 
     def adopt(self, folder: Path, record: RunRecord) -> None:
         """Give a record the folder that `create` made for a run of which nothing more was written."""

@@ -80,23 +80,30 @@ class Part:
     def _read(cls, data: Any) -> Self:
         if not isinstance(data, dict):
             raise _Misfit(data, "an object")
-        values: dict[str, Any] = {}
-        extra: dict[str, Any] = {}
         layout = _layout(cls)
-        for key, value in data.items():
-            slot = layout.slots.get(key)
-            if slot is None:
-                extra[key] = value
-            elif value is not None:
-                try:
-                    values[key] = slot.read(value)
-                except _Misfit as misfit:
-                    misfit.path.insert(0, key)
-                    raise
+        made = cls.__new__(cls)
+        own = made.__dict__
+        own.update(layout.fixed)
+        extra: dict[str, Any] = {}
+        slots, key = layout.slots, ""
+        try:
+            for key, value in data.items():
+                if key not in slots:
+                    extra[key] = value
+                elif value is not None:
+                    own[key] = slots[key].read(value)
+        except _Misfit as misfit:
+            misfit.path.insert(0, key)
+            raise
+        own["extra"] = extra
+        if len(own) != layout.size:
+            for name, make in layout.made:
+                if name not in own:
+                    own[name] = make()
         for name in layout.required:
-            if name not in values:
+            if name not in own:
                 raise _Misfit(data, f"an object with {name}")
-        return cls(**values, extra=extra)
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON states it."""
