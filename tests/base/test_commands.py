@@ -284,6 +284,15 @@ def test_a_host_that_does_not_answer_is_worth_a_retry(sshd: Any) -> None:
         Ssh("there", config=sshd.config, options=["-p", "1"]).run(["true"], check=False)
 
 
+def test_a_host_that_hangs_is_worth_a_retry(sshd: Any) -> None:
+    sshd.freeze()
+    try:
+        with pytest.raises(Transient, match="there stopped responding: 'true' on there did not finish within 0.5 s"):
+            Ssh("there", config=sshd.config).run(["true"], timeout_s=0.5)
+    finally:
+        sshd.thaw()
+
+
 def test_a_refused_key_is_named_with_the_host(sshd: Any, tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
     stranger = tmp_path / "config"

@@ -16,6 +16,7 @@ from far_systems import plain_system
 from ssh_server import SshServer, Wire
 from sweep_making import wait_until, workspace_here
 
+from fairmile.base import commands
 from fairmile.base.errors import Transient
 from fairmile.workspace import Workspace
 
@@ -151,6 +152,41 @@ def test_a_flow_gives_up_on_a_host_that_stays_away_and_goes_on_later(
     assert status.step("there").state in ("waiting", "queued")  # by how far its submission came
     other_sshd.start()
     assert workspace.flows.run("flow.yaml").counts() == {"done": 2}
+
+
+def test_a_flow_gives_up_on_a_host_that_hangs_while_its_step_runs_and_takes_its_end_later(
+    workspace: Workspace, other_sshd: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_CONNECT_S", 1)
+    monkeypatch.setattr(commands, "_ALIVE_S", 1)
+    alone = f"echo ran >> {tmp_path}/count; touch {tmp_path}/began; until [ -f {tmp_path}/go ]; do sleep 0.05; done"
+    Path("flow.yaml").write_text(
+        f"steps:\n  there: {{shell: '{alone}; echo 1 > there.txt', outputs: there.txt, on: other}}\n"
+    )
+    workspace.flows._host_timeout_s = 0.5
+    events: list[tuple[str, str, str]] = []
+    errors: list[Transient] = []
+
+    def run() -> None:
+        try:
+            workspace.flows.run("flow.yaml", on_event=lambda *each: events.append(each))
+        except Transient as error:
+            errors.append(error)
+
+    flow = threading.Thread(target=run)
+    flow.start()
+    wait_until((tmp_path / "began").exists)
+    other_sshd.freeze()
+    try:
+        flow.join(240)
+    finally:
+        other_sshd.thaw()
+    assert errors and str(errors[0]).startswith("no answer for 500 ms: "), (errors, events)
+    assert ("there", "waiting") in {(step, what) for step, what, _ in events}
+    (tmp_path / "go").touch()
+    workspace.flows._host_timeout_s = 600
+    assert workspace.flows.run("flow.yaml").counts() == {"done": 1}
+    assert (tmp_path / "count").read_text() == "ran\n"
 
 
 def test_names_with_blanks_quotes_and_newlines_go_there_and_back(workspace: Workspace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -83,6 +84,20 @@ class SshServer:
         for each in own:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
+
+    def freeze(self) -> None:
+        """Have the server and its connections stop responding without an end, as a host does that hangs."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Have it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        server = psutil.Process(self._process.pid)
+        for each in [server, *(each for each in server.children(True) if each.name().startswith("sshd"))]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.send_signal(number)
 
     def through(self, wire: Wire, config: Path) -> None:
         """Write ssh settings that reach this server by way of a wire."""

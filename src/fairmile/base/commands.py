@@ -27,7 +27,7 @@ _READ = 1 << 16
 _LONGEST_LINE = _MIB
 _TAIL_LINES = 20
 _QUIET_S = 0.5  # how long to listen on after a program ended while its daemons keep its output open
-_CONNECT_S = 15
+_CONNECT_S, _ALIVE_S = 15, 15
 _BURY_EVERY_S = 0.25
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -197,7 +197,7 @@ class Ssh:
         """Return the argv that has the other machine's shell run `command`."""
         # ssh takes the first value it meets for an option, so the caller's come before our defaults.
         config = ["-F", str(self.config)] if self.config is not None else []
-        defaults = ["-o", f"ConnectTimeout={_CONNECT_S}", "-o", "ServerAliveInterval=15"]
+        defaults = ["-o", f"ConnectTimeout={_CONNECT_S}", "-o", f"ServerAliveInterval={_ALIVE_S}"]
         if self.shared is not None:
             master = ("ControlMaster=auto", f"ControlPath={self.shared}/%C", "ControlPersist=60")
             defaults += [word for option in master for word in ("-o", option)]
@@ -225,6 +225,13 @@ class Ssh:
         try:
             with process:
                 ended = process.finish(_bytes(input), timeout_s, shown=command, where=f" on {self.host}")
+        except _Overdue as error:
+            if self._end_there(process.notes):
+                raise
+            raise Transient(
+                f"{self.host} stopped responding: {error}",
+                hint=f"check that `ssh -o BatchMode=yes {self.host} true` works, then try again",
+            ) from error
         except BaseException:
             self._end_there(process.notes)
             raise
@@ -246,10 +253,11 @@ class Ssh:
             raise _failed(result, f" on {self.host}")
         return result
 
-    def _end_there(self, notes: Mapping[str, str]) -> None:
+    def _end_there(self, notes: Mapping[str, str]) -> bool:
+        """End what a command has left over there, and tell whether that machine answers."""
         group = notes.get("group", "")
         if not group.isdigit() or "exit" in notes:
-            return
+            return bool(notes)
         # kill reports an empty group as an error; then nothing is left to do.
         script = (
             f"kill -TERM -{group} 2>/dev/null || exit 0; n=0; "
@@ -260,9 +268,13 @@ class Ssh:
         command = self.argv(f"exec sh -c {shlex.quote(script)}")
         # Best effort: the first error is the one to report, so the exit code of this one is not looked at.
         try:
-            there.run(command, timeout_s=self.grace_s + _CONNECT_S, check=False)
+            return there.run(command, timeout_s=self.grace_s + _CONNECT_S, check=False).exit_code == 0
         except SystemFailure:
-            return
+            return False
+
+
+class _Overdue(SystemFailure):
+    """A program was stopped since its time was up."""
 
 
 def _checked(argv: Sequence[str], env: Mapping[str, str] | None) -> tuple[str, ...]:
@@ -447,7 +459,7 @@ class _Process:
         except subprocess.TimeoutExpired:
             self._kill()
             message = _tail(self._err.text())
-            raise SystemFailure(
+            raise _Overdue(
                 f"{_short(shown or self.argv)!r}{where} did not finish within {timeout_s:g} s and was stopped"
                 + (f"; its last output: {message}" if message else ""),
                 hint="allow more time, or check what it waits for",

@@ -188,10 +188,11 @@ class Engine:
             self._patients[made] = executor
         return made
 
-    def _tell_waiting(self, work: Work, why: str) -> None:
-        name = next((name for name, entry in self._state.newest.items() if entry.run == work.id), work.id)
+    def _tell_waiting(self, run: str, why: str) -> None:
+        name = next((name for name, entry in self._state.newest.items() if entry.run == run), run)
         self._silence = why
-        self._on_event(name, "waiting", why)
+        if self._reasons.get(name) != why:
+            self._tell(name, "waiting", why)
 
     # Tasks
 

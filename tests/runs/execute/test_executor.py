@@ -134,6 +134,8 @@ def test_edges_that_lead_nowhere_or_in_a_circle_are_refused() -> None:
 class Chain(Scripted):
     """Holds tasks back by itself, and tells what for."""
 
+    trouble = ""
+
     def __init__(self, **states: Sequence[RunState]) -> None:
         super().__init__(**states)
         self.held: dict[str, dict[str, Condition]] = {}
@@ -244,11 +246,31 @@ class Flaky(Chain):
 def test_a_system_that_does_not_answer_gets_its_runs_later_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patient_module, "_FIRST_PAUSE_S", 0.01)
     system, waits = Flaky(2), []
-    patient = Patient(system, lambda work, why: waits.append((work.id, why)))
+    patient = Patient(system, lambda run, why: waits.append((run, why)))
     over = Graph([task("a"), ahead("b", After("a"))], lambda _: patient).follow()
     assert states(over) == {"a": RunState.DONE, "b": RunState.DONE}
     assert system.submitted == [["a"], ["b"]]
     assert waits == [("a", "the connection failed")] * 2
+
+
+def test_a_system_that_does_not_answer_when_it_is_asked_or_is_to_cancel_is_silent_until_it_does() -> None:
+    class Hanging(Chain):
+        def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+            return []
+
+        def cancel(self, handles: Collection[Handle]) -> None:
+            raise Transient("the connection failed")
+
+    system, waits, answers = Hanging(), [], []
+    patient = Patient(system, lambda run, why: waits.append((run, why)), lambda: answers.append(len(waits)))
+    handles = patient.submit([member("a")])
+    answers.clear()
+    for system.trouble in ("no answer", "no answer", ""):
+        patient.poll(handles)
+        assert patient.is_silent == bool(system.trouble)
+    assert (waits, answers) == ([("a", "no answer")] * 2, [2])
+    patient.cancel(handles)
+    assert patient.is_silent and waits[-1] == ("a", "the connection failed")
 
 
 def test_what_a_system_refuses_fails_and_what_comes_after_it_is_cancelled() -> None:

@@ -14,19 +14,22 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class ChainingExecutor(Executor, Chaining, Protocol):
-    """An executor on a system that knows dependencies."""
+    """An executor on a system that knows dependencies; `trouble` tells why it got no answer when it was polled last."""
+
+    trouble: str
 
 
 class Patient:
-    """Hands runs to the executor of a system; those that it cannot take now wait, and `on_wait` is told why.
+    """Hands runs to the executor of a system, and follows them; what it does not answer to waits.
 
-    `on_answer` is called whenever the system has answered.
+    `on_wait` is told, whenever the system does not answer, which run waits for that and why. `on_answer` is called when
+    it has answered.
     """
 
     def __init__(
         self,
         executor: ChainingExecutor,
-        on_wait: Callable[[Work, str], None] = lambda _, __: None,
+        on_wait: Callable[[str, str], None] = lambda _, __: None,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
         self._executor, self._on_wait, self._on_answer = executor, on_wait, on_answer
@@ -34,11 +37,12 @@ class Patient:
         self._refused: set[Handle] = set()
         self._news: list[TaskStatus] = []
         self._next, self._pause_s = 0.0, _FIRST_PAUSE_S
+        self._trouble = ""  # why nothing is known of what was handed over
 
     @property
     def is_silent(self) -> bool:
-        """Whether the system did not answer when something was to be handed over last."""
-        return bool(self._waiting)
+        """Whether the system did not answer when something was to be handed over, asked for or cancelled last."""
+        return bool(self._waiting or self._trouble)
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
         """Take runs, and hand them over as soon as the system answers."""
@@ -62,7 +66,7 @@ class Patient:
             except Transient as error:
                 self._next = time.monotonic() + self._pause_s
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-                self._on_wait(work, str(error))
+                self._on_wait(work.id, str(error))
                 return
             except FairmileError as error:
                 self._refused.add(handle)
@@ -86,19 +90,32 @@ class Patient:
         news, self._news = self._news, []
         asked = [handle for handle in handles if handle not in self._waiting and handle not in self._refused]
         try:
-            return [*news, *self._executor.poll(asked, wait_s=0.0 if news else wait_s)]
-        except Transient:
+            news += self._executor.poll(asked, wait_s=0.0 if news else wait_s)
+            self._note(asked, self._executor.trouble)
+        except Transient as error:
+            self._note(asked, str(error))
             time.sleep(wait_s)
-            return news
+        return news
+
+    def _note(self, asked: Sequence[Handle], trouble: str) -> None:
+        """Tell whether the system answered when it was asked for runs."""
+        if trouble and asked:
+            self._on_wait(asked[0].run, trouble)
+        elif self._trouble:
+            self._on_answer()
+        self._trouble = trouble if asked else ""
 
     def cancel(self, handles: Collection[Handle]) -> None:
-        """Have what waits never begin, and cancel the rest."""
+        """Have what waits never begin, and cancel the rest; to be repeated while the system does not answer."""
         for handle in handles:
             if self._waiting.pop(handle, None) is not None:
                 self._refused.add(handle)
                 self._news.append(TaskStatus(handle, RunState.CANCELLED, "it was cancelled before it began"))
         if live := [handle for handle in handles if handle not in self._refused]:
-            self._executor.cancel(live)
+            try:
+                self._executor.cancel(live)
+            except Transient as error:
+                self._note(live, str(error))
 
     def collect(self, handle: Handle) -> Run:
         """Return the run of a task."""

@@ -101,6 +101,7 @@ class Scheduler:
         self._system, self._host, self._arrays, self._packing = system, host, arrays, packing
         self._carrier, self._echo = carrier, echo
         self._states: dict[Handle, RunState] = {}
+        self.trouble = ""  # why nothing is known of some runs of their own, since they were polled last
         self.submitted: list[ArrayState] = []  # the job arrays of members and loops, as they were submitted
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
@@ -351,6 +352,7 @@ class Scheduler:
         live = [run.job.key for run in records if run.job is not None and run.result is None]
         jobs = self._host.jobs().find_all(live) if live else {}
         known += [status_of(self._host.collect(run, jobs)) for run in own_runs]
+        self.trouble = next((each.reason for each in known if not each.is_over and each.reason), "")
         for handle in handles:
             if handle.batch is not None:
                 batches.setdefault(handle.batch, {})[handle.run] = handle
