@@ -287,7 +287,7 @@ def test_a_host_that_does_not_answer_is_worth_a_retry(sshd: Any) -> None:
 def test_a_host_that_hangs_is_worth_a_retry(sshd: Any) -> None:
     sshd.freeze()
     try:
-        with pytest.raises(Transient, match="there stopped responding: 'true' on there did not finish within 0.5 s"):
+        with pytest.raises(Transient, match="there stopped responding: 'true' on there did not finish"):
             Ssh("there", config=sshd.config).run(["true"], timeout_s=0.5)
     finally:
         sshd.thaw()
