@@ -154,6 +154,7 @@ def test_a_flow_gives_up_on_a_host_that_stays_away_and_goes_on_later(
     assert workspace.flows.run("flow.yaml").counts() == {"done": 2}
 
 
+@pytest.mark.thorough
 def test_a_flow_gives_up_on_a_host_that_hangs_while_its_step_runs_and_takes_its_end_later(
     workspace: Workspace, other_sshd: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
