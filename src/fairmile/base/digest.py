@@ -28,7 +28,7 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
 _MODE = re.compile(r"[0-7]{1,6}")
-_CHUNK, _LEAST_BUFFER = 1 << 20, 4 << 10
+_CHUNK, _SMALL = 1 << 20, 32 << 10
 _LINK_MODE = 0o120000
 _FOLDER_MODE = 0o40000
 
@@ -41,15 +41,28 @@ def sha256_hex(data: bytes) -> str:
 def sha256_file(path: str | os.PathLike[str], *, on_bytes: Callable[[int], None] | None = None) -> str:
     """Return the sha256 of a file in lower-case hex, telling `on_bytes` the size of each piece as it is read."""
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as stream:
-        # Most files are small, and a new buffer is cleared as a whole; files of /proc tell no size.
-        size_bytes = os.fstat(stream.fileno()).st_size
-        buffer = memoryview(bytearray(min(_CHUNK, max(size_bytes + 1, _LEAST_BUFFER))))
-        while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for piece in _pieces(descriptor):
+            digest.update(piece)
             if on_bytes is not None:
-                on_bytes(count)
+                on_bytes(len(piece))
+    finally:
+        os.close(descriptor)
     return digest.hexdigest()
+
+
+def _pieces(descriptor: int) -> Iterator[bytes | memoryview]:
+    """Yield what a file holds: most are small, and read at once; then once more to see that this was all."""
+    while piece := os.read(descriptor, _SMALL):
+        yield piece
+        if len(piece) == _SMALL:
+            break
+    else:
+        return
+    buffer = memoryview(bytearray(_CHUNK))
+    while count := os.readv(descriptor, [buffer]):
+        yield buffer[:count]
 
 
 def ni(sha256_hex: str) -> str:

@@ -32,6 +32,7 @@ from fairmile.runs.record.values import Value, value_text
 from fairmile.sweeps.axes import values as axis_values
 from fairmile.sweeps.filters import Filter
 
+_NOT_NAMES = ("", ".", "..")
 _WILD = re.compile(r"[*?\[]")
 _HOLE = re.compile(r"\{[A-Za-z_][\w.-]*\}")
 _OF_RUNS = re.compile(r"inputs\.\w+|run|source|python|seed")
@@ -93,9 +94,19 @@ def holes_open(path: str) -> str:
 
 def placed(folder: str, path: str) -> str:
     """Return a path of a step as seen from the folder of the flow."""
-    if folder:
+    if folder and ("/" in path or path in _NOT_NAMES):
         return os.path.normpath(os.path.join(folder, path))
+    if folder:
+        start = _normal(folder)
+        return path if start == "." else f"{start.rstrip('/')}/{path}"
     return os.path.normpath(path) if "/" in path else path
+
+
+_normal = lru_cache(maxsize=256)(os.path.normpath)
+
+
+def _folder_of(path: str) -> str:
+    return os.path.dirname(path) if "/" in path else ""
 
 
 class _Outputs:
@@ -108,9 +119,9 @@ class _Outputs:
 
     def add(self, path: str, owner: str) -> str:
         """Note an output, and return who has claimed the same one before; empty where nobody did."""
-        folder = os.path.dirname(path)
+        folder = _folder_of(path)
         if is_wild(path):
-            folder = os.path.dirname(_WILD.split(path)[0])
+            folder = _folder_of(_WILD.split(path)[0])
             claims = self._wild.setdefault(folder, [])
             before = next((each for pattern, each in claims if pattern == path), "")
             claims.append((path, owner))
@@ -119,7 +130,7 @@ class _Outputs:
             before = "" if before is owner else before
         while owner not in (below := self._below.setdefault(folder, {})):
             below[owner] = None
-            folder = os.path.dirname(folder)
+            folder = _folder_of(folder)
         return before
 
     def givers(self, path: str) -> Iterator[str]:
@@ -135,14 +146,14 @@ class _Outputs:
             yield from (owner for wild, owner in self._wild.get(folder, ()) if matches(wild, path))
             if folder in ("", "/"):
                 break
-            folder = os.path.dirname(folder)
+            folder = _folder_of(folder)
         yield from self._below.get(path, ())
 
     def is_named(self, path: str) -> bool:
         """Tell whether somebody gives a path by its name, and not only by a pattern that may mean it."""
         folder = path
         while folder not in self._literal and folder not in ("", "/"):
-            folder = os.path.dirname(folder)
+            folder = _folder_of(folder)
         return folder in self._literal or path in self._below
 
 

@@ -57,6 +57,9 @@ class Action(StrEnum):
     FAILED = "failed"  # while a flow is carried out: it ran, and failed
 
 
+_OPEN = (Action.RUN, Action.WAIT)
+
+
 class PlannedStepDict(TypedDict):
     name: str
     needs: list[str]
@@ -307,7 +310,7 @@ class Round:
         program = self._planner.program(node)
         planned.params = {**program.shared, **step.params, **node.values}
         before = [self.steps[name] for name in node.needs]
-        open_ = next((each for each in before if each.action in (Action.RUN, Action.WAIT)), None)
+        open_ = next((each for each in before if each.action in _OPEN), None) if before else None
         if (decided := self._by_condition(node, step, before, open_)) is not None:
             return decided
         planned.inputs, is_open = self._inputs(node, step, open_ is not None)
@@ -337,6 +340,8 @@ class Round:
         self, node: Node, step: Step, before: Sequence[PlannedStep], open_: PlannedStep | None
     ) -> tuple[Action, str] | None:
         """Return what a condition decides; None where the step may run as far as that goes."""
+        if not before and not step.when:
+            return None
         condition = condition_of(step)
         omitted = next((each for each in before if each.action is Action.OMIT), None)
         failed = next((each for each in before if each.action is Action.FAILED), None)
@@ -423,7 +428,7 @@ class Round:
     def _by_outputs(self, node: Node, done: Entry) -> tuple[Action, str]:
         gone = []
         for path, digest in done.outputs.items():
-            now = self._planner.digest(os.path.join(self._root, path))
+            now = self._planner.digest(path if path.startswith("/") else f"{self._root}/{path}")
             if not now and done.on and self._planner.may_stay(node.step, path):
                 continue
             if not now:

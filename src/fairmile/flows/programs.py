@@ -81,8 +81,9 @@ class Programs:
 
     def _declared(self) -> Collection[str]:
         """Return the files that are data, as absolute paths."""
+        folders = {step.folder: os.path.join(self._flow.folder, step.folder) for step in self._flow.steps.values()}
         return {
-            placed(os.path.join(self._flow.folder, step.folder), each)
+            placed(folders[step.folder], each)
             for step in self._flow.steps.values()
             for each in (*step.outputs, *step.inputs.values())
             if "{" not in each and not is_wild(each)
