@@ -209,6 +209,8 @@ def _print_exploration(explored: Exploration, out: Out) -> None:
         machine = explored.data["machine"]
         where = machine["gpu"] or machine["name"]
         load = f"load {machine['load'][0]:.1f} to {machine['load'][-1]:.1f} on {machine['cores']} cores"
+        if explored.warning:
+            out.item(out.colour("warning: ", "yellow"), explored.warning)
         out.say(f"{explored.data['rounds']} rounds on {where}, {load}; run {explored.run}")
     else:
         planned = [each for each in explored.candidates if each["state"] == "planned"]

@@ -8,7 +8,6 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.models.explore.results import (
     CandidateDict,
     Exploration,
-    candidate_name,
     cost_text,
     exploration_columns,
     exploration_row,
@@ -39,7 +38,9 @@ def exploration_blocks(explored: Exploration) -> Iterator[Block]:
     if winner is not None:
         yield Tiles(tuple(_tiles(explored, winner)))
     yield Note(data["answer"][:1].upper() + data["answer"][1:] + ".", "good" if winner is not None else "warn")
-    yield Heading("Latency and throughput")
+    if explored.warning:
+        yield Note(explored.warning[:1].upper() + explored.warning[1:] + ".")
+    yield Heading("Speed and error")
     yield from drawn(lambda: model_figures.speed_front(explored))
     yield from drawn(lambda: model_figures.cost_bars(explored))
     yield from drawn(lambda: model_figures.error_points(explored))
@@ -51,7 +52,8 @@ def exploration_blocks(explored: Exploration) -> Iterator[Block]:
     refused = [each for each in explored.candidates if each["state"] == "refused"]
     if refused:
         yield Heading("Not available")
-        yield table(["combination", "reason"], [[candidate_name(each), each["reason"]] for each in refused])
+        reasons = {(f"{each['runtime']} {each['precision']}", each["reason"]): None for each in refused}
+        yield table(["combination", "reason"], [[name, reason] for name, reason in reasons])
     yield Heading("How it was measured")
     yield Facts(tuple(_facts(explored)))
 
@@ -59,7 +61,8 @@ def exploration_blocks(explored: Exploration) -> Iterator[Block]:
 def _tiles(explored: Exploration, winner: CandidateDict) -> Iterator[Tile]:
     name = f"{winner['runtime']} {winner['precision']}"
     yield Tile("recommended", name, f"batch {winner['batch']}, {winner['threads']} threads")
-    yield Tile(explored.data["best"], cost_text(winner, explored.data["best"]))
+    if explored.data["best"] == "energy":
+        yield Tile("energy", cost_text(winner, "energy"))
     yield Tile(
         "latency",
         format_duration(winner["latency_s"]),
@@ -100,7 +103,7 @@ def _meaning(explored: Exploration) -> str:
     text = (
         "Latency is the median of all calls, with its 95 % interval; p99 needs 100 calls. Inputs are on the device "
         "before a call. First call includes compilation. Error is the largest difference from the source in fp32, "
-        "relative to its largest output. "
+        "relative to its largest output. Factors compare with the recommended combination, with their interval. "
     )
     if quality["metric"]:
         return text + (

@@ -71,3 +71,11 @@ def test_errors_of_the_processes_are_raised_with_their_hints(workspace: Workspac
         explore(workspace, data=tmp_path / "other.npz")
     with pytest.raises(Unsupported, match="no combination can be run"):
         explore(workspace, precision=["tf32"])
+
+
+def test_a_busy_machine_is_named_beside_the_numbers() -> None:
+    machine = {"name": "x86_64", "cores": 2, "gpu": "", "load": [9.5, 9.0], "versions": {}, "energy_source": ""}
+    busy = Exploration({"machine": machine})  # type: ignore[typeddict-item]
+    assert "load 9.5 on 2 cores" in busy.warning
+    machine["load"] = [0.5, 2.0]
+    assert busy.warning == ""

@@ -172,11 +172,13 @@ def _half(hub: Path, file: Path) -> None:
 
 def _quantize(hub: Path, file: Path, specs: Sequence[TensorSpec], data: Arrays) -> None:
     """Quantize to int8: with ranges from the data set, or from each input anew where there is none."""
+    import onnx
     from onnxruntime import quantization
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    ready = file.with_suffix(".ready.onnx")
-    quant_pre_process(str(hub), str(ready), skip_symbolic_shape=True)
+    ready, model = file.with_suffix(".ready.onnx"), onnx.load(str(hub))
+    # The quantizer transposes weights, and then meets the shapes that an exporter noted before.
+    del model.graph.value_info[:]
+    onnx.save(model, str(ready))
     inputs = {each.name: data[each.name].astype(each.type) for each in specs if each.name in data}
     if not inputs:
         quantization.quantize_dynamic(str(ready), str(file), weight_type=quantization.QuantType.QUInt8)

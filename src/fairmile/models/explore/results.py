@@ -114,6 +114,17 @@ class Exploration(Result):
         return next((each for each in self.candidates if each["verdict"] == "best"), None)
 
     @property
+    def warning(self) -> str:
+        """What to know before these numbers are trusted: other programs kept the machine busy."""
+        machine = self.data["machine"]
+        if machine["load"][0] <= machine["cores"]:
+            return ""
+        return (
+            f"the machine was busy before the exploration began (load {machine['load'][0]:.1f} on {machine['cores']} "
+            "cores): the order holds for a machine as busy as that, and runtimes with several threads lose most"
+        )
+
+    @property
     def run(self) -> str:
         return self.data["run"]
 
@@ -169,5 +180,5 @@ def exploration_row(explored: Exploration, row: CandidateDict, columns: Sequence
 def verdict_text(row: CandidateDict) -> str:
     """Return how a candidate compares with the best."""
     if row["verdict"] == "slower" and "ratio" in row:
-        return f"{row['ratio']:.3g} times the best ({row['ratio_low']:.3g} to {row['ratio_high']:.3g})"
+        return f"× {row['ratio']:.3g} ({row['ratio_low']:.3g} to {row['ratio_high']:.3g})"
     return WORDS[row["verdict"]]
