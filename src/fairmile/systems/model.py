@@ -238,9 +238,8 @@ class System(StrictDocument):
 
     @property
     def newest_source(self) -> str:
-        """The date of the newest source that has one, as it is given; "" where none has."""
-        sources = [*self.sources, *(each.source for sets in self.software.values() for each in sets)]
-        return max((match[1] for each in sources if (match := _DATED.search(each))), default="")
+        """The date of the newest source that has one, as it is given; "" where none has. Software has its own."""
+        return max((match[1] for each in self.sources if (match := _DATED.search(each))), default="")
 
     @property
     def compared(self) -> str:
