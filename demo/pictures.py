@@ -1,18 +1,26 @@
 """Takes the pictures of the documentation: real pages of real data, light and dark, by headless Chromium.
 
-Run it from the repository: `python demo/pictures.py`. It writes docs/pictures/NAME-light.png and NAME-dark.png.
+Run it from the repository: `python demo/pictures.py`, or with the names of some: `python demo/pictures.py sweep study`.
+It writes docs/pictures/NAME-light.png and NAME-dark.png. `site` takes the site that `make docs` built.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import ViewportSize, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
+Scheme = Literal["light", "dark"]
+TRAIN = str(ROOT / "docs" / "examples" / "plain" / "train.py")
 
 
 def fairmile(*arguments: str, folder: Path) -> None:
@@ -22,13 +30,21 @@ def fairmile(*arguments: str, folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "fairmile", *arguments], cwd=folder, env=environ, check=True)
 
 
-def take(page: Path, name: str, size: str) -> None:
-    """Take a picture of the top of a page in both colour schemes."""
+def take(
+    page: Path, name: str, size: tuple[int, int], part: str = "", schemes: Sequence[Scheme] = ("light", "dark")
+) -> None:
+    """Take a picture of a page in each colour scheme, from its top or from the element that a selector names."""
     PICTURES.mkdir(exist_ok=True)
-    for scheme, flags in (("light", []), ("dark", ["--force-dark-mode"])):
-        target = PICTURES / f"{name}-{scheme}.png"
-        fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={size}"]
-        subprocess.run(["chromium", *fixed, *flags, f"--screenshot={target}", page.as_uri()], check=True)
+    viewport: ViewportSize = {"width": size[0], "height": size[1]}
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for scheme in schemes:
+            opened = chromium.new_page(viewport=viewport, color_scheme=scheme)
+            opened.goto(page.as_uri())
+            if part:
+                opened.locator(part).first.evaluate("each => scrollTo(0, each.getBoundingClientRect().top - 16)")
+            opened.screenshot(path=PICTURES / f"{name}-{scheme}.png")
+        chromium.close()
 
 
 def trace_picture(folder: Path) -> None:
@@ -37,9 +53,58 @@ def trace_picture(folder: Path) -> None:
     rest = ["--", "torchrun", "--nproc-per-node", "2", program]
     fairmile("trace", "record", "--skip", "2", "--steps", "5", "-o", "two-ranks", *rest, folder=folder)
     fairmile("trace", "analyze", "two-ranks", "-o", "trace.html", folder=folder)
-    take(folder / "trace.html", "trace", "1180,672")
+    take(folder / "trace.html", "trace", (1180, 672))
 
+
+def sweep_picture(folder: Path) -> None:
+    """Three rates and two sizes of a network, three seeds each."""
+    values = ["--lr", "0.01,0.1,0.3", "--hidden", "16,32", "--seed", "1..3", "--epochs", "20"]
+    fairmile("sweep", "--best", "accuracy", TRAIN, *values, folder=folder)
+    fairmile("report", "last", "-o", "sweep.html", folder=folder)
+    take(folder / "sweep.html", "report-sweep", (1000, 900))
+
+
+def study_picture(folder: Path) -> None:
+    """A search for the best rate and size."""
+    space = ["--lr", "1e-2..1:log", "--hidden", "8..64", "--epochs", "10"]
+    fairmile("tune", "--objective", "loss", "--trials", "24", "--tuning-seed", "1", TRAIN, *space, folder=folder)
+    fairmile("report", "last", "-o", "study.html", folder=folder)
+    take(folder / "study.html", "report-study", (1000, 900))
+
+
+def earthquake_picture(folder: Path) -> None:
+    """The maps and scores of the earthquake benchmark."""
+    fairmile("run", "earthquake", folder=folder)
+    fairmile("report", "last", "-o", "earthquake.html", folder=folder)
+    take(folder / "earthquake.html", "report-earthquake", (1000, 700), "text=Map overlapping")
+
+
+def notebook_picture(folder: Path) -> None:
+    """A cell of the notebook of the tutorials, as it is stored."""
+    notebook = ROOT / "docs" / "tutorials" / "notebook.ipynb"
+    schemes: tuple[Scheme, ...] = ("light", "dark")
+    for scheme in schemes:
+        page = folder / f"{scheme}.html"
+        options = ["--to", "html", "--theme", scheme, "--output", str(page), str(notebook)]
+        subprocess.run([sys.executable, "-m", "nbconvert", *options], check=True)
+        take(page, "notebook", (900, 560), ".jp-CodeCell:has-text('sweep = fm')", [scheme])
+
+
+def site_picture(folder: Path) -> None:
+    """The start page of the documentation."""
+    take(ROOT / "build" / "docs" / "index.html", "site", (1180, 800))
+
+
+TAKEN = {
+    "trace": trace_picture,
+    "sweep": sweep_picture,
+    "study": study_picture,
+    "earthquake": earthquake_picture,
+    "notebook": notebook_picture,
+    "site": site_picture,
+}
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        trace_picture(Path(name))
+    for chosen in sys.argv[1:] or TAKEN:
+        with tempfile.TemporaryDirectory() as name:
+            TAKEN[chosen](Path(name))

@@ -16,6 +16,7 @@ from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
 
 SHELLS = ("bash", "zsh", "fish")
+_ANY_SHELL = f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}"
 _BEGIN, _END = "# >>> fairmile completion >>>", "# <<< fairmile completion <<<"
 _BLOCK = re.compile(rf"\n?{re.escape(_BEGIN)}\n.*?{re.escape(_END)}\n", re.DOTALL)
 
@@ -113,9 +114,11 @@ def _choose(shell: str, environ: Mapping[str, str]) -> str:
     name = shell or os.path.basename(environ.get("SHELL", ""))
     if name in SHELLS:
         return name
+    if not name:
+        raise UsageError("cannot tell your shell: the variable SHELL is not set", hint=f"pass --shell {_ANY_SHELL}")
     near = did_you_mean(name, SHELLS)
     sentence = f"no completion for the shell {name!r}" + (f"; {near}" if near else "")
-    raise UsageError(sentence, hint=f"pass --shell {', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
+    raise UsageError(sentence, hint=f"pass --shell {_ANY_SHELL}")
 
 
 def _files(shell: str, environ: Mapping[str, str]) -> tuple[Path, Path | None]:

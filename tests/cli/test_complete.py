@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fairmile.base.errors import UsageError
 from fairmile.cli.complete import answer
 from fairmile.cli.search import search
 from fairmile.completion import SHELLS, install, uninstall
@@ -170,6 +171,12 @@ class TestInRealShells:
 
 
 class TestInstallation:
+    def test_without_a_known_shell_asks_for_one(self, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("SHELL", raising=False)
+        with pytest.raises(UsageError, match="the variable SHELL is not set") as error:
+            install("")
+        assert error.value.hint == "pass --shell bash, zsh or fish"
+
     @pytest.mark.parametrize("shell", SHELLS)
     def test_is_undone_without_a_trace(self, user: Path, shell: str) -> None:
         start = user / (".zshrc" if shell == "zsh" else ".bashrc")

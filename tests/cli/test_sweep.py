@@ -306,6 +306,14 @@ class TestRun:
         assert sorted(row["id"] for row in rows) == [f"{id}-{n:05d}" for n in range(6)]
         assert {row["metrics"]["loss"] for row in rows} == {3, 4, 5, 6, 8, 10}
 
+    def test_the_metric_that_ranks_is_kept_for_status_and_report(self, fairmile: Fairmile) -> None:
+        line = 'echo \'{"loss": 0.1, "speed": 2}\' >> $FAIRMILE_METRICS'
+        done = fairmile("sweep", "--best", "elapsed_s", "-p", "n=1,2", "--", "sh", "-c", line, "{n}")
+        assert done.code == 0
+        assert "Best by elapsed time" in fairmile("sweep", "show", "last").out
+        assert fairmile("report", "last", "-o", "page.md").code == 0
+        assert "Best by elapsed time" in Path("page.md").read_text()
+
     def test_the_best_and_the_results_are_printed_without_being_asked_for(self, sweep: Fairmile) -> None:
         _, best, *lines = sweep("run", "rates.yaml", "--select", "epochs == 3").out.splitlines()
         assert best.startswith("Best by loss: lr=1 with 3.")

@@ -63,7 +63,7 @@ def test_of_many_metrics_each_has_a_row_and_each_method_a_column(run: Run) -> No
     (run.folder / WORK / "results.json").write_bytes(data)
     run.result.outputs["results.json"] = OutputFile(size_bytes=len(data), sha256=sha256(data))
     text = report([run], supply=Supply()).markdown()
-    assert "| metric | trivial | model |" in text
+    assert "| metric | model | trivial |" in text
     assert r"| nnse\_11wk | 0.11 | 0.11 |" in text
     assert "model: weighted" in text
 

@@ -109,6 +109,7 @@ def sweep() -> None:
 
     `fairmile sweep train.py --lr 0.1,0.01 --seed 1..3` runs train.py six times. To
     pass a comma to the program, quote the value twice: --columns '"a,b"'.
+    `fairmile sweep run --help` lists the options.
 
     CONFIG is one or more YAML or JSON files, including those of cloudmesh-ee, or the
     name of an asset. SWEEP is an id from `fairmile sweep ls`, its unique start or end,
@@ -396,7 +397,7 @@ def read_definition(
     if not words and not command:
         raise UsageError("nothing to sweep over", hint="pass a program with its arguments, a file, or a name")
     spec_from({"name": options["name"]})  # an invalid name is reported as that of the option
-    changes = {name: options[name] for name in ("select", "repeats", "name", "objective") if options.get(name)}
+    changes = {name: options[name] for name in ("select", "repeats", "best", "name", "objective") if options.get(name)}
     changes |= {"seed": options["seed"]} if options.get("seed") is not None else {}
     axes: dict[str, str] = {}
     for name, values in map(_axis, options["axes"]):

@@ -49,6 +49,9 @@ def _read_objectives(_: click.Context, __: click.Parameter, texts: tuple[str, ..
 def tune() -> None:
     """Search a parameter space for the best values.
 
+    `fairmile tune --objective loss train.py --lr 1e-4..1e-1:log` searches for the rate
+    with the lowest loss; `fairmile tune run --help` lists the options.
+
     Each trial is a recorded run. STUDY is an id from `fairmile sweep ls`, its unique
     start or end, or `last`.
     """

@@ -152,7 +152,8 @@ def _scores(results: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _scores_by_metric(scores: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[Block]:
-    """Return a row for each metric and a column for each method, as so many metrics do not fit beside each other."""
+    """Return a row for each metric and a column for each method, the model first; so many do not fit in one row."""
+    scores = sorted(scores, key=lambda each: each.get("kind") != "model")
     methods = [str(each.get("name", "")) for each in scores]
     labels = [f"{each} ({at})" if methods.count(each) > 1 else each for at, each in enumerate(methods, 1)]
     kinds = [Cell(str(each.get("kind", "")), tone="good" if each.get("kind") == "model" else "") for each in scores]
