@@ -1,8 +1,9 @@
 """Measures the web server: CPU until the first answer, CPU of a request beyond the search, many readers at once.
 
 Peer in the same run: a static file of about the same size from the same server. CPU time is that of the server's
-process; requests per second and p99 are wall times and mean something on a quiet machine only.
-Run: python speed/web.py [number of cards] [number of runs]
+process; requests per second and p99 are wall times and mean something on a quiet machine only. Ratios are of
+measurements taken in turns, so that both suffer from the same load.
+Run: python speed/web.py [number of cards] [number of runs] [folder that keeps them for the next time]
 """
 
 from __future__ import annotations
@@ -24,30 +25,31 @@ from cards import Writer, write_catalog
 
 from fairmile.workspace import Workspace
 
-STARTS, REQUESTS, READERS, ROUNDS = 5, 400, 200, 10
+STARTS, REQUESTS, READERS, ROUNDS, TURNS, AGAIN = 5, 400, 200, 10, 3, 10
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     cards = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
-    writer = Writer()
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        environ = {**os.environ, "FAIRMILE_HOME": str(place / "home"), "HOME": folder}
+        place = Path(sys.argv[3] if len(sys.argv) > 3 else folder)
+        environ = {**os.environ, "FAIRMILE_HOME": str(place / "home"), "HOME": str(place)}
         workspace = Workspace.open(environ=environ, cwd=place)
-        for _ in write_catalog(place / "home" / "catalog", cards, writer):
-            pass
-        workspace.catalog.local.touch_generation()
-        workspace.catalog.reindex()
-        write_runs(workspace, runs)
-        print(f"{cards:,} cards, {runs:,} runs")
+        writer = Writer()
+        if not (place / "home" / "runs").exists():
+            for _ in write_catalog(place / "home" / "catalog", cards, writer):
+                pass
+            workspace.catalog.local.touch_generation()
+            workspace.catalog.reindex()
+            write_runs(workspace, runs)
+        print(f"{cards:,} cards, {runs:,} runs; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         measure_start(environ, place)
         queries = [writer.word() for _ in range(REQUESTS)]
         with server(environ, place) as (process, address):
             measure_requests(workspace, process.pid, address, queries)
             measure_readers(process.pid, address, queries)
-            measure_runs(process.pid, address)
+            measure_pages(process.pid, address)
 
 
 def write_runs(workspace: Workspace, count: int) -> None:
@@ -124,22 +126,25 @@ def measure_requests(workspace: Workspace, pid: int, address: str, queries: list
 def measure_readers(pid: int, address: str, queries: list[str]) -> None:
     places = urlsplit(address)
     assert places.hostname and places.port
-    rates = {}
-    for name, paths in {
-        "static file": ["/static/page.css"],
-        "one search": [f"/api/search?q={quote(queries[0])}&limit=20"],
-        "different searches": [f"/api/search?q={quote(each)}&limit=20" for each in queries],
-    }.items():
-        began, wall = cpu_s(pid), time.perf_counter()
-        waits = asyncio.run(read_all(places.hostname, places.port, paths))
-        wall = time.perf_counter() - wall
-        cpu_ms = (cpu_s(pid) - began) / len(waits) * 1e3
-        waits.sort()
-        p99 = waits[int(0.99 * len(waits))] * 1e3
-        rates[name] = 1 / cpu_ms
+    searches = [f"/api/search?q={quote(each)}&limit=20" for each in queries]
+    cases = {"static file": ["/static/page.css"], "one search": searches[:1], "400 searches, again and again": searches}
+    costs: dict[str, list[float]] = {name: [] for name in cases}
+    waits: dict[str, list[float]] = {name: [] for name in cases}
+    walls: dict[str, float] = dict.fromkeys(cases, 0.0)
+    for _ in range(TURNS):
+        for name, paths in cases.items():
+            began, wall = cpu_s(pid), time.perf_counter()
+            taken = asyncio.run(read_all(places.hostname, places.port, paths))
+            walls[name] += time.perf_counter() - wall
+            costs[name].append((cpu_s(pid) - began) / len(taken) * 1e3)
+            waits[name] += taken
+    static_ms = statistics.median(costs["static file"])
+    for name in cases:
+        cpu_ms = statistics.median(costs[name])
+        p99_ms = sorted(waits[name])[int(0.99 * len(waits[name]))] * 1e3
         print(
-            f"{f'{READERS} readers, {name}':<44} {len(waits) / wall:7.0f} /s   p99 {p99:6.0f} ms   "
-            f"CPU {cpu_ms:.2f} ms a request, {rates[name] / rates['static file']:.0%} of the rate of a static file"
+            f"{f'{READERS} readers, {name}':<44} {len(waits[name]) / walls[name]:7.0f} /s   p99 {p99_ms:6.0f} ms   "
+            f"CPU {cpu_ms:.2f} ms a request, {static_ms / cpu_ms:.0%} of the rate of a static file"
         )
 
 
@@ -164,16 +169,24 @@ async def read_all(host: str, port: int, paths: list[str]) -> list[float]:
     return [wait for waits in await asyncio.gather(*map(read, range(READERS))) for wait in waits]
 
 
-def measure_runs(pid: int, address: str) -> None:
+def measure_pages(pid: int, address: str) -> None:
+    """Measure pages when they are asked for first, and again."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc)
-    for path in ("/api/runs?limit=50", "/runs"):
-        began = cpu_s(pid)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        size = len(answer.read())
-        first_ms = (cpu_s(pid) - began) * 1e3
-        if answer.status == 200:
-            print(f"{f'first {path}':<44} {first_ms:.0f} ms CPU (at most 150), {size / 1e3:.0f} kB (at most 200)")
+    limits = "(at most 150), {:.0f} kB (at most 200)"
+    for path, limit in {
+        "/api/runs?limit=50": limits,
+        "/runs": limits,
+        "/runs?q=metric_3%3C500+p2%3E=100&sort=-metric_1": limits,
+        "/": ", {:.0f} kB",
+        "/?q=cosmology": ", {:.0f} kB",
+    }.items():
+        costs = []
+        for _ in range(1 + AGAIN):
+            began = cpu_s(pid)
+            size = len(ask(connection, path))
+            costs.append((cpu_s(pid) - began) * 1e3)
+        again_ms = statistics.mean(costs[1:])
+        print(f"{f'{path}':<50} {costs[0]:.0f} ms CPU, again {again_ms:.0f} ms {limit.format(size / 1e3)}")
 
 
 if __name__ == "__main__":

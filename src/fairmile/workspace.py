@@ -398,7 +398,7 @@ class Workspace:
         """The runs as far as lists need them, which takes less to load than what makes new ones."""
         from fairmile.runs.record.ledger import Ledger
 
-        return Ledger(self.home / "runs")
+        return Ledger(self.home / "runs", hidden=self.hidden)
 
     def status(self, on_problem: Callable[[str], None] = lambda _: None) -> WorkspaceStatus:
         """Return what runs, what waits and what ended last, here and on every system.
@@ -442,7 +442,7 @@ class Workspace:
             predictors={"fairmile.benchmarks": self._from_step},
             supply=self.supply,
         )
-        return Runs(self.home / "runs", services, environ=self.environ)
+        return Runs(self.home / "runs", services, environ=self.environ, hidden=self.hidden)
 
     def _from_step(self) -> FromStep:
         from fairmile.benchmarks.expected import FromStep

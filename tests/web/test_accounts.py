@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from argon2 import PasswordHasher
+from live_events import stream
 
 from fairmile.access import logins
 from fairmile.access.view import VisibleFolder
@@ -24,6 +25,8 @@ from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.index import Index
 from fairmile.cli.main import run
 from fairmile.jobs.spec import JobSpec
+from fairmile.runs.record.layout import OUTPUT
+from fairmile.web.live import Live
 from fairmile.web.serve import ServeSettings, Serving, serve
 from fairmile.workspace import Workspace
 
@@ -163,6 +166,48 @@ def _count(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, steps: list[
         return call(*args, **options)
 
     monkeypatch.setattr(owner, name, counted)
+
+
+def test_the_runs_of_a_hidden_asset_are_hidden_too_and_no_event_tells_of_them(group: Group) -> None:
+    """A reader whose grant has ended sees them no more, also in a stream that is open."""
+    runs = group.workspace.runs
+    shown = runs.run(["true"], name="shown", watch_s=0)
+    hidden = runs.run(["true"], name="veiled", watch_s=0, inputs={"data": {"asset": f"local/dataset/{SECRET}"}})
+    group.workspace.access.add_user("rob", PASSWORD, rights=["read"])
+    rob = group.client(group.token("rob", rights=["read"]))
+
+    def listed(client: httpx.Client) -> set[str]:
+        return {row["id"] for row in client.get("/api/runs").json()["runs"]} & {shown.id, hidden.id}
+
+    assert (listed(rob), listed(group.root)) == ({shown.id}, {shown.id, hidden.id})
+    for path in ("/api/runs/{}", "/api/runs/{}/output", "/runs/{}", "/api/compare?run={}"):
+        unknown = "veiled-nothere"
+        answers = [rob.get(path.format(name)) for name in (hidden.id, unknown)]
+        assert [each.status_code for each in answers] == [404, 404]
+        assert answers[0].text.replace(hidden.id, unknown) == answers[1].text
+    assert rob.get("/api/runs/veiled").status_code == 404  # the start of an id
+    with stream(rob, f"runs run:{hidden.id} run:{shown.id}") as events:
+        assert "no run named" in next(events).data["error"]["message"]
+        assert next(events).name == f"run:{shown.id}"
+        runs.run(["true"], name="veiled", watch_s=0, inputs={"data": {"asset": f"local/dataset/{SECRET}"}})
+        (hidden.folder / OUTPUT).write_text(SECRET)
+        runs.run(["true"], name="shown-later", watch_s=0)
+        event = next(events)  # the first thing that arrives is of what they may see
+        assert (event.name, sum(event.data["states"].values())) == ("runs", 2)
+        group.workspace.access.grant(SECRET, "rob")
+        assert next(events).name in ("runs", f"run:{hidden.id}")
+    assert listed(rob) == {shown.id, hidden.id}
+    group.workspace.access.revoke(SECRET, "rob")
+    assert listed(rob) == {shown.id}
+
+
+def test_a_stream_ends_so_that_who_lost_a_right_opens_no_other(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = group.workspace.access.new_token("root", rights=["read"])
+    reader = group.client(given.secret)
+    monkeypatch.setattr(Live, "life_s", 0.0)
+    assert reader.get("/api/live?topics=runs").text == "retry: 2000\n\n"
+    group.workspace.access.revoke_token("root", given.token.id)
+    assert reader.get("/api/live?topics=runs").status_code == 401
 
 
 def test_the_index_is_made_once_for_each_state_of_the_catalog(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from fairmile.web.api.search import is_lasting
+from fairmile.web.repeats import Repeats
 from fairmile.workspace import Workspace
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 def test_the_api_answers_with_what_the_call_returns(client: httpx.Client, workspace: Workspace) -> None:
@@ -100,3 +106,36 @@ def test_a_search_that_is_not_finished_says_what_is_wrong_with_it(page: Page) ->
 @pytest.mark.parametrize("path", ["/", "/?q=cosmology", "/?q=xyzzyx", "/api"])
 def test_the_pages_are_sound(page_is_sound: Callable[..., None], path: str) -> None:
     page_is_sound(path)
+
+
+def test_an_answer_that_is_sent_again_follows_every_change_of_a_catalog(
+    client: httpx.Client, workspace: Workspace
+) -> None:
+    def names() -> list[str]:
+        hits = client.get("/api/search", params={"q": "glacier calving"}).json()["results"]
+        return [hit["name"] for hit in hits]
+
+    def counted() -> bool:
+        return "calving+kind%3Adataset" in client.get("/", params={"q": "glacier calving"}).text
+
+    assert (names(), names(), counted()) == ([], [], False)
+    card = {**json.loads((EXAMPLES / "lake.jsonld").read_text()), "name": "glacier-calving", "@id": "urn:x:calving"}
+    workspace.catalog.add(card, anyway=True)
+    assert (names(), names(), counted()) == (["glacier-calving"], ["glacier-calving"], True)
+    workspace.catalog.remove("glacier-calving", reason="a mistake")
+    assert counted() is False
+
+
+def test_systems_are_searched_anew_each_time() -> None:
+    """They are described by files of their own, whose changes no catalog notes."""
+    assert is_lasting(q="lake") and not is_lasting(q="lake kind:system") and not is_lasting(kind="system")
+
+
+def test_answers_that_are_kept_take_so_much_memory_and_no_more() -> None:
+    repeats = Repeats[bytes](len, most_bytes=10)
+    for number in range(6):
+        repeats.keep(number, "state", bytes(4))
+    assert [repeats.get(number, "state") for number in range(6)] == [None, None, None, None, bytes(4), bytes(4)]
+    repeats.keep(5, "later", bytes(11))
+    assert [repeats.get(number, "later") for number in (4, 5)] == [None, None]
+    assert Repeats[bytes](len).get(0, "state") is None

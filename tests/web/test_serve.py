@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from fairmile.base.errors import Conflict, UsageError
-from fairmile.web.access import NOBODY, OwnerAccess, uid_of_peer
+from fairmile.web.access import OwnerAccess
 from fairmile.web.errors import Refused
 from fairmile.web.serve import PORT, ServeSettings, serve
 from fairmile.workspace import Workspace
@@ -58,29 +58,40 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
         ServeSettings(cert=tmp_path / "cert.pem")
 
 
-def test_another_user_of_the_machine_gets_nothing() -> None:
+def test_the_kernel_says_whose_connection_it_is() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with socket.create_connection(listener.getsockname()) as connection:
-            peer = connection.getsockname()
-            assert uid_of_peer(*peer) == os.getuid()
-            assert OwnerAccess().identify({"client": peer}) is not None
+            scope = {"client": connection.getsockname(), "server": listener.getsockname()}
+            assert OwnerAccess().identify(scope) is not None
 
 
-def test_who_is_not_the_owner_or_hangs_up_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_hangs_up_at_once_is_refused() -> None:
     """Of a connection that its sender has closed, the kernel says that it was the superuser's."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with socket.create_connection(listener.getsockname()) as connection:
-            peer = connection.getsockname()
-        assert uid_of_peer(*peer) == NOBODY
+            scope = {"client": connection.getsockname(), "server": listener.getsockname()}
         with pytest.raises(Refused, match="for the user who started it"):
-            OwnerAccess().identify({"client": peer})
-    monkeypatch.setattr("fairmile.web.access.uid_of_peer", lambda *_: 4711)
-    with pytest.raises(Refused, match="for the user who started it"):
-        OwnerAccess(uid=4712).identify({"client": peer})
+            OwnerAccess().identify(scope)
+
+
+@pytest.mark.parametrize(("here", "elsewhere"), [(4711, 4712), (4712, 4711)])
+def test_another_user_gets_nothing_even_from_a_port_with_which_the_owner_reached_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: int, elsewhere: int
+) -> None:
+    line = "   1: 0100007F:C350 0100007F:{:04X} 01 00000000:00000000 00:00000000 00000000  {} 0 1 1 0 20 4 30 10 -1\n"
+    table = tmp_path / "tcp"
+    table.write_text("  sl  local_address rem_address st\n" + line.format(9999, elsewhere) + line.format(8765, here))
+    monkeypatch.setattr("fairmile.web.access._TABLES", {socket.AF_INET: table})
+    scope = {"client": ("127.0.0.1", 0xC350), "server": ("127.0.0.1", 8765)}
+    if here == 4712:
+        assert OwnerAccess(uid=4712).identify(scope) is not None
+    else:
+        with pytest.raises(Refused, match="for the user who started it"):
+            OwnerAccess(uid=4712).identify(scope)
 
 
 def test_a_certificate_that_is_not_there_is_named_also_where_it_is_given_as_text() -> None:

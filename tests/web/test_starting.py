@@ -10,6 +10,7 @@ import httpx
 import pytest
 from pipeline_cards import card
 
+from fairmile.runs.execute.processes import find_processes
 from fairmile.workspace import Workspace
 
 PROGRAM = """\
@@ -61,6 +62,61 @@ def test_a_sweep_is_started_over_all_combinations(client: httpx.Client, workspac
     finished = client.post("/api/sweeps", json={"what": name})
     assert finished.json() == workspace.sweeps.status(name).to_dict()
     assert [each["values"]["lr"] for each in finished.json()["points"]] == [0.1, 0.2]
+
+
+def test_a_run_and_a_sweep_go_to_the_system_that_is_named(
+    client: httpx.Client, workspace: Workspace, program: str
+) -> None:
+    started = client.post("/api/runs", json={"what": program, "params": {"lr": 0.7}, "on": "laptop"})
+    assert started.status_code == 202, started.text
+    run = ended(client, f"/api/runs/{started.json()['id']}")
+    assert (run["state"], workspace.ledger.get(run["id"]).system) == ("done", "laptop")
+    sweep = client.post("/api/sweeps", json={"what": program, "params": {"lr": [0.8]}, "on": "laptop"})
+    assert sweep.status_code == 202, sweep.text
+    name = sweep.json()["id"]
+    while any(each["state"] != "done" for each in client.get(f"/api/sweeps/{name}").json()["points"]):
+        client.get("/api/status")  # asks the systems
+        time.sleep(0.1)
+    assert {workspace.ledger.get(each).system for each in workspace.ledger.members(name)} == {"laptop"}
+
+
+@pytest.mark.parametrize(
+    ("where", "status", "words"),
+    [
+        ({"on": "labtop"}, 404, "laptop"),
+        ({"on": "../x"}, 404, "no system"),
+        ({"partition": "gpu"}, 400, "a partition needs a system"),
+        ({"on": "laptop", "partition": "--wrap=sh"}, 422, "partition"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/runs", "/api/sweeps"])
+def test_only_systems_that_are_known_are_used(
+    client: httpx.Client, program: str, path: str, where: dict[str, str], status: int, words: str
+) -> None:
+    body = {"what": program, "params": {"lr": [1]} if path.endswith("sweeps") else {}, **where}
+    refused = client.post(path, json=body)
+    assert refused.status_code == status and words in refused.text
+
+
+def test_a_sweep_that_runs_is_cancelled_and_its_processes_end(
+    client: httpx.Client, workspace: Workspace, program: str
+) -> None:
+    body = {"what": program, "params": {"lr": [0.1, 0.2], "wait": [600]}, "at_once": 2}
+    name = client.post("/api/sweeps", json=body).json()["id"]
+
+    def processes() -> list[int]:
+        runs = [run for id in workspace.ledger.members(name) if (run := workspace.ledger.find(id)) is not None]
+        return [pid for run in runs for pid in find_processes(run.folder)]
+
+    while not processes():
+        time.sleep(0.1)
+    assert client.post(f"/api/sweeps/{name}/cancel", params={"dry_run": True}).status_code == 200
+    assert processes()
+    assert client.post(f"/api/sweeps/{name}/cancel").status_code == 200
+    while processes():
+        time.sleep(0.1)
+    states = {each["state"] for each in client.get(f"/api/sweeps/{name}").json()["points"]}
+    assert not states & {"running", "done"}
 
 
 @pytest.mark.parametrize("path", ["/api/runs", "/api/sweeps"])

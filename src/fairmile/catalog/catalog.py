@@ -76,7 +76,8 @@ _WORK: Registry[Callable[..., Any]] = Registry(
 
 
 _INTERNAL = (  # for other parts of Fairmile
-    "count_use existing folders hub_card hub_reference index_path open_index raw_document read resolve"
+    "count_use existing facet_values folders hub_card hub_reference index_path open_index raw_document read resolve"
+    " state"
 )
 
 

@@ -12,13 +12,14 @@ from fairmile.base.files import Lock
 
 # Fewer than SQLite's own default of 32,766.
 _MOST_VARIABLES = 10_000
+_CHANGE_COUNTER = (4, 24)  # bytes in the head of the file
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 FAILED = (
     *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
     *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL),
 )
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE card(
@@ -27,6 +28,7 @@ CREATE TABLE card(
   digest TEXT, content TEXT, gone INTEGER, latest INTEGER, uses INTEGER, summary TEXT);
 CREATE UNIQUE INDEX card_path ON card(catalog, path);
 CREATE INDEX card_name ON card(name, kind);
+CREATE INDEX card_asset ON card(kind, name, catalog) WHERE latest AND NOT gone;
 CREATE INDEX card_rank ON card(id, gone, uses, name, version_key);
 CREATE TABLE alias(value TEXT, what TEXT, card INTEGER);
 CREATE INDEX alias_value ON alias(value);
@@ -96,6 +98,15 @@ def batches(values: Iterable[str]) -> Iterator[list[str]]:
     rest = list(values)
     for start in range(0, len(rest), _MOST_VARIABLES):
         yield rest[start : start + _MOST_VARIABLES]
+
+
+def change_of(path: Path) -> tuple[int, bytes]:
+    """Return what differs after every change of the file: which file it is, and SQLite's own count of changes."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return os.fstat(file.fileno()).st_ino, os.pread(file.fileno(), *_CHANGE_COUNTER)
+    except OSError:
+        return 0, b""
 
 
 def card_names(path: Path) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from fairmile.base.results import Result
 from fairmile.base.words import closest, slug
 from fairmile.catalog.card import Card
 from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows, read_in_place
+from fairmile.catalog.counts import Counts, count_all, count_some
 from fairmile.catalog.database import (
     BUSY,
     DAMAGED,
@@ -453,24 +454,20 @@ class Index:
         """Return every card with a file from that address."""
         return self._rows("id IN (SELECT card FROM alias WHERE value = ? AND what = 'url')", (url,))
 
-    def facet_values(self, facet: str, query: Query | None = None) -> dict[str, int]:
-        """Return the values of a facet with the number of assets that have each in their latest version.
+    def facet_counts(self, facets: Sequence[str], query: Query | None = None) -> Counts:
+        """Return the values of facets with the number of assets that have each in their latest version.
 
         With a query, those that match it count; of very many, some.
         """
-        asked, strangers = self._asked("facet.card")
-        matching: tuple[Any, ...] = ()
-        if query is not None and query.regexes:
-            asked += f" AND facet.card IN ({','.join(map(str, self._matching_names(query, _COUNTED)))})"
-        elif query is not None:
-            asked += " AND facet.card IN (SELECT rowid FROM latest WHERE latest MATCH ? LIMIT ?)"
-            matching = (self._expression(query), _COUNTED)
-        counts = self._db.execute(
-            "SELECT value, count(DISTINCT kind || '/' || name) FROM facet JOIN card ON card.id = facet.card"
-            f" WHERE facet = ? AND latest AND NOT gone{asked} GROUP BY value ORDER BY 2 DESC, 1",
-            (facet, *strangers, *matching),
+        if query is None:
+            return count_all(self._db, facets, self._strangers())
+        latest = replace(query, all_versions=False)
+        numbers = (
+            self._matching_names(latest, _COUNTED)
+            if query.regexes
+            else self._matches(self._expression(latest), latest, _COUNTED)
         )
-        return dict(counts)
+        return count_some(self._db, facets, numbers)
 
     def near_values(self, facet: str, value: str) -> list[str]:
         """Return the values of a facet nearest to one that found nothing."""

@@ -16,7 +16,7 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest, slug
 from fairmile.catalog.builtin import builtin_folder
 from fairmile.catalog.card import LINKS, Card, as_list, id_of
-from fairmile.catalog.database import lock_of
+from fairmile.catalog.database import change_of, lock_of
 from fairmile.catalog.declared import BUILTIN, LOCAL, index_path
 from fairmile.catalog.federation import Federation
 from fairmile.catalog.folder import CatalogFolder
@@ -238,17 +238,28 @@ class Lookup:
 
     def facets(self, facet: str, text: str = "") -> FacetValues:
         """Return the values of a facet and how many cards, of all or of a search, have each."""
-        if facet not in FIELDS:
-            near = closest(facet, FIELDS)
+        return self.facet_values([facet], text)[0]
+
+    def facet_values(self, facets: Sequence[str], text: str = "") -> list[FacetValues]:
+        """Return the values of several facets as `facets` does of one, for one search."""
+        unknown = next((facet for facet in facets if facet not in FIELDS), None)
+        if unknown is not None:
+            near = closest(unknown, FIELDS)
             raise UsageError(
-                f"no facet named {facet!r}", hint=f"did you mean {near[0]}?" if near else ", ".join(FIELDS)
+                f"no facet named {unknown!r}", hint=f"did you mean {near[0]}?" if near else ", ".join(FIELDS)
             )
+        fields = [FIELDS[facet] for facet in facets]
+        query = parse_query(text) if text.strip() else None
         with self.open_index() as index:
-            if not text.strip():
-                return FacetValues(facet, index.facet_values(FIELDS[facet]))
-            query = parse_query(text)
-            counts = index.facet_values(FIELDS[facet], query)
-            return FacetValues(facet, counts or index.facet_values(FIELDS[facet], query.as_beginnings()))
+            counts = index.facet_counts(fields, query)
+            if query is not None and not any(counts.values()):
+                counts = index.facet_counts(fields, query.as_beginnings())
+        return [FacetValues(facet, counts[field]) for facet, field in zip(facets, fields, strict=True)]
+
+    def state(self) -> tuple[object, ...]:
+        """Return what differs as soon as a search may give another answer; soon told, so that answers can be kept."""
+        generations = (folder.generation() for folder in (self.local, *self._sources.folders()))
+        return change_of(self.index_path), *generations
 
     # Hubs
 

@@ -160,7 +160,7 @@ def _is_of(pair: Match, domain: str) -> bool:
 
 def _advice(index: Index, domain: str | None) -> str:
     """Return what to try when nothing matches."""
-    domains = index.facet_values("domain") if domain is not None else {}
+    domains = index.facet_counts(["domain"])["domain"] if domain is not None else {}
     if domain is not None and domain.casefold() not in domains:
         return did_you_mean(domain, domains) or "`fairmile search --facet domain` lists the domains"
     return "a card declares what it accepts with trainedOn, acceptsDataset, mlTask, scienceDomain and signature"

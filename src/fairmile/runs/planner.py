@@ -6,7 +6,7 @@ fields has its run?), plan (what happens when it runs?). A recorded run is plann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +57,10 @@ class _Part:
 class Planner(Ledger):
     """The runs of a workspace, and what running something new, going on with one or repeating one would do."""
 
-    def __init__(self, root: Path, services: Services, *, environ: Mapping[str, str]) -> None:
-        super().__init__(root)
+    def __init__(
+        self, root: Path, services: Services, *, environ: Mapping[str, str], hidden: Iterable[str] = ()
+    ) -> None:
+        super().__init__(root, hidden=hidden)
         self._services, self._environ = services, environ
         self._preparation = Preparation(root, services, environ)
         self._host = WorkspaceRuns(self, self._preparation, services, environ)

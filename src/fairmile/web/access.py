@@ -24,7 +24,6 @@ EVERY_RIGHT: frozenset[Right] = frozenset(RIGHTS)
 Scope = MutableMapping[str, Any]  # what ASGI says of a request: its path, headers, client
 _TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
 _REMEMBERED_S = 2.0  # shorter than a port stays reserved after a connection has ended
-_MOST_REMEMBERED = 1_000
 _ESTABLISHED = "01"
 _READINGS = 5  # the kernel hands its table out in parts: a line is missing in one while other connections come and go
 NOBODY = -1
@@ -76,60 +75,52 @@ class OwnerAccess:
     """On loopback: the user who started the server, with every right."""
 
     def __init__(self, uid: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._uid = os.getuid() if uid is None else uid
+        self._uids = (os.getuid() if uid is None else uid, 0)
         self._clock = clock
         self._owner = Identity("owner", EVERY_RIGHT)
-        self._known: dict[tuple[str, int], float] = {}
+        self._known_until: dict[str, float] = {}
 
     def identify(self, scope: Scope) -> Identity | None:
         client = scope.get("client")
         if client is None:  # a Unix socket: whoever may open its file
             return self._owner
-        now, peer = self._clock(), (str(client[0]), int(client[1]))
-        if self._known.get(peer, 0.0) < now:
-            uid = uid_of_peer(*peer)
-            if uid is not None and uid not in (self._uid, 0):
+        now, peer = self._clock(), _as_kernel_writes(*client)
+        if self._known_until.get(peer, 0.0) < now:
+            users = users_of_peers(scope["server"], peer)
+            if users is not None and users.get(peer, NOBODY) not in self._uids:
                 raise Refused(403, "this server is for the user who started it", hint="start your own: fairmile serve")
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[peer] = now + _REMEMBERED_S
+            # The table has all connections: the others need not be looked up one by one.
+            allowed = (each for each, uid in (users or {}).items() if uid in self._uids)
+            self._known_until = dict.fromkeys((peer, *allowed), now + _REMEMBERED_S)
         return self._owner
 
 
-def uid_of_peer(address: str, port: int) -> int | None:
-    """Return the user whose process holds the other end of a connection; None where the system has no such table.
+def users_of_peers(server: tuple[str, int], peer: str) -> dict[str, int] | None:
+    """Return who holds the other ends of the connections to a server; None where the system has no such table.
 
-    Of a connection that is being closed the kernel no longer knows the user, and says 0, the superuser's: whoever sends
-    a request and hangs up at once is nobody, and refused.
+    Both ends of a connection must fit: somebody else may use the same port to reach another server. Ends are written as
+    the kernel does. Of a connection that is being closed the kernel no longer knows the user, and says 0, the
+    superuser's: whoever sends a request and hangs up at once is nobody. The table is read again where `peer` is not in
+    it.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    wanted = f"{_as_kernel_writes(address, family)}:{port:04X}"
+    users: dict[str, int] = {}
+    ours = _as_kernel_writes(*server)
     for _ in range(_READINGS):
         try:
-            table = _TABLES[family].read_text("ascii")
+            table = _TABLES[socket.AF_INET6 if ":" in server[0] else socket.AF_INET].read_text("ascii")
         except OSError:
             return None
-        uid = _uid_in(table, wanted)
-        if uid is not None:
-            return uid
-    return NOBODY
+        lines = (line.split() for line in table.splitlines() if ours in line)
+        users = {line[1]: int(line[7]) if line[3] == _ESTABLISHED else NOBODY for line in lines if line[2] == ours}
+        if peer in users:
+            break
+    return users
 
 
-def _uid_in(table: str, wanted: str) -> int | None:
-    """Return the user of the line with this local address, None where there is no such line."""
-    at = table.find(f" {wanted} ")  # the local address of a line; the remote one of ours stands behind another
-    while at >= 0:
-        fields = table[table.rfind("\n", 0, at) + 1 : table.find("\n", at)].split()
-        if fields[1] == wanted:
-            return int(fields[7]) if fields[3] == _ESTABLISHED else NOBODY
-        at = table.find(f" {wanted} ", at + 1)
-    return None
-
-
-def _as_kernel_writes(address: str, family: int) -> str:
-    packed = socket.inet_pton(family, address)
+def _as_kernel_writes(address: str, port: int) -> str:
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     words = (packed[at : at + 4][::-1] for at in range(0, len(packed), 4))
-    return b"".join(words).hex().upper()
+    return f"{b''.join(words).hex().upper()}:{port:04X}"
 
 
 def is_loopback(host: str) -> bool:

@@ -92,8 +92,17 @@ def tagged(
 ) -> Response:
     """Return a body with its entity tag, or only "not modified" to who has it already."""
     tag = f'"{base64.urlsafe_b64encode(hashlib.sha256(body).digest()[:_TAG_BYTES]).decode()}"'
-    extra = {**(headers or {}), "etag": tag}
+    response = Response(body, status_code=status, headers={**(headers or {}), "etag": tag}, media_type=media_type)
+    return not_modified(response) if is_known(request, tag) else response
+
+
+def is_known(request: Request, tag: str) -> bool:
+    """Tell whether who asks has what this entity tag stands for."""
     known = request.headers.get("if-none-match") if request.method in ("GET", "HEAD") else None
-    if known is not None and tag in (each.strip().removeprefix("W/") for each in known.split(",")):
-        return Response(status_code=304, headers=extra)
-    return Response(body, status_code=status, headers=extra, media_type=media_type)
+    return known is not None and tag in (each.strip().removeprefix("W/") for each in known.split(","))
+
+
+def not_modified(response: Response) -> Response:
+    """Return "not modified" with the headers of an answer, whose body is left out."""
+    headers = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+    return Response(status_code=304, headers=headers)

@@ -24,6 +24,7 @@ from fairmile.web.guard import Guard, Limits
 from fairmile.web.kept import Kept
 from fairmile.web.live import Live
 from fairmile.web.render import Pages
+from fairmile.web.repeats import Repeats
 from fairmile.web.routes import Routes, error_response
 from fairmile.web.shortcuts import Shortcuts
 from fairmile.web.static_files import StaticFiles
@@ -52,7 +53,7 @@ def create_app(
     routers: list[Routes] = [import_module(name).routes for name in MODULES]
     for router in routers:
         app.router.routes += router.routes  # `include_router` would wrap them once more
-    static, live = StaticFiles(), Live(workspace, TOPICS)
+    static, live = StaticFiles(), Live(TOPICS)
     app.router.routes += [
         Route("/static/{name:path}", _sync(static.response)),
         Route("/api/live", live.response),
@@ -61,6 +62,7 @@ def create_app(
     app.state.workspace = workspace
     app.state.views = Views(workspace)
     app.state.kept = Kept()
+    app.state.facets = Repeats(lambda facets: 100 * sum(map(len, facets)) + 1_000)
     app.state.device_logins = DeviceLogins()
     app.state.shared_indexes = SharedIndexes()
     app.state.pages = Pages(static, [entry for entry in NAVIGATION if entry[1] in served])

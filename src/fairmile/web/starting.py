@@ -10,15 +10,40 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TypedDict
+from typing import IO, Any, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
+from fairmile.jobs.spec import Resources
 from fairmile.workspace import Workspace
 
 _LOOK_S = 0.1
 _PATIENCE_S = 10.0  # most commands that cannot begin say so sooner
+
+
+class Where(BaseModel):
+    """The part of a request that says where work runs: on this machine, or as a job on a system."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    on: str = Field("", max_length=100, description="system to run on; empty: this machine")
+    partition: str = Field("", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$")
+
+    def changes(self, workspace: Workspace) -> dict[str, Any]:
+        """Return the fields of a run that say so; NotFound where no such system is known."""
+        if not self.on:
+            if self.partition:
+                raise UsageError(f"a partition needs a system: {self.partition}", hint="name it with `on`")
+            return {}
+        return {"system": workspace.systems[self.on].name, "resources": Resources(partition=self.partition)}
+
+    def words(self) -> list[str]:
+        """Return the options of a command that say so."""
+        partition = ["--partition", self.partition] if self.partition else []
+        return ["--on", self.on, *partition] if self.on else []
 
 
 class StartedDict(TypedDict):

@@ -180,10 +180,15 @@ class Changes(Results[C]):
 
 
 class Ledger:
-    """The runs below one folder. Whoever executes a run writes only into its folder; the index is a cache."""
+    """The runs below one folder. Whoever executes a run writes only into its folder; the index is a cache.
 
-    def __init__(self, root: Path) -> None:
+    Runs that executed or read one of the `hidden` assets, given as `catalog/kind/name`, are not there.
+    """
+
+    def __init__(self, root: Path, *, hidden: Iterable[str] = ()) -> None:
         self.root = root
+        # A record may state an asset without its catalog.
+        self._hidden = frozenset(asset.partition("/")[2] for asset in hidden)
         self._shared: sqlite3.Connection | None = None
         self._recent: dict[str, deque[Run]] = {}
         self._refreshed_at = float("-inf")
@@ -244,12 +249,15 @@ class Ledger:
         """Return the run with exactly this id, or None."""
         folder = self.root / id
         try:
-            return Run(read_record(folder), folder)
+            run = Run(read_record(folder), folder)
         except (FileNotFoundError, NotADirectoryError):
             packed = folder.with_name(id + SUFFIX)
-            return Run(read_packed(packed), packed, packed=True) if packed.is_file() else None
+            if not packed.is_file():
+                return None
+            run = Run(read_packed(packed), packed, packed=True)
         except ValueError:  # a name that no file can have
             return None
+        return None if self._is_hidden(run) else run
 
     def history(self, name: str) -> list[Run]:
         """Return the last runs of a name that succeeded; they are looked for once in the life of a process."""
@@ -430,16 +438,21 @@ class Ledger:
 
     def _at(self, path: Path) -> Run:
         try:
-            if path.suffix == SUFFIX and path.is_file():
-                return Run(read_packed(path), path, packed=True)
-            return Run(read_record(path), path)
+            is_packed = path.suffix == SUFFIX and path.is_file()
+            run = Run(read_packed(path), path, packed=True) if is_packed else Run(read_record(path), path)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"{path} is not a run: it has no {RECORD}") from None
+        if self._is_hidden(run):
+            raise self._not_found(path.name)
+        return run
+
+    def _is_hidden(self, run: Run) -> bool:
+        return bool(self._hidden) and not self._hidden.isdisjoint(_assets_of(run.record))
 
     def _complete(self, reference: str) -> str:
         if not reference:
             raise UsageError("the name of the run is empty", hint="`fairmile runs ls` lists them")
-        names = list(self._entries())
+        names = [row.id for row in self.rows()] if self._hidden else list(self._entries())
         matches = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
         if len(matches) == 1:
             return self._entries()[matches[0]].name
@@ -509,6 +522,8 @@ class Ledger:
             connection = self._open(None)
             self._refresh(connection)
         try:
+            if self._hidden:
+                connection.execute(_visible_runs(self._hidden))
             yield connection
         finally:
             connection.close()
@@ -565,6 +580,13 @@ class Ledger:
         marks = ", ".join("?" * len(_COLUMNS))
         connection.executemany(f"INSERT OR REPLACE INTO runs VALUES ({marks})", changed)
         connection.execute("COMMIT")
+
+
+def _visible_runs(hidden: Iterable[str]) -> str:
+    """Return the statement after which `runs` are those that used none of the hidden assets, for one connection."""
+    assets = json.dumps(sorted(hidden)).replace("'", "''")  # a view takes no parameters
+    used = f"SELECT 1 FROM json_each(inputs) JOIN json_each('{assets}') AS hidden USING (value)"
+    return f"CREATE TEMP VIEW runs AS SELECT * FROM main.runs WHERE NOT EXISTS ({used})"
 
 
 def _stamp(entry: os.DirEntry[str]) -> str:

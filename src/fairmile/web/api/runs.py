@@ -6,7 +6,7 @@ import json
 from typing import Annotated
 
 from fastapi import Query, Request
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from fairmile.base.results import Result
 from fairmile.runs.record.record import RunState
@@ -14,7 +14,7 @@ from fairmile.web.answers import Part, cursor_at, position_of
 from fairmile.web.errors import Refused
 from fairmile.web.parameters import Cursor, DryRun, Id, Limit, ParamValue, Word
 from fairmile.web.routes import Routes, workspace_of
-from fairmile.web.starting import program_of, start
+from fairmile.web.starting import Where, program_of, start
 
 routes = Routes("runs")
 # Of ids, groups and names: never the path of a folder, which the call would take as well.
@@ -67,13 +67,11 @@ def analyze_run(request: Request, name: Id, on: Word = "") -> Result:
     return workspace.traces.analyze(workspace.ledger.get(name), on=on)
 
 
-class RunRequest(BaseModel):
+class RunRequest(Where):
     """An asset of the catalog to run, with parameters."""
 
-    model_config = ConfigDict(extra="forbid")
-
     what: str = Field(min_length=1, max_length=300)
-    params: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,99}$")], ParamValue] = {}
+    params: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,99}$")], ParamValue] = Field({})
     again: bool = False
 
 
@@ -85,13 +83,14 @@ def _written(value: str | bool | int | float) -> str:
 def start_run(request: Request, run: RunRequest) -> Result:
     """Run a benchmark or program of the catalog, as `fairmile run`; it goes on when this server ends.
 
-    If a run with exactly the same inputs exists, its record is returned, unless `again` is given.
+    It runs on this machine, or as a job on the system that `on` names. If a run with exactly the same inputs exists,
+    its record is returned, unless `again` is given.
     """
     workspace = workspace_of(request)
     what = program_of(workspace, run.what)
-    plan = workspace.runs.plan(what, params=run.params)  # says at once what is wrong with it
+    plan = workspace.runs.plan(what, params=run.params, **run.changes(workspace))  # says at once what is wrong with it
     words = [word for name, value in run.params.items() for word in ("-p", f"{name}={_written(value)}")]
-    words += ["--again"] if run.again else []
+    words += [*(["--again"] if run.again else []), *run.words()]
     before = {row.id for row in workspace.ledger.rows(name=plan.spec.name, limit=_MOST_SEEN)}
 
     def new_run() -> str:

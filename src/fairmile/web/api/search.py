@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Request
 
 from fairmile.base.results import Result
+from fairmile.catalog.machines import asks_for_systems
+from fairmile.catalog.query import parse_query
 from fairmile.web.answers import Part, cursor_at, position_of
 from fairmile.web.errors import Gone
 from fairmile.web.parameters import AssetName, Cursor, Limit, Word
@@ -36,6 +38,12 @@ def search_assets(
     more = len(hits) > start + limit
     hits[:] = hits[start : start + limit]
     return Part(hits.to_dict(), cursor_at(start + limit) if more else "")
+
+
+def is_lasting(q: str = "", kind: str | None = None, **_: Any) -> bool:
+    """Tell whether a search gives the same answer until a catalog changes: systems have files of their own."""
+    query = parse_query(q)
+    return not asks_for_systems(query.with_facets(kind=kind) if kind else query)
 
 
 @routes.get("/api/facets/{facet}", result="fairmile.catalog.results:FacetValues", right="browse")

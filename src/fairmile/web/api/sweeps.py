@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
-from fairmile.base.errors import NotFound
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.results import Result
 from fairmile.web.answers import Part, page_of
 from fairmile.web.parameters import Cursor, DryRun, Id, Limit, ParamValue, Word
 from fairmile.web.routes import Routes, workspace_of
-from fairmile.web.starting import program_of, start
+from fairmile.web.starting import Where, program_of, start
 
 routes = Routes("sweeps")
 
@@ -31,16 +31,14 @@ def show_sweep(request: Request, name: Id, best: Word = "") -> Result:
     return workspace_of(request).sweeps.status(name, best=best)
 
 
-class SweepRequest(BaseModel):
+class SweepRequest(Where):
     """An asset of the catalog to run over all combinations of values, or the id of a sweep to finish."""
-
-    model_config = ConfigDict(extra="forbid")
 
     what: str = Field(min_length=1, max_length=300)
     params: dict[
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,99}$")],
         Annotated[list[ParamValue], Field(min_length=1, max_length=1_000)],
-    ] = {}
+    ] = Field({})
     at_once: int = Field(1, ge=1, le=1_000)
 
 
@@ -48,14 +46,18 @@ class SweepRequest(BaseModel):
 def start_sweep(request: Request, sweep: SweepRequest) -> Result:
     """Run a benchmark or program of the catalog over all combinations of values, as `fairmile sweep`.
 
-    It goes on when this server ends. Without `params`, `what` is the id of a sweep whose missing points run.
+    It goes on when this server ends. Points run on this machine, or as jobs on the system that `on` names. Without
+    `params`, `what` is the id of a sweep whose missing points run, where it was to run.
     """
     workspace = workspace_of(request)
     sweeps = workspace.sweeps
     if sweep.params:
-        definition, source, changes = sweeps.define(program_of(workspace, sweep.what), params=sweep.params)
+        what, place = program_of(workspace, sweep.what), sweep.changes(workspace)
+        definition, source, changes = sweeps.define(what, params=sweep.params, **place)
         name = sweeps.create(definition, source, **changes).id
     else:
+        if sweep.on:
+            raise UsageError("a sweep that is there runs where it was to run", hint="leave `on` out")
         known = {each.id for each in sweeps.ls()}
         if sweep.what not in known:
             raise NotFound(f"no sweep {sweep.what!r}", hint="/api/sweeps lists them; a new one needs params")

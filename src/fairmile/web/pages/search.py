@@ -9,9 +9,10 @@ from urllib.parse import urlencode
 from fastapi import Query, Request
 
 from fairmile.base.errors import UsageError
-from fairmile.catalog.results import SearchResult
+from fairmile.catalog.results import FacetValues, SearchResult
 from fairmile.web.api.search import MOST_HITS, Text
 from fairmile.web.render import Page
+from fairmile.web.repeats import Repeats
 from fairmile.web.routes import Routes, workspace_of
 
 routes = Routes("catalog")
@@ -29,7 +30,7 @@ def search_page(
     problem = ""
     try:
         hits = catalog.search(q, limit=from_ + _HITS + 1)
-        facets = [(name, _choices(name, dict(catalog.facets(name, q)), q)) for name in _FACETS]
+        facets = [(each.facet, _choices(each, q)) for each in _facets(request, q)]
     except UsageError as error:  # a search that is not finished yet, perhaps
         hits, facets, problem = SearchResult(), [], f"{error} {error.hint or ''}"
     values = {
@@ -44,11 +45,23 @@ def search_page(
     return Page("search.html", f"Search: {q}" if q else "Search", values)
 
 
-def _choices(facet: str, counts: dict[str, int], q: str) -> list[tuple[str, int, str, bool]]:
+def _facets(request: Request, q: str) -> list[FacetValues]:
+    """Return the values of facets, counted once for everybody who sees the same assets until a catalog changes."""
+    workspace = workspace_of(request)
+    repeats: Repeats[list[FacetValues]] = request.app.state.facets
+    question, state = (q, workspace.hidden), workspace.catalog.state()
+    facets = repeats.get(question, state)
+    if facets is None:
+        facets = workspace.catalog.facet_values(_FACETS, q)
+        repeats.keep(question, state, facets)
+    return facets
+
+
+def _choices(facet: FacetValues, q: str) -> list[tuple[str, int, str, bool]]:
     """Return the values of a facet to choose from: text, count, where a click leads, whether it is chosen."""
     choices = []
-    for value, count in list(counts.items())[:_SHOWN_VALUES]:
-        term = f'{facet}:"{value}"' if len(value.split()) > 1 else f"{facet}:{value}"
+    for value, count in list(facet.items())[:_SHOWN_VALUES]:
+        term = f'{facet.facet}:"{value}"' if len(value.split()) > 1 else f"{facet.facet}:{value}"
         is_chosen = term in q
         text = q.replace(term, "") if is_chosen else f"{q} {term}"
         choices.append((value, count, _link(" ".join(text.split())), is_chosen))

@@ -31,14 +31,20 @@ class RunsTopic:
 
     def stamp(self, workspace: Workspace, key: str) -> object:
         root = workspace.runs.root
-        query = RunQuery(states=_UNFINISHED)
-        unfinished = workspace.runs.page(query, limit=_MOST_FOLLOWED, stale_s=float("inf"))
-        return _changed(root), tuple(_changed(root / row.id / RECORD) for row in unfinished.rows)
+        return _changed(root), _records(workspace, stale_s=float("inf"))
 
     def changes(self, workspace: Workspace, key: str, cursor: Any) -> tuple[Any, Any]:
-        states = dict(workspace.runs.page(RunQuery(), limit=1).states)
-        now = str(self.stamp(workspace, key))
+        newest = workspace.runs.page(RunQuery(), limit=1)
+        states = dict(newest.states)
+        # The folder of all runs changes with runs, too, that whoever follows this must not hear of.
+        now = str((sorted(states.items()), [row.id for row in newest.rows], _records(workspace)))
         return ({"states": states} if cursor not in (None, now) else None), now
+
+
+def _records(workspace: Workspace, stale_s: float = 0.0) -> tuple[tuple[int, int], ...]:
+    """Return when the records of runs changed that have not ended."""
+    unfinished = workspace.runs.page(RunQuery(states=_UNFINISHED), limit=_MOST_FOLLOWED, stale_s=stale_s)
+    return tuple(_changed(workspace.runs.root / row.id / RECORD) for row in unfinished.rows)
 
 
 class RunTopic:
