@@ -496,11 +496,11 @@ class TestLooking:
         assert sweep("ls", "--json").json == {"sweeps": []}
         assert len(fairmile("runs", "ls", "--group", id, "--json").json["runs"]) == 6
 
-    def test_only_jobs_can_be_cancelled(self, sweep: Fairmile) -> None:
+    def test_a_sweep_that_has_ended_cannot_be_cancelled(self, sweep: Fairmile) -> None:
         sweep("run", "rates.yaml")
         for words in ([], ["--dry-run"]):
             done = sweep("cancel", "last", *words)
-            assert (done.code, done.out.endswith(": has no jobs, since it runs here\n")) == (0, True)
+            assert (done.code, done.out.endswith(": does not run\n")) == (0, True)
 
     def test_a_word_that_may_mean_several_is_told(self, sweep: Fairmile) -> None:
         sweep("run", "rates.yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ import descendants
 import httpx
 import pytest
 import web_pages
+from hub_answers import recorded_hubs, settings
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from replay import Replay
 
 from fairmile.web.serve import ServeSettings, Serving, serve
 from fairmile.workspace import Workspace
@@ -21,9 +24,18 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+def hubs() -> Iterator[Replay]:
+    """A server that replays answers of Hugging Face, Zenodo and OpenML."""
+    with recorded_hubs() as replay:
+        yield replay
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory, hubs: Replay) -> Workspace:
     """A workspace with the lake's card and program. Tests share it: what they add has a name of its own."""
     home = tmp_path_factory.mktemp("served")
+    (home / ".config" / "fairmile").mkdir(parents=True)
+    (home / ".config" / "fairmile" / "config.yaml").write_text(json.dumps({"hubs": settings(hubs.url)}))
     environ = {"FAIRMILE_HOME": str(home / "home"), "HOME": str(home), "PATH": "/usr/bin:/bin"}
     workspace = Workspace.open(environ=environ, cwd=home)
     workspace.catalog.add_files([EXAMPLES / "lake.jsonld", EXAMPLES / "codemeta.json"])

@@ -100,7 +100,9 @@ def test_without_an_account_one_sees_what_is_public_and_nothing_else(group: Grou
     assert group.visitor.get("/access", follow_redirects=False).headers["location"] == "/login?next=/access"
 
 
-@pytest.mark.parametrize("path", ["/api/access/audit", "/api/live?topics=runs", "/access"])
+@pytest.mark.parametrize(
+    "path", ["/api/access/audit", "/api/live?topics=runs", "/access", "/api/hubs?q=lake", "/?q=lake&hubs=true"]
+)
 def test_an_account_without_the_right_is_refused(group: Group, path: str) -> None:
     assert group.eve.get(path).status_code == 403
     assert group.visitor.get(path, follow_redirects=False).status_code in (401, 303)
@@ -139,6 +141,19 @@ def test_a_hidden_asset_leaks_through_no_route(group: Group, path: str) -> None:
         assert answer.status_code == other.status_code
         assert answer.text.replace(SECRET, absent) == other.text.replace(SECRET, absent)
         assert "{" in path or SECRET not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/api/search", "/"])
+def test_an_answer_kept_for_one_is_not_sent_to_another(group: Group, path: str) -> None:
+    def sees(client: httpx.Client) -> bool:
+        return f"{SECRET}@" in client.get(path, params={"q": f"{SECRET} kind:dataset"}).text.replace("%40", "@")
+
+    people = (group.root, group.eve, group.ada, group.visitor)
+    assert [[sees(each) for each in people] for _ in range(2)] == [[True, False, True, False]] * 2
+    group.workspace.access.grant(SECRET, "eve")
+    assert [sees(each) for each in people] == [True, True, True, False]
+    group.workspace.access.revoke(SECRET, "eve")
+    assert [sees(each) for each in people] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("path", ["/assets/{}", "/api/catalog/dataset/{}/1.0.jsonld", "/api/access/assets/{}"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
+from replay import Replay
 
 from fairmile.web.api.search import is_lasting
 from fairmile.web.repeats import Repeats
@@ -93,9 +94,37 @@ def test_the_keyboard_leads_through_the_results(page: Page) -> None:
     expect(page).to_have_url(re.compile("/assets/"))
 
 
-def test_a_search_without_a_match_says_where_else_to_look(client: httpx.Client) -> None:
-    page = client.get("/", params={"q": "xyzzyx 'quoted"}).text
-    assert "fairmile search --hub all xyzzyx" in page
+def test_hubs_are_a_source_of_their_own_and_asked_when_somebody_asks(
+    page: Page, client: httpx.Client, workspace: Workspace, hubs: Replay
+) -> None:
+    hubs.asked.clear()
+    hubs.replies |= {target.replace("=20", "=30"): reply for target, reply in hubs.replies.items()}
+    page.goto("/")
+    page.get_by_role("searchbox").press_sequentially("lake")
+    expect(page.get_by_role("link", name="lake-temperatures")).to_be_visible()
+    assert not hubs.asked
+    page.get_by_role("link", name="Search Hugging Face, Zenodo and OpenML").click()
+    expect(page.get_by_role("heading", name="Zenodo")).to_be_visible()
+    expect(page.get_by_role("link", name="Lake temperatures", exact=True)).to_be_visible()
+    expect(page.get_by_text("fairmile fetch hf://institute/lake-net")).to_be_visible()
+    asked = len(hubs.asked)
+    page.get_by_role("searchbox").press_sequentially(" temp")
+    expect(page.get_by_role("heading", name="Zenodo")).to_be_hidden()
+    assert len(hubs.asked) == asked
+    answer = client.get("/api/hubs", params={"q": "lake", "hub": "openml"})
+    assert answer.json() == workspace.catalog.search_hubs("lake", hubs="openml").to_dict()
+
+
+def test_a_link_of_another_site_sends_nothing_to_hubs(client: httpx.Client, hubs: Replay) -> None:
+    hubs.asked.clear()
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert client.get("/", params={"q": "lake", "hubs": True}, headers=headers).status_code == 200
+    assert not hubs.asked
+
+
+def test_a_hub_that_fails_is_named_and_what_none_can_answer_is_said(client: httpx.Client) -> None:
+    assert "zenodo did not answer" in client.get("/", params={"q": "pond", "hubs": True}).text
+    assert "hubs cannot answer" in client.get("/", params={"q": "licence:mit", "hubs": True}).text
 
 
 def test_a_search_that_is_not_finished_says_what_is_wrong_with_it(page: Page) -> None:
@@ -103,7 +132,7 @@ def test_a_search_that_is_not_finished_says_what_is_wrong_with_it(page: Page) ->
     expect(page.get_by_text("no search field named 'colour'")).to_be_visible()
 
 
-@pytest.mark.parametrize("path", ["/", "/?q=cosmology", "/?q=xyzzyx", "/api"])
+@pytest.mark.parametrize("path", ["/", "/?q=cosmology", "/?q=xyzzyx", "/?q=lake&hubs=true", "/api"])
 def test_the_pages_are_sound(page_is_sound: Callable[..., None], path: str) -> None:
     page_is_sound(path)
 

@@ -70,21 +70,21 @@ def test_a_run_and_a_sweep_go_to_the_system_that_is_named(
     started = client.post("/api/runs", json={"what": program, "params": {"lr": 0.7}, "on": "laptop"})
     assert started.status_code == 202, started.text
     run = ended(client, f"/api/runs/{started.json()['id']}")
-    assert (run["state"], workspace.ledger.get(run["id"]).system) == ("done", "laptop")
+    assert (run["state"], workspace.ledger.get(run["id"]).spec.system) == ("done", "laptop")
     sweep = client.post("/api/sweeps", json={"what": program, "params": {"lr": [0.8]}, "on": "laptop"})
     assert sweep.status_code == 202, sweep.text
     name = sweep.json()["id"]
     while any(each["state"] != "done" for each in client.get(f"/api/sweeps/{name}").json()["points"]):
         client.get("/api/status")  # asks the systems
         time.sleep(0.1)
-    assert {workspace.ledger.get(each).system for each in workspace.ledger.members(name)} == {"laptop"}
+    assert {workspace.ledger.get(each).spec.system for each in workspace.ledger.members(name)} == {"laptop"}
 
 
 @pytest.mark.parametrize(
     ("where", "status", "words"),
     [
         ({"on": "labtop"}, 404, "laptop"),
-        ({"on": "../x"}, 404, "no system"),
+        ({"on": "../x"}, 422, "on: "),
         ({"partition": "gpu"}, 400, "a partition needs a system"),
         ({"on": "laptop", "partition": "--wrap=sh"}, 422, "partition"),
     ],

@@ -163,15 +163,32 @@ class Holder(NamedTuple):
             return cls(f"inode{inode}")
         return cls(token, fields.get("host", ""), int(pid), fields.get("place", ""), fields.get("started", ""))
 
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> Holder | None:
+        """Return who holds a lock; None where nobody does, or only a process that is known to be gone."""
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                holder = cls.parse(file.read(), os.fstat(file.fileno()).st_ino)
+        except FileNotFoundError:
+            return None
+        return None if holder.is_dead_here() else holder
+
     def text(self) -> str:
         return f"host={self.host}\npid={self.pid}\ntoken={self.token}\nplace={self.place}\nstarted={self.started}\n"
 
     def is_dead_here(self) -> bool:
         """Tell whether the holder is known to be gone; False also when it lives where we cannot look."""
-        if not self.place or self.host != os.uname().nodename or self.place != _place():
+        if not self._is_here():
             return False
         started = _started(self.pid)
         return not started if not self.started else started != self.started
+
+    def is_alive_here(self) -> bool:
+        """Tell whether the holder is known to live, on this machine."""
+        return self._is_here() and not self.is_dead_here()
+
+    def _is_here(self) -> bool:
+        return bool(self.place) and self.host == os.uname().nodename and self.place == _place()
 
 
 class Lock:

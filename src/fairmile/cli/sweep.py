@@ -295,7 +295,7 @@ def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:
 @DRY_RUN
 @json_output(ChangedSweep)
 def cancel(out: Out, reference: str, dry_run: bool) -> None:
-    """Cancel the jobs of a sweep; keep finished points.
+    """Cancel a sweep, its jobs or the process that runs it here; keep finished points.
 
     \b
     Examples:

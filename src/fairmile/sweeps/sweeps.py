@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from fairmile.base.errors import Conflict, Locked, NotFound, UsageError
-from fairmile.base.files import Lock, write_atomic, write_failure
+from fairmile.base.files import Holder, Lock, write_atomic, write_failure
 from fairmile.base.nouns import Noun
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
@@ -62,7 +63,8 @@ _LOOK_S = 0.5
 _SELDOM_LOOK_S = 2.0  # where a look costs more: at many points, or over a network
 _HISTORY = 50
 _SHOWN = 20  # commands of a plan
-_PATIENCE_S = 60.0  # while another process submits
+_PATIENCE_S = 60.0  # while another process submits, or ends
+_TURN = ".turn"
 _ASKED = "the time limit: an upper bound"
 _LEFT = "left"  # not begun, and in no job
 _OF_DEFINITION = ("select", "repeats", "best", "objective", "name", "seed")
@@ -549,18 +551,34 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
         return statuses
 
     def cancel(self, reference: str | Sweep, *, dry_run: bool = False) -> ChangedSweep:
-        """Cancel the jobs of a sweep; finished points stay, and points not yet submitted stay so."""
+        """Cancel the jobs of a sweep, or interrupt the process that executes it here.
+
+        Finished points stay, and points not yet begun stay so.
+        """
         sweep = self.get(reference)
-        if not sweep.system:
-            return ChangedSweep(sweep.folder, sweep.record, "has no jobs, since it runs here")
+        holder = Holder.of(sweep.folder / _TURN) if not sweep.system else None
+        if not sweep.system and holder is None:
+            return ChangedSweep(sweep.folder, sweep.record, "does not run")
         if dry_run:
             return ChangedSweep(sweep.folder, sweep.record, "would be cancelled")
+        if holder is not None:
+            return self._interrupt(sweep, holder)
         with self._turn(sweep, patience_s=_PATIENCE_S):
             hold_back(sweep, ())
             members = Batch.read(sweep.folder).members()
             handles = [Handle(member["id"], sweep.folder) for member in members]
             self._runs().executors.on(sweep.system).cancel(handles)
         return ChangedSweep(sweep.folder, sweep.record, "cancelled")
+
+    def _interrupt(self, sweep: Sweep, holder: Holder) -> ChangedSweep:
+        """End the process that executes a sweep on this machine, as Ctrl-C does, with the programs of its points."""
+        if not holder.is_alive_here() or holder.pid == os.getpid():
+            where = "by this process" if holder.pid == os.getpid() else f"on {holder.host}"
+            raise Conflict(f"sweep {sweep.id} is being executed {where}", hint="interrupt it there")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(holder.pid, signal.SIGINT)
+        with self._turn(sweep, patience_s=_PATIENCE_S):
+            return ChangedSweep(sweep.folder, sweep.record, "cancelled")
 
     # What came out
 
@@ -618,7 +636,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
         """Let one process at a time decide what of a sweep is executed next."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(Lock(sweep.folder / ".turn", timeout_s=patience_s))
+                stack.enter_context(Lock(sweep.folder / _TURN, timeout_s=patience_s))
             except Locked as error:
                 raise Conflict(
                     f"sweep {sweep.id} is being executed by another process",

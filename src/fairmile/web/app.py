@@ -51,13 +51,13 @@ def create_app(
         redirect_slashes=False,
     )
     routers: list[Routes] = [import_module(name).routes for name in MODULES]
-    for router in routers:
-        app.router.routes += router.routes  # `include_router` would wrap them once more
     static, live = StaticFiles(), Live(TOPICS)
-    app.router.routes += [
+    app.router.routes += [  # routes are tried in their order: pages load several files each
         Route("/static/{name:path}", _sync(static.response)),
         Route("/api/live", live.response),
     ]
+    for router in routers:
+        app.router.routes += router.routes  # `include_router` would wrap them once more
     served = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
     app.state.workspace = workspace
     app.state.views = Views(workspace)

@@ -20,6 +20,7 @@ from fairmile.base.results import Result
 from fairmile.jobs.spec import Resources
 from fairmile.workspace import Workspace
 
+_NAME = r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$"
 _LOOK_S = 0.1
 _PATIENCE_S = 10.0  # most commands that cannot begin say so sooner
 
@@ -29,8 +30,8 @@ class Where(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    on: str = Field("", max_length=100, description="system to run on; empty: this machine")
-    partition: str = Field("", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$")
+    on: str = Field("", max_length=100, pattern=_NAME, description="system to run on; empty: this machine")
+    partition: str = Field("", max_length=100, pattern=_NAME)
 
     def changes(self, workspace: Workspace) -> dict[str, Any]:
         """Return the fields of a run that say so; NotFound where no such system is known."""
@@ -38,7 +39,8 @@ class Where(BaseModel):
             if self.partition:
                 raise UsageError(f"a partition needs a system: {self.partition}", hint="name it with `on`")
             return {}
-        return {"system": workspace.systems[self.on].name, "resources": Resources(partition=self.partition)}
+        workspace.systems[self.on]
+        return {"system": self.on, "resources": Resources(partition=self.partition)}
 
     def words(self) -> list[str]:
         """Return the options of a command that say so."""

@@ -52,6 +52,17 @@ def list_facet(request: Request, facet: str, q: Text = "") -> Result:
     return workspace_of(request).catalog.facets(facet, q)
 
 
+@routes.get("/api/hubs", result="fairmile.catalog.hubs.results:HubHits")
+def search_hubs(
+    request: Request,
+    q: Annotated[str, Query(min_length=1, max_length=1000, description="words and `kind:value`")],
+    hub: Annotated[list[Annotated[str, Query(max_length=50)]], Query(max_length=10)] = ["all"],  # noqa: B006
+    limit: Limit = 20,
+) -> Result:
+    """Return what Hugging Face, Zenodo and OpenML find now, as `fairmile search --hub`."""
+    return workspace_of(request).catalog.search_hubs(q, hubs=hub, limit=limit)
+
+
 @routes.get("/api/catalogs", result="fairmile.catalog.results:Catalogs")
 def list_catalogs(request: Request) -> Result:
     """Return the catalogs in order of precedence, as `fairmile catalog source ls`."""

@@ -73,7 +73,7 @@ def start_sweep(request: Request, sweep: SweepRequest) -> Result:
 
 @routes.post("/api/sweeps/{name}/cancel", right="start", result="fairmile.sweeps.results:ChangedSweep")
 def cancel_sweep(request: Request, name: Id, dry_run: DryRun = False) -> Result:
-    """Cancel the jobs of a sweep, as `fairmile sweep cancel`."""
+    """Cancel the jobs of a sweep, or the process that executes it here, as `fairmile sweep cancel`."""
     return workspace_of(request).sweeps.cancel(name, dry_run=dry_run)
 
 

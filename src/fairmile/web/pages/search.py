@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from itertools import groupby
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import Query, Request
@@ -13,7 +14,7 @@ from fairmile.catalog.results import FacetValues, SearchResult
 from fairmile.web.api.search import MOST_HITS, Text
 from fairmile.web.render import Page
 from fairmile.web.repeats import Repeats
-from fairmile.web.routes import Routes, workspace_of
+from fairmile.web.routes import Routes, identity_of, workspace_of
 
 routes = Routes("catalog")
 _FACETS = ("kind", "domain", "task", "licence")
@@ -23,10 +24,14 @@ _HITS = 30
 
 @routes.page("/", right="browse")
 def search_page(
-    request: Request, q: Text = "", from_: Annotated[int, Query(alias="from", ge=0, le=MOST_HITS)] = 0
+    request: Request,
+    q: Text = "",
+    from_: Annotated[int, Query(alias="from", ge=0, le=MOST_HITS)] = 0,
+    hubs: bool = False,
 ) -> Page:
-    """Search the catalog."""
+    """Search the catalog, and with `hubs` those as well; the words leave this server only then."""
     catalog = workspace_of(request).catalog
+    hubs = hubs and request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")  # no link of another site
     problem = ""
     try:
         hits = catalog.search(q, limit=from_ + _HITS + 1)
@@ -41,8 +46,22 @@ def search_page(
         "facets": [each for each in facets if each[1]],
         "problem": problem,
         "next": _link(q, from_ + _HITS) if len(hits) > from_ + _HITS else "",
+        "hubs": _of_hubs(request, q) if hubs else None,
+        "hubs_link": "/?" + urlencode({"q": q, "hubs": "true"}) if q and identity_of(request).may("read") else "",
     }
     return Page("search.html", f"Search: {q}" if q else "Search", values)
+
+
+def _of_hubs(request: Request, q: str) -> dict[str, Any]:
+    """Return what hubs answer, each a group of its own, and why one of them did not."""
+    identity_of(request).require("read")
+    try:
+        answer = workspace_of(request).catalog.search_hubs(q, limit=_HITS)
+    except UsageError as error:
+        return {"groups": [], "failed": {}, "problem": f"{error} {error.hint or ''}"}
+    hits = [each.to_dict() for each in answer]
+    groups = [(hub, list(group)) for hub, group in groupby(hits, lambda hit: hit["hub"])]
+    return {"groups": groups, "failed": answer.failed, "problem": ""}
 
 
 def _facets(request: Request, q: str) -> list[FacetValues]:
