@@ -35,7 +35,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, hubs: Replay) -> Workspa
     """A workspace with the lake's card and program. Tests share it: what they add has a name of its own."""
     home = tmp_path_factory.mktemp("served")
     (home / ".config" / "fairmile").mkdir(parents=True)
-    (home / ".config" / "fairmile" / "config.yaml").write_text(json.dumps({"hubs": settings(hubs.url)}))
+    (home / ".config" / "fairmile" / "config.yaml").write_text(
+        json.dumps({"hubs": settings(hubs.url), "systems": {"jureca": {"host": "here"}}})
+    )
     environ = {"FAIRMILE_HOME": str(home / "home"), "HOME": str(home), "PATH": "/usr/bin:/bin"}
     workspace = Workspace.open(environ=environ, cwd=home)
     workspace.catalog.add_files([EXAMPLES / "lake.jsonld", EXAMPLES / "codemeta.json"])

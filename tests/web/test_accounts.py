@@ -216,6 +216,21 @@ def test_the_runs_of_a_hidden_asset_are_hidden_too_and_no_event_tells_of_them(gr
     assert listed(rob) == {shown.id}
 
 
+def test_the_store_and_the_sweeps_of_a_hidden_asset_are_left_out(group: Group) -> None:
+    workspace = group.workspace
+    fields = {"inputs": {"data": {"asset": f"local/dataset/{SECRET}"}}, "name": "of-it"}
+    definition, source, rest = workspace.sweeps.define(["echo", "{x}"], params={"x": [1]}, **fields)
+    sweep = workspace.sweeps.create(definition, source, **rest)
+    workspace.access.add_user("sue", PASSWORD, rights=["read"])
+    sue = group.client(group.token("sue", rights=["read"]))
+    for path, word in (("/api/store?limit=200", SECRET), ("/store", SECRET), ("/api/sweeps", "of-it")):
+        assert (word in group.root.get(path).text, word in sue.get(path).text) == (True, False)
+    assert (group.root.get(f"/api/sweeps/{sweep.id}").status_code, sue.get("/api/sweeps/of-it").status_code) == (
+        200,
+        404,
+    )
+
+
 def test_a_stream_ends_so_that_who_lost_a_right_opens_no_other(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     given = group.workspace.access.new_token("root", rights=["read"])
     reader = group.client(given.secret)

@@ -16,7 +16,7 @@ import pytest
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.web.access import OwnerAccess
 from fairmile.web.errors import Refused
-from fairmile.web.serve import PORT, ServeSettings, serve
+from fairmile.web.serve import PORT, ServeSettings, Serving, serve
 from fairmile.workspace import Workspace
 
 
@@ -76,6 +76,19 @@ def test_who_hangs_up_at_once_is_refused() -> None:
             scope = {"client": connection.getsockname(), "server": listener.getsockname()}
         with pytest.raises(Refused, match="for the user who started it"):
             OwnerAccess().identify(scope)
+
+
+def test_who_takes_a_port_over_from_the_owner_is_looked_up_again(server: Serving) -> None:
+    """What was found out belongs to a connection: its port is somebody else's a moment later."""
+    asked = f"GET /api/search HTTP/1.1\r\nHost: localhost:{server.port}\r\n\r\n".encode()
+    with pytest.MonkeyPatch.context() as patch, socket.create_connection(("127.0.0.1", server.port)) as first:
+        first.sendall(asked)
+        assert first.recv(20).split()[1] == b"200"
+        patch.setattr("fairmile.web.access.uid_of_peer", lambda *_: 4711)
+        first.sendall(asked)
+        with socket.create_connection(("127.0.0.1", server.port)) as second:
+            second.sendall(asked)
+            assert second.recv(20).split()[1] == b"403"
 
 
 @pytest.mark.parametrize(("here", "elsewhere"), [(4711, 4712), (4712, 4711)])

@@ -11,6 +11,7 @@ import pytest
 from pipeline_cards import card
 
 from fairmile.runs.execute.processes import find_processes
+from fairmile.web.starting import Started
 from fairmile.workspace import Workspace
 
 PROGRAM = """\
@@ -65,19 +66,26 @@ def test_a_sweep_is_started_over_all_combinations(client: httpx.Client, workspac
 
 
 def test_a_run_and_a_sweep_go_to_the_system_that_is_named(
-    client: httpx.Client, workspace: Workspace, program: str
+    client: httpx.Client, workspace: Workspace, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = client.post("/api/runs", json={"what": program, "params": {"lr": 0.7}, "on": "laptop"})
-    assert started.status_code == 202, started.text
-    run = ended(client, f"/api/runs/{started.json()['id']}")
-    assert (run["state"], workspace.ledger.get(run["id"]).spec.system) == ("done", "laptop")
-    sweep = client.post("/api/sweeps", json={"what": program, "params": {"lr": [0.8]}, "on": "laptop"})
+    """The commands that are started are those of the command line, which jobs are tested with."""
+    commands: list[tuple[str, ...]] = []
+
+    def note(_: Workspace, *words: str, **options: Any) -> Started:
+        commands.append(words)
+        return Started(words)
+
+    for module in ("runs", "sweeps"):
+        monkeypatch.setattr(f"fairmile.web.api.{module}.start", note)
+    there = {"on": "jureca", "partition": "dc-gpu"}
+    client.post("/api/runs", json={"what": program, "params": {"lr": 0.7}, **there})
+    assert commands[0][-4:] == ("--on", "jureca", "--partition", "dc-gpu")
+    sweep = client.post("/api/sweeps", json={"what": program, "params": {"lr": [0.8]}, **there})
     assert sweep.status_code == 202, sweep.text
-    name = sweep.json()["id"]
-    while any(each["state"] != "done" for each in client.get(f"/api/sweeps/{name}").json()["points"]):
-        client.get("/api/status")  # asks the systems
-        time.sleep(0.1)
-    assert {workspace.ledger.get(each).spec.system for each in workspace.ledger.members(name)} == {"laptop"}
+    record = workspace.sweeps.get(sweep.json()["id"]).record
+    assert (record.system, record.spec["resources"]["partition"]) == ("jureca", "dc-gpu")
+    assert commands[1][:3] == ("sweep", "run", record.id)
+    workspace.sweeps.remove(record.id)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +93,7 @@ def test_a_run_and_a_sweep_go_to_the_system_that_is_named(
     [
         ({"on": "labtop"}, 404, "laptop"),
         ({"on": "../x"}, 422, "on: "),
+        ({"on": "frontier"}, 400, "this machine is not frontier"),
         ({"partition": "gpu"}, 400, "a partition needs a system"),
         ({"on": "laptop", "partition": "--wrap=sh"}, 422, "partition"),
     ],

@@ -383,14 +383,18 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
 
     def ls(self, *, limit: int | None = None) -> SweepList:
         """Return sweeps and studies, newest first, with the number of runs in each state."""
-        sweeps = list_sweeps(self.root)[:limit]
+        sweeps = self._visible()[:limit]
         return SweepList(sweeps, self._runs().counts([each.id for each in sweeps]))
+
+    def _visible(self) -> list[Sweep]:
+        """Return all sweeps but those of assets that are hidden here, newest first."""
+        return [each for each in list_sweeps(self.root) if not self._runs().hides(_assets_of(each.record.spec))]
 
     def get(self, reference: str | Sweep) -> Sweep:
         """Return a sweep by its id, the unique start or end of it, a unique name, or `last`."""
         if isinstance(reference, Sweep):
             return reference
-        sweeps = list_sweeps(self.root)
+        sweeps = self._visible()
         if reference == "last" and sweeps:
             return sweeps[0]
         matches = [each for each in sweeps if each.id == reference] or [
@@ -573,8 +577,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
     def _interrupt(self, sweep: Sweep, holder: Holder) -> ChangedSweep:
         """End the process that executes a sweep on this machine, as Ctrl-C does, with the programs of its points."""
         if not holder.is_alive_here() or holder.pid == os.getpid():
-            where = "by this process" if holder.pid == os.getpid() else f"on {holder.host}"
-            raise Conflict(f"sweep {sweep.id} is being executed {where}", hint="interrupt it there")
+            raise Conflict(f"sweep {sweep.id} is being executed on {holder.host}", hint="interrupt it there")
         with contextlib.suppress(ProcessLookupError):
             os.kill(holder.pid, signal.SIGINT)
         with self._turn(sweep, patience_s=_PATIENCE_S):
@@ -643,6 +646,11 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
                     hint=f"`fairmile sweep show {sweep.id}` shows its progress",
                 ) from error
             yield
+
+
+def _assets_of(spec: Mapping[str, Any]) -> list[str]:
+    inputs = [each.get("asset") for each in (spec.get("inputs") or {}).values()]
+    return [asset for asset in (spec.get("asset"), spec.get("dataset"), *inputs) if asset]
 
 
 def _ends(definition: Definition) -> tuple[Point, Point, int]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +22,6 @@ from fairmile.web.errors import Refused
 EVERY_RIGHT: frozenset[Right] = frozenset(RIGHTS)
 Scope = MutableMapping[str, Any]  # what ASGI says of a request: its path, headers, client
 _TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
-_REMEMBERED_S = 2.0  # shorter than a port stays reserved after a connection has ended
 _ESTABLISHED = "01"
 _READINGS = 5  # the kernel hands its table out in parts: a line is missing in one while other connections come and go
 NOBODY = -1
@@ -71,50 +69,52 @@ class Access(Protocol):
         ...
 
 
+class Peer(tuple[str, int]):
+    """The other end of one connection, and whether it was found to be the owner's.
+
+    That is remembered with the connection and not by its port, which somebody else can have a moment later.
+    """
+
+    is_owner = False
+
+
 class OwnerAccess:
     """On loopback: the user who started the server, with every right."""
 
-    def __init__(self, uid: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, uid: int | None = None) -> None:
         self._uids = (os.getuid() if uid is None else uid, 0)
-        self._clock = clock
         self._owner = Identity("owner", EVERY_RIGHT)
-        self._known_until: dict[str, float] = {}
 
     def identify(self, scope: Scope) -> Identity | None:
         client = scope.get("client")
-        if client is None:  # a Unix socket: whoever may open its file
+        if client is None or (isinstance(client, Peer) and client.is_owner):  # None: whoever may open a Unix socket
             return self._owner
-        now, peer = self._clock(), _as_kernel_writes(*client)
-        if self._known_until.get(peer, 0.0) < now:
-            users = users_of_peers(scope["server"], peer)
-            if users is not None and users.get(peer, NOBODY) not in self._uids:
-                raise Refused(403, "this server is for the user who started it", hint="start your own: fairmile serve")
-            # The table has all connections: the others need not be looked up one by one.
-            allowed = (each for each, uid in (users or {}).items() if uid in self._uids)
-            self._known_until = dict.fromkeys((peer, *allowed), now + _REMEMBERED_S)
+        uid = uid_of_peer(client, scope["server"])
+        if uid is not None and uid not in self._uids:
+            raise Refused(403, "this server is for the user who started it", hint="start your own: fairmile serve")
+        if isinstance(client, Peer):
+            client.is_owner = True
         return self._owner
 
 
-def users_of_peers(server: tuple[str, int], peer: str) -> dict[str, int] | None:
-    """Return who holds the other ends of the connections to a server; None where the system has no such table.
+def uid_of_peer(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """Return the user who holds the other end of a connection; None where the system has no table of them.
 
-    Both ends of a connection must fit: somebody else may use the same port to reach another server. Ends are written as
-    the kernel does. Of a connection that is being closed the kernel no longer knows the user, and says 0, the
-    superuser's: whoever sends a request and hangs up at once is nobody. The table is read again where `peer` is not in
-    it.
+    Both ends must fit: somebody else may use the same port to reach another server. Of a connection that is being
+    closed the kernel no longer knows the user, and says 0, the superuser's: whoever sends a request and hangs up at
+    once is nobody.
     """
-    users: dict[str, int] = {}
-    ours = _as_kernel_writes(*server)
+    ends = f" {_as_kernel_writes(*client)} {_as_kernel_writes(*server)} "
     for _ in range(_READINGS):
         try:
             table = _TABLES[socket.AF_INET6 if ":" in server[0] else socket.AF_INET].read_text("ascii")
         except OSError:
             return None
-        lines = (line.split() for line in table.splitlines() if ours in line)
-        users = {line[1]: int(line[7]) if line[3] == _ESTABLISHED else NOBODY for line in lines if line[2] == ours}
-        if peer in users:
-            break
-    return users
+        at = table.find(ends)
+        if at >= 0:
+            fields = table[at : table.find("\n", at)].split()
+            return int(fields[6]) if fields[2] == _ESTABLISHED else NOBODY
+    return NOBODY
 
 
 def _as_kernel_writes(address: str, port: int) -> str:

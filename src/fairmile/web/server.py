@@ -10,9 +10,10 @@ import webbrowser
 from collections.abc import Callable, Sequence
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fairmile.base.errors import Conflict, SystemFailure, UsageError
-from fairmile.web.access import Access, OwnerAccess, is_loopback, needs_accounts
+from fairmile.web.access import Access, OwnerAccess, Peer, is_loopback, needs_accounts
 from fairmile.web.accounts import AccountAccess
 from fairmile.web.app import LOOPBACK_NAMES, create_app
 from fairmile.web.serve import PORT, ServeSettings, Serving
@@ -87,10 +88,19 @@ class _Server(uvicorn.Server):
             self.on_started()
 
 
+class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """A connection whose other end is one object as long as it lives."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.client = Peer(self.client) if self.client else None
+
+
 def _config(app: object, settings: ServeSettings) -> uvicorn.Config:
     logging.getLogger("fairmile.web").addHandler(logging.StreamHandler())
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
+        http=_Connection,
         log_config=None,
         log_level="warning",
         access_log=False,

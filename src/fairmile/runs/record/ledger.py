@@ -187,8 +187,8 @@ class Ledger:
 
     def __init__(self, root: Path, *, hidden: Iterable[str] = ()) -> None:
         self.root = root
-        # A record may state an asset without its catalog.
-        self._hidden = frozenset(asset.partition("/")[2] for asset in hidden)
+        # A record may state an asset without its catalog, or by its name alone.
+        self._hidden = frozenset(name for asset in hidden for name in (asset.partition("/")[2], asset.split("/")[-1]))
         self._shared: sqlite3.Connection | None = None
         self._recent: dict[str, deque[Run]] = {}
         self._refreshed_at = float("-inf")
@@ -425,6 +425,10 @@ class Ledger:
                 raise write_failure(str(run.folder), error) from error
         return Changes("removed", [run.id for run in runs])
 
+    def hides(self, assets: Iterable[str]) -> bool:
+        """Tell whether one of some assets, as records state them, is hidden here."""
+        return not self._hidden.isdisjoint(_names_of(assets))
+
     def state_of(self, run: Run) -> RunState:
         """Return where a run stands: one whose recorder and program are gone without a word was interrupted."""
         state = run.state
@@ -447,7 +451,7 @@ class Ledger:
         return run
 
     def _is_hidden(self, run: Run) -> bool:
-        return bool(self._hidden) and not self._hidden.isdisjoint(_assets_of(run.record))
+        return bool(self._hidden) and self.hides(_assets_of(run.record))
 
     def _complete(self, reference: str) -> str:
         if not reference:
@@ -656,8 +660,12 @@ def _of_record(id: str, stamp: str, record: RunRecord, state: RunState) -> tuple
 def _assets_of(record: RunRecord) -> list[str]:
     """Return the assets that a run executed or read, each as recorded and as `kind/name`, whichever its version."""
     names = {record.spec.asset, record.spec.dataset, *(each.asset for each in record.captured.inputs.values())}
-    names = (names | {each.asset for each in record.captured.code.sources}) - {""}
-    return sorted(names | {"/".join(name.partition("@")[0].split("/")[-2:]) for name in names})
+    return sorted(_names_of(names | {each.asset for each in record.captured.code.sources}))
+
+
+def _names_of(assets: Iterable[str]) -> set[str]:
+    names = set(assets) - {""}
+    return names | {"/".join(name.partition("@")[0].split("/")[-2:]) for name in names}
 
 
 def _row(values: Mapping[str, Any]) -> RunRow:

@@ -5,17 +5,26 @@ from __future__ import annotations
 from fastapi import Request
 
 from fairmile.base.results import Result
+from fairmile.store.upkeep import StoredNames
 from fairmile.web.answers import Part, page_of
 from fairmile.web.parameters import Cursor, Limit
 from fairmile.web.routes import Routes, workspace_of
+from fairmile.workspace import Workspace
 
 routes = Routes("store")
+
+
+def stored_names(workspace: Workspace) -> StoredNames:
+    """Return what the store holds, without the names of hidden assets."""
+    names = workspace.store.ls()
+    names[:] = [each for each in names if each.name.partition("@")[0] not in workspace.hidden]
+    return names
 
 
 @routes.get("/api/store", result="fairmile.store.upkeep:StoredNames")
 def list_store(request: Request, limit: Limit = 50, cursor: Cursor = "") -> Part:
     """Return what the store holds, as `fairmile store ls`."""
-    names = workspace_of(request).store.ls()
+    names = stored_names(workspace_of(request))
     names[:], following = page_of(names, cursor=cursor, limit=limit)
     return Part(names.to_dict(), following)
 

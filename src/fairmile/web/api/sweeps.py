@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Request
 from pydantic import Field, StringConstraints
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.results import Result
 from fairmile.web.answers import Part, page_of
 from fairmile.web.parameters import Cursor, DryRun, Id, Limit, ParamValue, Word
@@ -54,7 +54,10 @@ def start_sweep(request: Request, sweep: SweepRequest) -> Result:
     if sweep.params:
         what, place = program_of(workspace, sweep.what), sweep.changes(workspace)
         definition, source, changes = sweeps.define(what, params=sweep.params, **place)
-        name = sweeps.create(definition, source, **changes).id
+        try:
+            name = sweeps.create(definition, source, **changes).id
+        except SystemFailure as error:  # the system cannot be reached from here
+            raise UsageError(str(error), hint=error.hint) from error
     else:
         if sweep.on:
             raise UsageError("a sweep that is there runs where it was to run", hint="leave `on` out")

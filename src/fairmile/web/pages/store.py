@@ -7,6 +7,7 @@ from fastapi import Request
 from fairmile.base.units import format_size
 from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
 from fairmile.store.rows import NAME_COLUMNS, POOL_COLUMNS, USAGE_COLUMNS, name_rows, pool_rows, usage_rows
+from fairmile.web.api.store import stored_names
 from fairmile.web.render import Page
 from fairmile.web.routes import Routes, workspace_of
 
@@ -18,7 +19,7 @@ _MOST_NAMES = 500
 def store_page(request: Request) -> Page:
     """Show pools and stored names."""
     store = workspace_of(request).store
-    names, usages, pools = store.ls(), store.du(), store.pools.ranked()
+    names, usages, pools = stored_names(workspace_of(request)), store.du(), store.pools.ranked()
     incomplete = sum(not each.complete for each in names)
     free = next((format_size(each.space.free_bytes) for each in pools if each.space and not each.trouble), "unknown")
     tiles = (

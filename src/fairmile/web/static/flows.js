@@ -30,7 +30,7 @@ document.addEventListener("fairmile:flow:" + flow, ({ detail }) => {
   for (const step of detail.steps) if (step.run) runs[step.name] = "/runs/" + encodeURIComponent(step.run);
   for (const box of detail.boxes) draw(box.id, box.svg);
   document.getElementById("counts").textContent = Object.entries(detail.counts).map(([state, number]) => number + " " + state).join(", ");
-  document.getElementById("holder").textContent = detail.holder || "nobody carries it out";
+  document.getElementById("holder").textContent = detail.holder || "not running";
   clearTimeout(timer);
   timer = setTimeout(() => fairmile.refresh("steps", location.pathname), 500);
 });
