@@ -91,6 +91,8 @@ class _Server(uvicorn.Server):
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """A connection whose other end is one object as long as it lives."""
 
+    client: tuple[str, int] | None
+
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self.client = Peer(self.client) if self.client else None

@@ -99,7 +99,8 @@ def _predict(request: Request, chosen: dict[str, str]) -> Result | None:
     """Return the prediction that the form asks for; None where only the button may ask for it."""
     what, answer = _request_of(chosen)
     kept: Kept = request.app.state.kept
-    asked = ("predict", identity_of(request).name, chosen["question"], what.model_dump_json())
+    reader = identity_of(request).name, workspace_of(request).hidden
+    asked = ("predict", *reader, chosen["question"], what.model_dump_json())
     if chosen["target"] and PART_HEADER not in request.headers and not kept.has(asked):
         return None
     result: Result = kept.get(asked, lambda: answer(request, what))
