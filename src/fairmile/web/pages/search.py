@@ -20,6 +20,7 @@ routes = Routes("catalog")
 _FACETS = ("kind", "domain", "task", "licence")
 _SHOWN_VALUES = 8
 _HITS = 30
+_HUB_HITS = 20
 
 
 @routes.page("/", right="browse")
@@ -56,7 +57,7 @@ def _of_hubs(request: Request, q: str) -> dict[str, Any]:
     """Return what hubs answer, each a group of its own, and why one of them did not."""
     identity_of(request).require("read")
     try:
-        answer = workspace_of(request).catalog.search_hubs(q, limit=_HITS)
+        answer = workspace_of(request).catalog.search_hubs(q, limit=_HUB_HITS)
     except UsageError as error:
         return {"groups": [], "failed": {}, "problem": f"{error} {error.hint or ''}"}
     hits = [each.to_dict() for each in answer]
