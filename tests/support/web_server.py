@@ -118,9 +118,9 @@ class WebServer:
         with self._lock:
             self.sent_bytes += sent
 
-    def wait(self, seconds: float) -> None:
-        """Do nothing for a while, or until the server ends."""
-        self._stop.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Do nothing for a while, or until the server ends; return whether it does."""
+        return self._stop.wait(seconds)
 
     def close(self) -> None:
         self._stop.set()
@@ -435,7 +435,7 @@ def never_ends(status: str = "200 OK") -> Behaviour:
     def misbehave(exchange: Exchange) -> None:
         exchange.head(status, {"Connection": "close"})
         exchange.body(exchange.data)
-        while True:  # until the reader hangs up
+        while exchange.request.method == "GET":  # until the reader hangs up
             exchange.body(bytes(_CHUNK))
 
     return misbehave
@@ -457,7 +457,8 @@ def trickles(after_bytes: int, when: Callable[[Request], bool] = lambda request:
         start = min(first + after_bytes, stop)
         exchange.body(exchange.data[first:start])
         for at in range(start, stop):
-            exchange.server.wait(0.05)
+            if exchange.server.wait(0.05):
+                return
             exchange.body(exchange.data[at : at + 1])
 
     return _only_get(misbehave)
