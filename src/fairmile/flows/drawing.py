@@ -50,7 +50,9 @@ _SAME_SHAPES = {"diamond": "hexagon", "ellipse": "oval", "circle": "oval"}
 _ROOF_PX = 14  # of a house
 _STYLE = """\
 <style>
-@media (prefers-color-scheme: dark) { .flow-page { fill: #17191d } .flow-edge { stroke: #8b8f98 } }
+@media (prefers-color-scheme: dark) {
+  .flow-page { fill: #17191d } .flow-edge { stroke: #8b8f98 } .flow-arrow { fill: #b4b8c0 }
+}
 </style>"""
 _WORST = ("failed", "timeout", "interrupted", "cancelled", "running", "queued", "waiting", "done", "left out")
 
@@ -229,7 +231,7 @@ def draw_svg(layout: Layout, title: str) -> str:
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="13">',
         f"<title>{escape(title)}</title>",
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path d="M0 0 8 4 0 8z" fill="#777"/></marker></defs>',
+        '<path class="flow-arrow" d="M0 0 8 4 0 8z" fill="#777"/></marker></defs>',
         _STYLE,
         f'<rect class="flow-page" width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
     ]
