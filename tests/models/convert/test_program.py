@@ -64,12 +64,14 @@ def test_onnx_becomes_a_program_that_pytorch_loads_without_fairmile(dense: Path,
     assert torch.export.load(file).module()(torch.zeros(7, 3)).shape == (7, 2)
 
 
-def test_onnx_becomes_openvino_and_keras(dense: Path, tmp_path: Path) -> None:
+def test_onnx_becomes_openvino_and_keras_and_keras_onnx_again(dense: Path, tmp_path: Path) -> None:
     for to, name in (("openvino", "model.xml"), ("keras", "model.keras")):
         file, _, proof = convert(request(dense, to), tmp_path)
         assert file.name == name
         assert proof.holds, to
         assert file.is_file()
+    _, way, proof = convert(Request("onnx", str(tmp_path / "model.keras"), "keras"), tmp_path)
+    assert (way, proof.holds) == ("Keras export", True)
 
 
 def test_a_graph_that_is_no_chain_of_known_layers_is_refused_for_keras(dense: Path, tmp_path: Path) -> None:

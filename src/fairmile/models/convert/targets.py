@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from fairmile.base.errors import Unsupported
+from fairmile.models.convert.proof import Array
 from fairmile.models.convert.sources import Source
+from fairmile.models.formats.description import TensorSpec
 
 _ONE_FILE_BYTES = 1 << 30  # up to here an ONNX file holds its weights itself
 _OPSET = 17  # of the second exporter
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 FIRST_EXPORTER = "torch.export exporter"
 
 
@@ -26,11 +30,17 @@ def write_onnx(source: Source, file: Path, *, refused: str = "") -> str:
     if source.kind == "keras":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            # Keras refuses to export a model that was loaded and never called.
+            source.compute({each.name: _zeros(each) for each in source.specs})
             source.model.export(str(file), format="onnx", verbose=False)
         return "Keras export"
     if source.kind == "sklearn":
         return _sklearn_to_onnx(source, file)
     raise Unsupported(f"no conversion from {source.kind} to ONNX")
+
+
+def _zeros(spec: TensorSpec) -> Array:
+    return np.zeros([size if isinstance(size, int) else 2 for size in spec.shape or ()], spec.type)
 
 
 def _torch_to_onnx(source: Source, file: Path, refused: str) -> str:
@@ -59,7 +69,8 @@ def _torch_to_onnx(source: Source, file: Path, refused: str) -> str:
                 )
                 return FIRST_EXPORTER
         except (torch.onnx.OnnxExporterError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-            refused = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            text = _COLOURS.sub("", str(error)).strip()
+            refused = text.splitlines()[0] if text else type(error).__name__
         axes = {
             name: {place: str(word or f"d{place}") for place, word in each.items()}
             for name, each in zip(names, moving, strict=True)
