@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import process_began
 from fairmile.base.html_tables import rows_table
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
@@ -35,10 +36,10 @@ _LAST = 5
 _MOST_READ = 50  # runs whose progress is looked up; each is a file or two
 _TAIL_BYTES = 16 << 10
 _STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs", "max_steps")  # parameters that steps count up to
-_PRINTED = re.compile(
+_PRINTED = lazy_pattern(
     r"\b(?:epochs?|steps?|iter\w*|batch)\W{0,3}(\d+)\s*(?:/|of)\s*(\d+)|\b(\d{1,3})%\|", re.IGNORECASE
 )
-_LOGGED_STEP = re.compile(rb'"step": ?(\d+)')
+_LOGGED_STEP = lazy_pattern(rb'"step": ?(\d+)')
 _LEAST_PROGRESS = 0.01  # below it, an end cannot be told from what was seen
 
 

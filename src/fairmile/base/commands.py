@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import selectors
 import shlex
 import shutil
@@ -20,6 +19,7 @@ from threading import Thread, current_thread, main_thread
 from typing import IO, Protocol, Self
 
 from fairmile.base.errors import SystemFailure, Transient, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 
 _MIB = 1 << 20
@@ -29,7 +29,7 @@ _TAIL_LINES = 20
 _QUIET_S = 0.5  # how long to listen on after a program ended while its daemons keep its output open
 _CONNECT_S, _ALIVE_S = 15, 15
 _BURY_EVERY_S = 0.25
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)

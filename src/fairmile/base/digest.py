@@ -14,6 +14,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 _HEX_LENGTHS = {"crc32c": 8, "md5": 32, "sha1": 40, "sha224": 56, "sha256": 64, "sha384": 96, "sha512": 128}
 # Eight letters may be any word, so a crc32c must be called one.
 _BY_LENGTH = {length: name for name, length in _HEX_LENGTHS.items() if name != "crc32c"}
-_PREFIXED = re.compile(r"(crc32c|md5|sha-?(?:1|224|256|384|512))\s*[:=-]\s*(\S+)", re.IGNORECASE)
-_NI = re.compile(r"ni://[^/;?#\s]*/sha-256;([A-Za-z0-9_-]{43})")
-_HEX = re.compile(r"[0-9a-fA-F]+")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
-_MODE = re.compile(r"[0-7]{1,6}")
+_PREFIXED = lazy_pattern(r"(crc32c|md5|sha-?(?:1|224|256|384|512))\s*[:=-]\s*(\S+)", re.IGNORECASE)
+_NI = lazy_pattern(r"ni://[^/;?#\s]*/sha-256;([A-Za-z0-9_-]{43})")
+_HEX = lazy_pattern(r"[0-9a-fA-F]+")
+_SHA256 = lazy_pattern(r"[0-9a-f]{64}")
+_SIZE = lazy_pattern(r"0|[1-9][0-9]{0,18}")
+_MODE = lazy_pattern(r"[0-7]{1,6}")
 _CHUNK, _SMALL = 1 << 20, 32 << 10
 _LINK_MODE = 0o120000
 _FOLDER_MODE = 0o40000

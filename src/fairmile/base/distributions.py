@@ -1,9 +1,9 @@
-"""The normal and Student's t distribution, and a straight line with its error, without scipy."""
+"""The normal and Student's t distribution, middle and spread of values, a straight line with its error: no scipy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -20,6 +20,22 @@ def normal_quantile(p: float) -> float:
     """Return the value below which a standard normal variable lies with probability `p`."""
     _check_probability(p)
     return NormalDist().inv_cdf(p)
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the middle of some values."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def stdev(values: Sequence[float]) -> float:
+    """Return the standard deviation of at least two values that were drawn from more.
+
+    `statistics.stdev` computes with fractions, which takes ten times as long: each run asks for it.
+    """
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def t_quantile(p: float, degrees: float) -> float:

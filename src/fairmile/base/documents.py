@@ -1,36 +1,41 @@
 """What users write and Fairmile checks: models of pydantic that are built quickly.
 
-pydantic looks for its plug-ins in the metadata of every installed package when the first model is built. Ours use none.
+pydantic looks for its plug-ins in the metadata of every installed package when the first model is built. Ours use none,
+and what reads metadata takes as long to import as a tenth of all else.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
-from pydantic.plugin import _loader
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 else:
     ModelMetaclass = type(BaseModel)
 
-_FLAG = "_loading_plugins"  # while it is set, pydantic builds without plug-ins, as it does for models of plug-ins
+_LOADER = "pydantic.plugin._loader"
+_NO_PLUGINS: Any = ModuleType(_LOADER)  # in the place of the one that reads the metadata of packages
+_NO_PLUGINS.get_plugins = tuple
 
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """Have what is built in this block use no plug-ins of pydantic; a version that has no such flag is only slower."""
-    before = getattr(_loader, _FLAG, None)
-    if before is not None:
-        setattr(_loader, _FLAG, True)
+    """Have what is built in this block use no plug-ins of pydantic; a version with another loader is only slower."""
+    before = sys.modules.get(_LOADER)
+    sys.modules[_LOADER] = _NO_PLUGINS
     try:
         yield
     finally:
-        if before is not None:
-            setattr(_loader, _FLAG, before)
+        if before is None:
+            sys.modules.pop(_LOADER, None)
+        elif before is not _NO_PLUGINS:  # which the block of another thread takes away
+            sys.modules[_LOADER] = before
 
 
 class _Unplugged(ModelMetaclass):
@@ -40,7 +45,14 @@ class _Unplugged(ModelMetaclass):
 
 
 class Document(BaseModel, metaclass=_Unplugged):
-    """A model without plug-ins."""
+    """A model without plug-ins, which is built when it is first used: a command uses few of those that it imports."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def model_rebuild(cls, *, _parent_namespace_depth: int = 2, **options: Any) -> bool | None:
+        with without_plugins():
+            return super().model_rebuild(_parent_namespace_depth=_parent_namespace_depth + 1, **options)
 
 
 class StrictDocument(Document):

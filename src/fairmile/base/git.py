@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from urllib.parse import unquote
 from fairmile.base.commands import Runner
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transient, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.lazy import lazy_pattern
 
 # A repository must not bring its own programs into the fetch: no hooks, no helpers, no `ext::` transport.
 _GIT = (
@@ -26,7 +26,7 @@ _GIT = (
 # that the user has installed, such as one that downloads large files, is called by a repository.
 _ATTRIBUTES = "* -filter -text -ident -eol -crlf -working-tree-encoding -export-ignore -export-subst\n"
 # A password, or a token where the user should stand.
-_LOGIN = re.compile(
+_LOGIN = lazy_pattern(
     r"(?P<scheme>https?://)(?:(?P<user>[^/@:\s]*):(?P<password>[^/\s]*)"
     r"|(?P<token>(?:gh[a-z]_|github_pat_|glpat-|hf_)[^/@:\s]*))@"
 )

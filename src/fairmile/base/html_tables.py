@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.units import format_duration, format_size
 
 _MOST_ROWS = 30
@@ -14,8 +14,8 @@ _TIMES = ("created", "started", "ended", "used")  # seconds since the epoch
 _COMMANDS = ("argv", "command")
 _FIRST_TIME = 1e9
 _LEFT = 'style="text-align:left"'
-_NUMBER = re.compile(r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?(?: ?(?:%|[kKMGTP]?i?B|[µmn]?s|min|h|J))?")
-_DIGEST = re.compile(r"[0-9a-f]{40,}")
+_NUMBER = lazy_pattern(r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?(?: ?(?:%|[kKMGTP]?i?B|[µmn]?s|min|h|J))?")
+_DIGEST = lazy_pattern(r"[0-9a-f]{40,}")
 
 
 def fields_table(fields: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Functions and classes whose modules are imported at the first call, for what most commands never reach.
+"""Functions, classes and patterns that are loaded at their first use, for what most commands never reach.
 
     if TYPE_CHECKING:
         from fairmile.envs.spec import parse_spec
@@ -11,8 +11,9 @@ Type checkers and the check of layers see the import; a command that never calls
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from typing import Any
+from typing import Any, AnyStr, cast
 
 
 class lazy:
@@ -40,3 +41,26 @@ class lazy:
 
     def __repr__(self) -> str:
         return f"lazy({self._target!r})"
+
+
+class _LatePattern:
+    def __init__(self, text: object, flags: int) -> None:
+        self._given: Any = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        # Kept here, so that the next use does not come by.
+        value = self.__dict__[name] = getattr(re.compile(*self._given), name)
+        return value
+
+    def __repr__(self) -> str:
+        return f"lazy_pattern({self._given[0]!r})"
+
+
+def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """Return a regular expression that is compiled when it is first used: a command uses few of those that it imports.
+
+    Call its methods; functions of `re` do not accept it.
+    """
+    return cast("re.Pattern[AnyStr]", _LatePattern(text, flags))

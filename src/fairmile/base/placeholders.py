@@ -9,23 +9,24 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-_SIMPLE = re.compile(r"\{([^{}\n]*)\}")
-_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
-_PIECE = re.compile(r"[A-Za-z0-9_.-]+")
-_COMMENT = re.compile(r"\s*#(?![A-Z]+:?\s|[!$@]|flux:)")
-_F_STRING = re.compile(r"(?<![\w-])(?:[rR]?[fF]|[fF][rR])[\"']")
+from fairmile.base.lazy import lazy_pattern
+
+_SIMPLE = lazy_pattern(r"\{([^{}\n]*)\}")
+_PATH = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
+_PIECE = lazy_pattern(r"[A-Za-z0-9_.-]+")
+_COMMENT = lazy_pattern(r"\s*#(?![A-Z]+:?\s|[!$@]|flux:)")
+_F_STRING = lazy_pattern(r"(?<![\w-])(?:[rR]?[fF]|[fF][rR])[\"']")
 _AWK = frozenset({"print", "next", "nextfile", "exit", "getline", "return", "break", "continue"})
 _QUOTE = "|quote"
-_CLOSE = re.compile(r"(\|quote)?\}")
+_CLOSE = lazy_pattern(r"(\|quote)?\}")
 _DEEPEST = 8  # placeholders in names of placeholders
-_PLAIN = re.compile(r"(?<![$\\])\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
-_COMPOUND = re.compile(r"\{[^{}]*\{|\|quote\}")
-_ESCAPED = re.compile(r"\\(?=\{[A-Za-z_][A-Za-z0-9_.-]*(?:\|quote)?\})")
+_PLAIN = lazy_pattern(r"(?<![$\\])\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_COMPOUND = lazy_pattern(r"\{[^{}]*\{|\|quote\}")
+_ESCAPED = lazy_pattern(r"\\(?=\{[A-Za-z_][A-Za-z0-9_.-]*(?:\|quote)?\})")
 
 
 class Name(NamedTuple):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 
+from fairmile.base.lazy import lazy_pattern
+
 NOT_CODE = frozenset({".git", "__pycache__"})
 _CACHES = NOT_CODE | {
     *(".venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"),
     *("node_modules", ".idea", ".vscode", ".DS_Store"),
 }
-_SOURCE = re.compile(
+_SOURCE = lazy_pattern(
     r"\.(?:pyx?|ipynb|[ch]|cc|cpp|cxx|hpp|cu|cuh|hip|f|f90|f95|jl|r|m|rs|go|java|scala|pl|lua|sh|bash|slurm|sbatch|cmake)",
     re.IGNORECASE,
 )

@@ -7,12 +7,13 @@ import re
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument, Problem
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.line_numbers import Position
 
 DEEPEST = 100
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
-_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_TOKEN = lazy_pattern(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_SURROGATE_ESCAPE = lazy_pattern(r"\\u[dD][89a-fA-F]")
 _EXPECTED = (
     ("Expecting property name", "expected a key in double quotes"),
     ("Expecting ':'", "expected ':' after the key"),

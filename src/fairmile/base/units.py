@@ -7,16 +7,17 @@ import re
 from typing import Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 
 _POWERS = "kmgtpezy"
-_SIZE = re.compile(
+_SIZE = lazy_pattern(
     r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?)(e[+-]?[0-9]{1,2})?"
     r"\s*(?:(bytes?)|([kmgtpezy]?)(i?)(b?))",
     re.IGNORECASE,
 )
-_CLOCK = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,2}))?(?::([0-9]{1,2}(?:\.[0-9]+)?))?")
-_SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+")
-_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµμ]+)[\s,]*", re.IGNORECASE)
+_CLOCK = lazy_pattern(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,2}))?(?::([0-9]{1,2}(?:\.[0-9]+)?))?")
+_SECONDS = lazy_pattern(r"[0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+")
+_PART = lazy_pattern(r"([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµμ]+)[\s,]*", re.IGNORECASE)
 _UNIT_NAMES = {
     604800.0: ("w", "week", "weeks"),
     86400.0: ("d", "day", "days"),

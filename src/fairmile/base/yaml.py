@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from fairmile.base import strict_json
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.files import Lock, write_atomic
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.line_numbers import Position
 from fairmile.base.yaml_text import dump
 
@@ -24,10 +25,10 @@ _MOST_COPIED = 100_000
 _TEXT_PER_NODE = 100
 _DEEPEST = 100
 
-_INT = re.compile(r"[-+]?[0-9]+")
-_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_SPECIAL_FLOAT = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_INT = lazy_pattern(r"[-+]?[0-9]+")
+_BASED = lazy_pattern(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = lazy_pattern(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_SPECIAL_FLOAT = lazy_pattern(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _WORDS = {"": None, "~": None} | {
     form: value
     for word, value in (("null", None), ("true", True), ("false", False))

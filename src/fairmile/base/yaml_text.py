@@ -7,12 +7,13 @@ import re
 from typing import Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 
 _DEEPEST = 100
 _LONGEST_SIMPLE_KEY = 120
 # YAML 1.1 readers turn these words into truth values or nothing; `=` and `<<` have a meaning of their own there.
 _RESERVED = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
-_BLOCK = re.compile(r"[^\s\x00-\x1f].*", re.DOTALL)
+_BLOCK = lazy_pattern(r"[^\s\x00-\x1f].*", re.DOTALL)
 
 
 def dump(data: Any) -> str:

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, ni, parse_checksum, sha256_hex
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.words import slug
 
 # Facts that change while the asset does not; they stay out of the digest so that it is stable.
 VOLATILE_KEYS = frozenset({"cardDigest", "catalog", "usageCount", "tombstone", "trustLevel"})
 _LARGEST_EXACT = 2**53 - 1
 DIGEST_VERSION_PREFIX = "sha256-"
-_IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+")
-_DOI = re.compile(r"^(?:doi:|https?://(?:dx\.)?doi\.org/)(10\.\d{4,9}/\S+)$", re.IGNORECASE)
+_IRI = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+")
+_DOI = lazy_pattern(r"^(?:doi:|https?://(?:dx\.)?doi\.org/)(10\.\d{4,9}/\S+)$", re.IGNORECASE)
 # Random, fixed once: the name space in which ids of cards that bring none are derived.
 _NAMESPACE = "6f0c5e7a-1a43-5f3b-9c1e-3d2f8d0b7a51"
 

@@ -7,11 +7,12 @@ from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.catalog.card import SPDX_PREFIX
 
 # Addresses under which common licences are quoted; the version stands in the address itself.
 _HOST = r"^(?:https?://)?(?:www\.)?"
-_CREATIVE_COMMONS = re.compile(
+_CREATIVE_COMMONS = lazy_pattern(
     _HOST
     + r"creativecommons\.org/licenses/(by(?:-nc)?(?:-sa|-nd)?)/(\d\.\d)(?:/([a-z]{2,3}))?"
     + r"/?(?:(?:deed|legalcode)[\w.-]*)?/?$",
@@ -27,11 +28,11 @@ _BY_ADDRESS = tuple(
         (r"opendatacommons\.org/licenses/pddl(?:/1-?0|/summary)?/?$", "PDDL-1.0"),
     )
 )
-_GNU_ADDRESS = re.compile(
+_GNU_ADDRESS = lazy_pattern(
     _HOST + r"gnu\.org/(?:licenses|copyleft)/(?:old-licenses/)?([al]?gpl-\d\.\d)(?:\.[\w.-]+)?$", re.IGNORECASE
 )
 # Sites that end an address with the id of the licence, some with dashes for its dots.
-_ID_ADDRESS = re.compile(
+_ID_ADDRESS = lazy_pattern(
     _HOST
     + r"(?:spdx\.org/licenses|opensource\.org/licen[sc]es?|choosealicense\.com/licenses|licenses\.nuget\.org)"
     + r"/([^/\s?#]+?)(?:\.(?:html|json|php))?/?$",
@@ -67,8 +68,8 @@ _SPELLINGS = {
 }
 # Names of families: the parser of expressions takes them for one member, which is a guess.
 _FAMILIES = frozenset({"gpl", "lgpl", "agpl", "bsd", "cc", "gfdl"})
-_CC_SHORT = re.compile(r"cc[ -]by((?:[ -](?:nc|nd|sa)){0,2})[ -](\d\.\d)")
-_CC_LONG = re.compile(
+_CC_SHORT = lazy_pattern(r"cc[ -]by((?:[ -](?:nc|nd|sa)){0,2})[ -](\d\.\d)")
+_CC_LONG = lazy_pattern(
     r"(?:creative commons )?attribution"
     r"((?:[ -]+(?:non-?\s?commercial|share-?\s?alike|no-?\s?deriv(?:ative|atives|s)(?: works)?)){0,2})"
     r" (\d\.\d)(?: international| unported| generic)?(?: public)?(?: \(cc[ -]by[^()]*\))?"

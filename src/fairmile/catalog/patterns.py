@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.patterns import compile_linear
 
 _MAX_REGEX_CHARACTERS = 200
 # A pattern that can tell the ends of the whole text from those of a line must see each line alone.
-_ANCHORED = re.compile(rb"\\[Az]|\(\?[a-zA-Z]*-")
+_ANCHORED = lazy_pattern(rb"\\[Az]|\(\?[a-zA-Z]*-")
 
 
 def compile_names(pattern: str) -> Any:

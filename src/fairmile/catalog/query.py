@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.kinds import KIND_SYNONYMS, KINDS
@@ -52,7 +53,7 @@ _NO_CARD = f"{_PRIVATE}none"
 # What marks a word that stands in the name, and one that stands in the name or the keywords. A marked word is
 # a token of its own: asking a column for a word would walk through every card that has the word anywhere.
 IN_NAME, IN_KEYWORDS, ANYWHERE = "\ue001", "\ue002", ""
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"""(?P<no>-)?(?:(?P<field>[A-Za-z]+):)?(?:"(?P<phrase>[^"]*)"|/(?P<regex>(?:[^/\\\s]|\\.)+)/(?=\s|$)|(?P<word>[^\s"]+))"""
 )
 

@@ -12,11 +12,11 @@ A text that does not have the form of its property is kept as it is.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.describing.columns import data_type, with_unit
 from fairmile.catalog.exchange.common.agents import orcid_iri, orcid_is_sound, organisation, person, ror_iri
@@ -26,10 +26,10 @@ AGENTS = (
     *("creator", "contributor", "author", "agent", "maintainer", "publisher", "funder", "submitter", "sharedBy"),
     "contactPoint",
 )
-_AGENT = re.compile(r"^(?P<name>[^<>()]+?)\s*(?:<(?P<email>[^<>\s]+@[^<>\s]+)>)?\s*(?:\((?P<id>[^()\s]+)\))?$")
-_PAIR = re.compile(r"\s*([^=,\s][^=,]*?)\s*=\s*([^,]*?)\s*")
-_NUMBER = re.compile(r"([^=\s]+)\s*=\s*([+-]?\d[\d.eE+-]*)\s*(\S*)")
-_TENSOR = re.compile(r"(\S+)\s+([A-Za-z]\w*)(?:\s+([\w?-]+(?:x[\w?-]+)*))?")
+_AGENT = lazy_pattern(r"^(?P<name>[^<>()]+?)\s*(?:<(?P<email>[^<>\s]+@[^<>\s]+)>)?\s*(?:\((?P<id>[^()\s]+)\))?$")
+_PAIR = lazy_pattern(r"\s*([^=,\s][^=,]*?)\s*=\s*([^,]*?)\s*")
+_NUMBER = lazy_pattern(r"([^=\s]+)\s*=\s*([+-]?\d[\d.eE+-]*)\s*(\S*)")
+_TENSOR = lazy_pattern(r"(\S+)\s+([A-Za-z]\w*)(?:\s+([\w?-]+(?:x[\w?-]+)*))?")
 _FIELD_TYPES = {
     "text": "sc:Text",
     "string": "sc:Text",
@@ -43,10 +43,10 @@ _FIELD_TYPES = {
     "datetime": "sc:DateTime",
     "image": "sc:ImageObject",
 }
-_IMAGE = re.compile(
+_IMAGE = lazy_pattern(
     r"(?:(?P<registry>[\w-]+(?:\.[\w.-]+|:\d+)[\w.:-]*)/)?(?P<name>[\w./-]+?)(?::(?P<tag>[\w.-]+))?@sha256:(?P<sha256>[0-9a-f]{64})"
 )
-_REQUIREMENT = re.compile(r"[<>=!~;@\[( ]")
+_REQUIREMENT = lazy_pattern(r"[<>=!~;@\[( ]")
 
 
 def expand(key: str, value: Any) -> Any:

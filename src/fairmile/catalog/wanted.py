@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from fairmile.base.digest import Checksum, parse_checksum, sha256_hex
 from fairmile.base.errors import NotFound, Unsupported, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import parse_size
 from fairmile.catalog import OWN_IDS
@@ -23,15 +24,15 @@ from fairmile.transfer.items import check_path
 from fairmile.transfer.schemes import SCHEMES, scheme_of
 
 _CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
-_EXACT_SIZE = re.compile(r"\s*[0-9]{1,18}\s*(B|bytes?)?\s*", re.IGNORECASE)
-_PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_LIMIT = re.compile(r"[1-9][0-9]{0,17}")
-_METHOD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_EXACT_SIZE = lazy_pattern(r"\s*[0-9]{1,18}\s*(B|bytes?)?\s*", re.IGNORECASE)
+_PLAIN_ADDRESS = lazy_pattern(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/")
+_SHA256 = lazy_pattern(r"[0-9a-f]{64}")
+_LIMIT = lazy_pattern(r"[1-9][0-9]{0,17}")
+_METHOD = lazy_pattern(r"[A-Za-z0-9_.-]{1,64}")
 _PUBLIC = "public"
 _PLAIN_METHODS = ("", "file", "archive")
 _OWN_PROGRAM = "card-program"  # how the names begin under which programs of cards are declared
-_PAGES = re.compile(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org|(www\.)?openml\.org)/", re.IGNORECASE)
+_PAGES = lazy_pattern(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org|(www\.)?openml\.org)/", re.IGNORECASE)
 
 _OWN_ASSETS = f"{OWN_IDS}a/"
 _DATA = ("evaluationDataset", "trainedOn", "testedOn", "validatedOn", "evaluatedOn", "acceptsDataset")

@@ -13,6 +13,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.results import Result
 from fairmile.base.words import place as place
 
@@ -23,9 +24,9 @@ _COLOURS = {"green": 32, "yellow": 33, "red": 31, "dim": 2}
 # A card is somebody else's text: nothing in it may steer the terminal, colours included. Our own style is a mark that
 # nobody outside this process can know; it becomes an escape sequence when the text is written.
 _MARK = f"\ufdd0{os.urandom(4).hex()}:"
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufdd0]")
-_STYLE = re.compile(rf"{_MARK}(\d+);")
-_PIECES = re.compile(rf"{_STYLE.pattern}|.", re.DOTALL)
+_CONTROL = lazy_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufdd0]")
+_STYLE = lazy_pattern(rf"{_MARK}(\d+);")
+_PIECES = lazy_pattern(rf"{_STYLE.pattern}|.", re.DOTALL)
 _GAP = "  "
 _INDENT = "    "
 # A column of prose narrower than this says nothing; it moves to a line of its own.

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TypedDict
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.symptoms import DISK, GPU_MEMORY, MEMORY, QUOTA, TIME, Symptom, find_line
@@ -48,7 +49,7 @@ REJECTED = "the program rejected its arguments"
 _EXTRA = Symptom(r"pip install 'fairmile\[[a-z0-9,-]+\]'", "a part of Fairmile is not installed there", "")
 _ARGUMENTS = Symptom(r"Could not override '[^'\n]*'[^\n]*|Flags parsing error[^\n]*", REJECTED, "")
 # How argparse, click, absl and Hydra name an argument that they do not know.
-_UNKNOWN_ARGUMENT = re.compile(
+_UNKNOWN_ARGUMENT = lazy_pattern(
     r"(?:unrecognized arguments: |[Nn]o such option:? '?|Unknown command line flag '|Could not override ')"
     r"([^\s'=]+[\w])"
 )
@@ -109,12 +110,12 @@ _SIGNS: tuple[Symptom, ...] = (
     ),
 )
 # Errors that a program makes again however often it is run.
-_BUG = re.compile(
+_BUG = lazy_pattern(
     r"^(?:SyntaxError|IndentationError|TabError|NameError|UnboundLocalError|ImportError|AttributeError|TypeError): .*",
     re.MULTILINE,
 )
-_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
-_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[^/]*)/|^<")
+_FRAME = lazy_pattern(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
+_LIBRARY = lazy_pattern(r"/(?:site-packages|dist-packages|lib/python3[^/]*)/|^<")
 _BY_STATE = {
     State.TIMED_OUT: TIME,
     State.OUT_OF_MEMORY: MEMORY,

@@ -13,13 +13,14 @@ import re
 from collections.abc import Iterable, Iterator
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.jobs.request import JobFiles, Request
 
 SCHEDULER_LOG = "scheduler.log"
 WRITES_LOGS = frozenset({"slurm", "shell"})  # whose header sees to `files.stdout` and `files.stderr`
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./:,=@%+^{}\[\]-]*")
-_WORD = re.compile(r"[A-Za-z0-9_.:+@-]+")
+_PLAIN = lazy_pattern(r"[A-Za-z0-9_./:,=@%+^{}\[\]-]*")
+_WORD = lazy_pattern(r"[A-Za-z0-9_.:+@-]+")
 _CONDITIONS = {
     "slurm": {"ok": "afterok", "failed": "afternotok", "any": "afterany"},
     "pbs": {"ok": "afterok", "failed": "afternotok", "any": "afterany"},

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import mmap
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from fairmile.base.commands import Result, Runner
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
 from fairmile.base.files import safe_join, write_failure, written_aside
+from fairmile.base.lazy import lazy_pattern
 from fairmile.jobs.spec import Nearby
 
 Notes = dict[str, str]
@@ -69,7 +69,7 @@ class JobFolders(Protocol):
         ...
 
 
-_NOTE = re.compile(r"(?:started|ended)(?:\.[0-9]+)?")
+_NOTE = lazy_pattern(r"(?:started|ended)(?:\.[0-9]+)?")
 # The same for a shell; programs may have files of their own that begin so.
 _EACH_NOTE = (
     'for f in started started.* ended ended.*; do [ -f "$f" ] || continue; '

@@ -6,16 +6,16 @@ they are written here.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.request import Request
 from fairmile.systems.model import System
 
-_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_PYTHON = lazy_pattern(r"python(3(\.\d+)?)?")
 # How a process learns whether it is the first of those that a launcher started.
 _RANK = {
     "srun": "SLURM_PROCID",

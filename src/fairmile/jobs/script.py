@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NotRequired, TypedDict
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
@@ -32,7 +33,7 @@ _LABELS = {
     "qos": "quality of service",
     "launch": "launch",
 }
-_OPTION_LINE = re.compile(r"^[ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|FLUX|flux)\b.*", re.MULTILINE)
+_OPTION_LINE = lazy_pattern(r"^[ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|FLUX|flux)\b.*", re.MULTILINE)
 _NOT_STARTED = 78  # the exit code of a job that ended before its program began
 # The first names the line that failed: at the time of the ERR trap, DEBUG has already run for that trap's own command.
 # Functions inherit neither trap, so what `module` does inside does not count.

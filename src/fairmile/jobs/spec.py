@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, field_validator
 
 from fairmile.base.documents import StrictDocument
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.units import parse_duration
 from fairmile.jobs.launch import Launch
 
@@ -16,8 +16,8 @@ Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Count = Annotated[int, Field(ge=1)]
 # These become words of a header line, where no scheduler offers quoting.
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:,+=/@%\[\]&|*()!-]*$")]
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FILE = re.compile(r"[^/\0\n][^\0\n]*")
+_VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
+_FILE = lazy_pattern(r"[^/\0\n][^\0\n]*")
 
 
 class Resources(StrictDocument):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -195,6 +194,8 @@ def _find(table: Mapping[str, Region], wanted: str) -> Region:
 
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, Region]:
+    from importlib import resources  # it takes long to load
+
     text = resources.files("fairmile.meter").joinpath("data/footprint.yaml").read_text(encoding="utf-8")
     return _parse(text, "footprint.yaml")
 

@@ -14,23 +14,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.paths import find_program
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.record.values import Value, parse_value
 
 PARAMS = "FAIRMILE_PARAMS"  # the variable by which a program sees all parameters
 PYTHON_FILES = (".py",)
-_SCRIPT = re.compile(r".*\.(?:py|sh|bash|jl|R|r|pl|js|rb|m|lua)")
+_SCRIPT = lazy_pattern(r".*\.(?:py|sh|bash|jl|R|r|pl|js|rb|m|lua)")
 # Programs that start another one, which is named by its file.
-_STARTERS = re.compile(
+_STARTERS = lazy_pattern(
     r"\{python\}|(?:python|pypy)[0-9.]*|bash|sh|zsh|julia|Rscript|perl|node|ruby|mpirun|mpiexec|srun|torchrun|accelerate"
     r"|deepspeed|horovodrun|env|time|nice|uv|poetry|conda|mamba|pixi"
 )
 _SYSTEM = ("/usr/", "/bin/", "/sbin/")
-_LONG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
-_SHORT_WITH_NUMBER = re.compile(r"-([A-Za-z])=?(-?\.?[0-9].*)")
-_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
-_NUMBER = re.compile(r"-\.?[0-9].*")
+_LONG = lazy_pattern(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_SHORT_WITH_NUMBER = lazy_pattern(r"-([A-Za-z])=?(-?\.?[0-9].*)")
+_OVERRIDE = lazy_pattern(r"\+{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
+_NUMBER = lazy_pattern(r"-\.?[0-9].*")
 _NO_VALUE = ("store_true", "store_false", "store_const", "append_const", "count", "help", "version")
 _MOST_BYTES = 1 << 20
 

@@ -17,7 +17,6 @@ It needs nothing but the standard library and `base`, as the recorder does, whic
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_hex
 from fairmile.base.digest_cache import Stamp
 from fairmile.base.git import Repository
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.paths import find_program
 from fairmile.base.source_files import is_cache
 from fairmile.runs.execute import capture
@@ -37,12 +37,12 @@ from fairmile.runs.record.record import Captured, CapturedCode, GitState, Record
 MOST = 5  # of what is not covered so many are named
 _MOST_MATCHES = 10_000
 _LONGEST_TEXT = 64 << 10
-_PATH = re.compile(r"(?:^|(?<=[\s'\"=:,;|&<>()]))(?:~?/|~|[^\s'\"=:,;|&<>()]*\.\.(?:/|$))[^\s'\"=:,;|&<>()]*")
-_QUOTED = re.compile(rb"""['"]((?:~?/|\.\./)[^'"\n]{1,300}|\.\.)['"]""")
+_PATH = lazy_pattern(r"(?:^|(?<=[\s'\"=:,;|&<>()]))(?:~?/|~|[^\s'\"=:,;|&<>()]*\.\.(?:/|$))[^\s'\"=:,;|&<>()]*")
+_QUOTED = lazy_pattern(rb"""['"]((?:~?/|\.\./)[^'"\n]{1,300}|\.\.)['"]""")
 _SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/sys")
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib")
 # What a terminal, a login or a job is called, and where somebody stands: no program computes with it.
-_SESSION = re.compile(
+_SESSION = lazy_pattern(
     r"_|PWD|OLDPWD|SHLVL|TERM\w*|COLORTERM|COLUMNS|LINES|LS_COLORS|PS[0-4]|PROMPT_\w+|HIST\w+|LESS\w*|PAGER|EDITOR|VISUAL"
     r"|MAIL|DISPLAY|WINDOWID|WAYLAND_\w+|SSH_\w+|XDG_(?:SESSION|RUNTIME|SEAT|VTNR)\w*|DBUS_\w+|GPG_\w+|TMUX\w*|STY"
     r"|VSCODE_\w+|PYTEST_\w+|COV_\w+|FAIRMILE\w*|INVOCATION_ID|JOURNAL_STREAM|VIRTUAL_ENV_PROMPT"

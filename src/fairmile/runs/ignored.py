@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.words import did_you_mean
 from fairmile.runs.arguments import PARAMS, declared_options, program_file, read_arguments
 
@@ -42,7 +43,9 @@ _PLAIN = frozenset(
 _OPEN_PARSER = ("parse_known", "argv", "parents", "fromfile", "prefix_chars")
 _PARSERS = ("ArgumentParser", "add_argument_group", "add_mutually_exclusive_group", "add_subparsers", "add_parser")
 _SHELLS = (".sh", ".bash", ".zsh", ".ksh")
-_POSITIONAL = re.compile(r"\$\{?[!#]?[1-9@*#]|\bgetopts?\b|\bshift\b|\bBASH_ARGV\b|\beval\b|^\s*(?:\.|source)\s", re.M)
+_POSITIONAL = lazy_pattern(
+    r"\$\{?[!#]?[1-9@*#]|\bgetopts?\b|\bshift\b|\bBASH_ARGV\b|\beval\b|^\s*(?:\.|source)\s", re.M
+)
 
 
 def check_arguments(

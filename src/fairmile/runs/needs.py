@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
-from fairmile.base.lazy import lazy
+from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.paths import find_program
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.card import as_list
@@ -25,8 +25,8 @@ else:
     make_request = lazy("fairmile.jobs.request_rules:make_request")
     JobSpec = lazy("fairmile.jobs.spec:JobSpec")
 
-_PURL = re.compile(r"pkg:(?:pypi|conda)/(?:[^/@?#]+/)?([^/@?#]+)")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_PURL = lazy_pattern(r"pkg:(?:pypi|conda)/(?:[^/@?#]+/)?([^/@?#]+)")
+_NAME = lazy_pattern(r"[A-Za-z][A-Za-z0-9_-]*")
 # Frameworks and distributed layers, each with the packages or programs that bring it; others are not checked.
 _PACKAGES: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch",),
@@ -70,7 +70,7 @@ _VENDORS = (
 )
 _OWN = "builtin/benchmark/"
 _IN_EXTRA = {"torch", "scikit-learn"}  # what the extra `benchmarks` installs
-_CPU = re.compile(r"\b(?:cpu|processor|xeon|epyc|x86|arm|cores?)\b", re.IGNORECASE)
+_CPU = lazy_pattern(r"\b(?:cpu|processor|xeon|epyc|x86|arm|cores?)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.paths import find_program
 from fairmile.base.placeholders import names_in
 from fairmile.base.source_files import is_source
@@ -23,9 +24,9 @@ _OWN_READERS = frozenset({"fairmile.benchmarks", "fairmile.sweeps.notebooks"})
 UNSEEN_READER = (
     "; if the program does so where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)"
 )
-_WORD = re.compile(r"[\w./+-]+")
-_IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)", re.MULTILINE)
-_INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*")
+_WORD = lazy_pattern(r"[\w./+-]+")
+_IMPORT = lazy_pattern(r"^\s*(?:import|from)\s+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)", re.MULTILINE)
+_INTERPRETER = lazy_pattern(r"(?:python|pypy)[0-9.]*")
 _MOST_FILES, _MOST_BYTES, _MOST_TEXT_BYTES = 500, 64 << 20, 1 << 20
 
 

@@ -15,7 +15,6 @@ from fairmile.base.lazy import lazy
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
-from fairmile.runs.execute import carrier
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.materials import plan_materials
 from fairmile.runs.execute.preparation import Preparation
@@ -37,10 +36,12 @@ from fairmile.runs.targets import Runnable, checked_spec, resolve_run
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus
+    from fairmile.runs.execute.carrier import local_job
     from fairmile.runs.interchange import known_run
     from fairmile.runs.projection import with_time
     from fairmile.runs.record.spec import RunSpec
 else:
+    local_job = lazy("fairmile.runs.execute.carrier:local_job")
     known_run = lazy("fairmile.runs.interchange:known_run")
     with_time = lazy("fairmile.runs.projection:with_time")
 
@@ -199,7 +200,7 @@ class Planner(Ledger):
         if machine.reach.host and (left := self._preparation.left_behind(spec)):
             notes.append(f"not copied to {spec.system}: {left}; --data NAME=PATH copies one to the same relative path")
         argv = local_command(spec)
-        made = machine.script(carrier.local_job(spec, argv, self.root / "RUN", ""))
+        made = machine.script(local_job(spec, argv, self.root / "RUN", ""))
         away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
         step = Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect}){away}")
         return _Part((step,), (*notes, *made.notes), made.text)

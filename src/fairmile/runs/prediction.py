@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
-from statistics import median, stdev
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from fairmile.base.distributions import fit_line, t_quantile
+from fairmile.base.distributions import fit_line, median, stdev, t_quantile
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fairmile.runs.record.spec import RunSpec
 
 # Variables by which a loader, a shell, an interpreter or git runs something else; no environment of others sets them.
-_NEVER = re.compile(
+_NEVER = lazy_pattern(
     r"LD_(?!LIBRARY_PATH$)\w*|DYLD_\w*|BASH_\w*|ENV|IFS|SHELLOPTS|PS4|PROMPT_COMMAND|PYTHON(?!PATH$|HASHSEED$)\w*|"
     r"GIT_\w*|\w*_PROXY|PERL5?\w*|RUBY\w*|NODE_\w*|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|EDITOR|PAGER|VISUAL|SSH_\w*",
     re.IGNORECASE,

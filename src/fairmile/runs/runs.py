@@ -19,7 +19,7 @@ from fairmile.base.nouns import Noun
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
-from fairmile.runs.execute import capture, carrier
+from fairmile.runs.execute import capture
 from fairmile.runs.execute.claims import is_claimed
 from fairmile.runs.execute.executor import After, Executor, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
@@ -28,7 +28,7 @@ from fairmile.runs.execute.recorder import begin, finish
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.planner import Planner
 from fairmile.runs.record.commands import local_command, recorded_spec
-from fairmile.runs.record.layout import OUTPUT, open_arrays
+from fairmile.runs.record.layout import OUTPUT, WORK_THERE, open_arrays
 from fairmile.runs.record.ledger import Changes, RunRows
 from fairmile.runs.record.record import Captured, RecordedSpec, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
@@ -377,7 +377,7 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
         job = self._services.jobs().id_of(run.job.key) if run.job is not None else ""
         if not job:
             return None
-        path = "/".join(filter(None, (carrier.WORK_THERE, run.record.spec.subfolder, name)))
+        path = "/".join(filter(None, (WORK_THERE, run.record.spec.subfolder, name)))
         return Nearby(job=job, path=path, sha256=run.outputs[name].sha256 if name in run.outputs else "")
 
     # Go on

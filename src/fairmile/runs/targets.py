@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
-from fairmile.base.lazy import lazy
+from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean, slug
@@ -39,7 +39,7 @@ _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
 _OWN_FOLDER = "{benchmark}"
-_INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
+_INTERPRETERS = lazy_pattern(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
 
 
 @dataclass(frozen=True)

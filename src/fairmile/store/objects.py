@@ -7,7 +7,6 @@ import hashlib
 import io
 import itertools
 import os
-import re
 import shutil
 import stat
 import threading
@@ -21,12 +20,13 @@ from typing import BinaryIO, Protocol, Self
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import sync_folder, write_failure
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.packs import MAX_PACK_BYTES, MAX_PACK_OBJECTS, Pack, PackEntry, Packs, PackWriter, write_all
 
 PACK_FROM = 16  # fewer small objects of one batch than this are kept as single files
-_IS_SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
-_IS_REST = re.compile(r"[0-9a-f]{62}").fullmatch
+_IS_SHA256 = lazy_pattern(r"[0-9a-f]{64}").fullmatch
+_IS_REST = lazy_pattern(r"[0-9a-f]{62}").fullmatch
 _CHUNK = 1 << 20
 _LIST_FROM = 8
 FANOUT = tuple(f"{byte:02x}" for byte in range(256))

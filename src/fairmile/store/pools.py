@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from fairmile.base.errors import (
     SystemFailure,
     UsageError,
 )
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size, parse_duration, parse_size
@@ -55,8 +55,8 @@ _CLASSES: tuple[SpeedClass, ...] = get_args(SpeedClass)
 _FAST_BYTES_PER_S = 500e6
 _SLOW_BYTES_PER_S = 50e6
 _BEFORE_REFUSAL_S = 60.0  # how old a count of a pool's bytes may be that turns somebody away
-_POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_POOL_NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_VARIABLE = lazy_pattern(r"\$(?:\{(\w+)\}|(\w+))")
 _NOTHING: Mapping[str, str] = {}
 
 

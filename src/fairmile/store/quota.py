@@ -11,17 +11,18 @@ from typing import Literal, NamedTuple
 
 from fairmile.base.commands import Runner
 from fairmile.base.errors import FairmileError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 
 _TIMEOUT_S = 5.0  # a file server that does not answer keeps `quota` waiting for most of a minute
 _BLOCK_BYTES = 1024  # both programs count in KiB
-_OWNER = re.compile(r"Disk quotas for (user|group) .*\([ug]id ([0-9]+)\):")
+_OWNER = lazy_pattern(r"Disk quotas for (user|group) .*\([ug]id ([0-9]+)\):")
 # A file system's name may hold blanks, so the eight values are read from the right; -p makes each grace a number.
-_ROW = re.compile(r".*\S\s+([0-9]+)\*?\s+([0-9]+)\s+([0-9]+)\s+\d+\s+([0-9]+)\*?\s+([0-9]+)\s+([0-9]+)\s+\d+\s*")
+_ROW = lazy_pattern(r".*\S\s+([0-9]+)\*?\s+([0-9]+)\s+([0-9]+)\s+\d+\s+([0-9]+)\*?\s+([0-9]+)\s+([0-9]+)\s+\d+\s*")
 # Values stand in brackets while some of the servers do not answer; a long name has a line of its own.
 _LUSTRE_VALUE = r"\s+\[?([0-9]+)\]?\*?"
-_LUSTRE_ROW = re.compile(rf"/.*?{_LUSTRE_VALUE * 3}\s+\S+{_LUSTRE_VALUE * 3}\s+\S+\s*$", re.MULTILINE)
-_OCTAL = re.compile(r"\\([0-7]{3})")
+_LUSTRE_ROW = lazy_pattern(rf"/.*?{_LUSTRE_VALUE * 3}\s+\S+{_LUSTRE_VALUE * 3}\s+\S+\s*$", re.MULTILINE)
+_OCTAL = lazy_pattern(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.files import Holder, Lock, write_atomic, write_failure
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.store.objects import make_folder, writing
 
@@ -31,7 +31,7 @@ LEASE_S = 600.0  # a job that its scheduler suspends for less than this keeps wh
 COUNT_AGE_S = 3600.0
 _COUNT_SHARE = 100  # at most one part in so many of the time is spent on counting
 _STEPS = 256  # a reservation's file grows by one line at most so many times
-_NAME = re.compile(r"[0-9a-f]{16}")
+_NAME = lazy_pattern(r"[0-9a-f]{16}")
 _LONGEST_FILE = 1 << 16
 _LONGEST_WHAT = 200
 

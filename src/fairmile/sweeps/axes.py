@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Context, Decimal, localcontext
 from itertools import product
 from typing import Any, NoReturn
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.words import closest, did_you_mean
 from fairmile.runs.record.values import Value, parse_params
 
 MOST_VALUES = 1_000_000  # of one axis, so that a slip such as range(0, 1e12) ends in a sentence
-_CALL = re.compile(r"([A-Za-z_]\w*)\(([^()]*)\)")
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
-_SPAN = re.compile(rf"({_NUMBER.pattern})\.\.({_NUMBER.pattern})(?::(log))?")
+_CALL = lazy_pattern(r"([A-Za-z_]\w*)\(([^()]*)\)")
+_NUMBER = lazy_pattern(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_SPAN = lazy_pattern(rf"({_NUMBER.pattern})\.\.({_NUMBER.pattern})(?::(log))?")
 _OPENING, _CLOSING, _QUOTES = "[({", "])}", "'\""
-_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
-_PARTS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = lazy_pattern(r"([0-9]{1,18})-([0-9]{1,18})")
+_PARTS = lazy_pattern(r"\[([^\[\]]*)\]")
 _DIGITS = Context(prec=50)
 _AS_LIST = 'to use the text as it is, write a list: ["…"]'
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.placeholders import fill_words, names_in
 from fairmile.base.units import parse_duration
 from fairmile.catalog import OWN_IDS
@@ -30,17 +30,17 @@ from fairmile.sweeps.rendering import CONFIG, Renderer
 from fairmile.sweeps.templates import Texts
 from fairmile.transfer.schemes import scheme_of
 
-_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
-_OF_RUNS = re.compile(r"run|source|seed|python|inputs\..+")  # what the run itself knows
+_PLACEHOLDER = lazy_pattern(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_OF_RUNS = lazy_pattern(r"run|source|seed|python|inputs\..+")  # what the run itself knows
 _ONCE = frozenset({"inputs", "environment", "system", "code", "folder", "software", "launch"})  # prepared for all
 _DESCRIPTIVE = frozenset({"params", "name", "tags", "outputs", "metrics"})  # of a run; its program does not see them
 _NO_POINT = Point(0, "", {})
 _DURATIONS = frozenset({"timeout_s", "watch_s"})
 _RECORD_BYTES = 12_000  # what the record of a short run takes on disk
 _BATCH_LINES = ("#SBATCH", "#BSUB", "#PBS")
-_DECIDED = re.compile(r"(--(output|error|job-name|array|open-mode|chdir)\b|-[oeJaD]\b)")
+_DECIDED = lazy_pattern(r"(--(output|error|job-name|array|open-mode|chdir)\b|-[oeJaD]\b)")
 
-_SINGLE = re.compile(r"(-[A-Za-z]|--[a-z-]+)[=\s]*(\S+)")
+_SINGLE = lazy_pattern(r"(-[A-Za-z]|--[a-z-]+)[=\s]*(\S+)")
 # Options of sbatch that are fields of resources.
 _FIELDS = {
     **dict.fromkeys(("-N", "--nodes"), "nodes"),

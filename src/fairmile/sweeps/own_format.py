@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean, slug
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
@@ -61,9 +61,9 @@ _INSIDE: dict[str, type[BaseModel]] = {
     "metrics": MetricSpec,
 }
 _DISTRIBUTIONS = ("uniform", "log", "integer", "choice")
-_AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HOLDS_NAME = re.compile(r"\{[A-Za-z_{]")
+_AXIS = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
+_VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOLDS_NAME = lazy_pattern(r"\{[A-Za-z_{]")
 
 
 def read_keys(files: Sequence[SourceFile], source: Source) -> Definition:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 from fairmile.runs.record.values import Value
@@ -19,7 +20,7 @@ from fairmile.sweeps.model import Origin, Point, place_of
 
 MOST_BYTES = 255  # of a file name
 _MOST_POINTS = 10**12
-_NOT_IN_NAMES = re.compile(r"^\.+(?![0-9])|[\s/\\'\"`$*?<>|;&!~#(){}\[\]]+")
+_NOT_IN_NAMES = lazy_pattern(r"^\.+(?![0-9])|[\s/\\'\"`$*?<>|;&!~#(){}\[\]]+")
 _REPEAT = "repeat"
 
 Identify = Literal["all", "axes that vary"]

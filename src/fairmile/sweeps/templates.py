@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import re
 import shlex
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.placeholders import Name, scan
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import closest
@@ -42,8 +42,8 @@ _LARGEST_SETTINGS = 16_000_000
 _LONGEST_CHAIN = 100
 _OPTION = "a line that a scheduler would read as an option"
 # What must not come into a header line, and what must not come into a script as a line of its own.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-_DIRECTIVE = re.compile(r"[\n\r\x0b\x0c\x85\u2028\u2029][ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|COBALT|FLUX|flux|\$|@)")
+_CONTROL = lazy_pattern(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_DIRECTIVE = lazy_pattern(r"[\n\r\x0b\x0c\x85\u2028\u2029][ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|COBALT|FLUX|flux|\$|@)")
 
 _Get = Callable[[Point], Any]
 T = TypeVar("T")

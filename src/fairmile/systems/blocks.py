@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypedDict
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
@@ -18,7 +19,7 @@ from fairmile.systems.module_lines import merge
 
 BEGIN = "# MODULES BEGIN"
 END = "# MODULES END"
-_MARKER = re.compile(r"(?P<indent>[ \t]*)#[ \t]*MODULES[ \t]+(?:BEGIN(?P<words>(?:[ \t][^\r\n]*)?)|END[ \t]*)\r?\n?")
+_MARKER = lazy_pattern(r"(?P<indent>[ \t]*)#[ \t]*MODULES[ \t]+(?:BEGIN(?P<words>(?:[ \t][^\r\n]*)?)|END[ \t]*)\r?\n?")
 
 
 class Known(Protocol):

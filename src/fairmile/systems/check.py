@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from fairmile.base.documents import steps_in_file, steps_text
 from fairmile.base.errors import InvalidDocument, Problem
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.words import Suggestions
 from fairmile.base.yaml import Located, load_located
 from fairmile.systems.model import (
@@ -48,7 +49,7 @@ _BOUNDS = {
     "greater_than": ("gt", "more than"),
     "less_than_equal": ("le", "at most"),
 }
-_LOADS = re.compile(
+_LOADS = lazy_pattern(
     r"(?:ml|module)\s+(?!purge\b|use\b|unuse\b|list\b|unload\b|-)\S|source\s|\.\s|export\s|spack\s+load|conda\s+activate"
 )
 

@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_duration
 from fairmile.systems.model import Partition, System
 
-_DIRECTIVE = re.compile(r"#(?P<dialect>SBATCH|BSUB|PBS|flux:|FLUX:)[ \t]+(?P<rest>[^\r\n]*)", re.ASCII)
+_DIRECTIVE = lazy_pattern(r"#(?P<dialect>SBATCH|BSUB|PBS|flux:|FLUX:)[ \t]+(?P<rest>[^\r\n]*)", re.ASCII)
 _DIALECTS = {"SBATCH": "slurm", "BSUB": "lsf", "PBS": "pbs", "flux:": "flux", "FLUX:": "flux"}
-_TIME = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,4}))?(?::([0-9]{1,4}))?")
+_TIME = lazy_pattern(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,4}))?(?::([0-9]{1,4}))?")
 _SHORT = {"p": "partition", "t": "time", "N": "nodes", "c": "cpus-per-task"}
 _ALSO = {"tasks-per-node": "ntasks-per-node"}
 

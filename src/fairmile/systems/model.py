@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from fairmile.base.documents import StrictDocument
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 
@@ -61,8 +62,8 @@ def _dialect(name: str) -> str:
     return name
 
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # as `Name`, for what must be known before there is a file
+_VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # as `Name`, for what must be known before there is a file
 
 DIALECTS = ("slurm", "lsf", "pbs", "flux", "shell")
 Dialect = Annotated[str, AfterValidator(_dialect)]
@@ -79,7 +80,7 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-_DATED = re.compile(r"\((\d{4}(?:-\d{2}){0,2})\)$")
+_DATED = lazy_pattern(r"\((\d{4}(?:-\d{2}){0,2})\)$")
 
 
 class Contradictions(ValueError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import netrc
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,13 +12,14 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.lazy import lazy_pattern
 
-_SECRET_WORDS = re.compile(
+_SECRET_WORDS = lazy_pattern(
     r"(?i)([?&;#](?:[\w.-]*(?:token|jwt|policy|key|secret|signature|passw|pwd|credential|auth|sig)[\w.-]*))=[^&;#\s]*"
 )
 # A password may hold an @ itself; the last one before the path ends it. Behind a colon that no port follows it may
 # also hold ? and #, though it should not. A path takes one of the two slashes away.
-_USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*:/{1,2})(?:[^/\s?#:]*:(?!\d*[?#])[^/\s]*|[^/\s?#]*)@")
+_USER_INFO = lazy_pattern(r"(?i)\b([a-z][a-z0-9+.-]*:/{1,2})(?:[^/\s?#:]*:(?!\d*[?#])[^/\s]*|[^/\s?#]*)@")
 
 
 class Login(NamedTuple):

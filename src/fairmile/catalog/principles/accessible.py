@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.catalog.principles.addresses import AUTHENTICATED, scheme_of, unusable
 from fairmile.catalog.principles.facts import (
     CODE_KINDS,
@@ -20,7 +21,7 @@ from fairmile.catalog.principles.facts import (
     usable,
 )
 
-_SIGN_IN = re.compile(r"\b(?:https|sftp|ssh|s3|globus)://\S+", re.IGNORECASE)
+_SIGN_IN = lazy_pattern(r"\b(?:https|sftp|ssh|s3|globus)://\S+", re.IGNORECASE)
 
 
 _LEVELS = "public, registered, restricted, embargoed or closed"

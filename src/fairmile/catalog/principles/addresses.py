@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import unquote, urlsplit
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.catalog.identity import is_iri
 
 # Anyone can implement these; what stands in AUTHENTICATED can also ask who you are.
@@ -21,9 +21,9 @@ AUTHENTICATED = frozenset(
     | {"oci", "oras", "docker", "globus"}
 )
 _LOCAL_PATHS = ("file", "git+file", "list+file")
-_SCP = re.compile(r"^(?:[\w.-]+@)([\w.-]+|\[[0-9A-Fa-f:.]+\]):\S+$")
+_SCP = lazy_pattern(r"^(?:[\w.-]+@)([\w.-]+|\[[0-9A-Fa-f:.]+\]):\S+$")
 # Old notations of IPv4 that every resolver still takes: 127.1, 2130706433, 0x7f000001.
-_IPV4_PARTS = re.compile(r"(?:0x[0-9a-f]*|\d+)(?:\.(?:0x[0-9a-f]*|\d+)){0,3}")
+_IPV4_PARTS = lazy_pattern(r"(?:0x[0-9a-f]*|\d+)(?:\.(?:0x[0-9a-f]*|\d+)){0,3}")
 # RFC 6761, RFC 6762 (with its appendix G) and the names that ICANN keeps for private use.
 _PRIVATE_NAMES = (
     *("localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan"),

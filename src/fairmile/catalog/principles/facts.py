@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairmile.base.digest import parse_checksum
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.card import Card, File, as_list, format_name, id_of, text_of
 from fairmile.catalog.identity import doi_of
@@ -36,7 +37,7 @@ _PERSISTENT = (
     ("PURL", re.compile(r"^https?://purl\.(?:org|obolibrary\.org)/\S+$", re.IGNORECASE)),
 )
 # No rule of w3id.org answers for this name yet, so nobody keeps what lies below it.
-_UNREGISTERED = re.compile(r"^https?://(?:www\.)?w3id\.org/fairmile(?:[/?#]|$)", re.IGNORECASE)
+_UNREGISTERED = lazy_pattern(r"^https?://(?:www\.)?w3id\.org/fairmile(?:[/?#]|$)", re.IGNORECASE)
 _CLOSED_LEVELS = frozenset({"registered", "restricted", "embargoed", "closed"})
 _LEVEL_NAMES = {
     "open": "public",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from fairmile.base.digest import parse_checksum
+from fairmile.base.lazy import lazy_pattern
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, is_iri
 from fairmile.catalog.principles.addresses import out_of_reach, scheme_of, unusable
 from fairmile.catalog.principles.facts import (
@@ -28,7 +29,7 @@ from fairmile.catalog.principles.facts import (
 
 _ADDRESSES = ("contentUrl", "downloadUrl", "installUrl", "codeRepository")
 _KNOWN_SCHEMES = frozenset({"https", "http", "urn", "ark", "doi", "hdl", "swh", "ni", "info", "ipfs", "did"})
-_NOBODYS_HOST = re.compile(r"^https?://(?:[^/]*\.)?example\.(?:org|com|net)(?:[:/]|$)", re.I)
+_NOBODYS_HOST = lazy_pattern(r"^https?://(?:[^/]*\.)?example\.(?:org|com|net)(?:[:/]|$)", re.I)
 _DESCRIPTION_WORDS = 50
 _KEYWORDS = 3
 _PUBLISHED_BY = ("publisher", "sharedBy", "submitter", "maintainer")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import CONTEXT_IRI
@@ -50,7 +50,7 @@ _NEXT_LINK = {
     "system": ("citation", "hasPart"),
 }
 # Numbers and texts are no vocabulary of a domain.
-_BASIC_TYPE = re.compile(r"schema\.org/|XMLSchema#|mlcommons\.org/croissant")
+_BASIC_TYPE = lazy_pattern(r"schema\.org/|XMLSchema#|mlcommons\.org/croissant")
 _DESCRIBED = {
     "open": "open",
     "container": "an archive with undescribed content",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from fairmile.base.lazy import lazy_pattern
 from fairmile.catalog.card import LINKS, SPDX_PREFIX, as_list, text_of
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import KINDS, PROFILE_IRI
@@ -27,12 +28,12 @@ from fairmile.catalog.principles.facts import (
 )
 
 # A package without a version, or with a lower bound only, is another one tomorrow.
-_PINNED = re.compile(
+_PINNED = lazy_pattern(
     r"^pkg:[^@\s]+@\S+|^[^\s<>=!~@]+\s*={1,3}\s*[\w.]|(?:^|\s)/[0-9a-z]{7,32}$|@sha256:[0-9a-f]{64}|^[\w.+-]+@[\w.+-]+$"
 )
 # Only this command explains a card that is of no kind: none can be in a catalog.
 _CHECK = "fairmile catalog check CARD.json"
-_COMMIT = re.compile(r"^(?:git-|g)?[0-9a-f]{7,40}$|\bswh:1:(?:rev|rel|dir|snp):[0-9a-f]{40}", re.IGNORECASE)
+_COMMIT = lazy_pattern(r"^(?:git-|g)?[0-9a-f]{7,40}$|\bswh:1:(?:rev|rel|dir|snp):[0-9a-f]{40}", re.IGNORECASE)
 _PROV = ("wasGeneratedBy", "wasDerivedFrom", "wasRevisionOf")
 _FROM = (
     *_PROV,

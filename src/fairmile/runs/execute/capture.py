@@ -24,6 +24,7 @@ from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure
 from fairmile.base.git import Repository
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.paths import find_program
 from fairmile.base.source_files import NOT_CODE, is_cache, is_source
 from fairmile.runs.record.record import (
@@ -66,9 +67,9 @@ _MOST_LOOSE = 50
 # Kinds of lines for what differs from the commit, with the fields before the name of the file.
 _CHANGED = {"1": 7, "2": 8, "u": 9}
 _SYSTEM_PROGRAMS = ("/usr/", "/bin/", "/sbin/", "/lib")
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
-_PYTHON_IN_SHELL = re.compile(r"(?:^|[\s;&|(])((?:[\w./~-]*/)?python[0-9.]*)(?=\s|$)", re.MULTILINE)
-_IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+(?: as \w+)?(?:\s*,\s*[\w.]+(?: as \w+)?)*)", re.MULTILINE)
+_PYTHON = lazy_pattern(r"(?:python|pypy)[0-9.]*")
+_PYTHON_IN_SHELL = lazy_pattern(r"(?:^|[\s;&|(])((?:[\w./~-]*/)?python[0-9.]*)(?=\s|$)", re.MULTILINE)
+_IMPORT = lazy_pattern(r"^\s*(?:import|from)\s+([\w.]+(?: as \w+)?(?:\s*,\s*[\w.]+(?: as \w+)?)*)", re.MULTILINE)
 _MOST_IMPORTED = 500
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 # Programs that start the one that is meant.

@@ -30,7 +30,7 @@ from fairmile.runs.execute.executor import PreparedRun
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import finish
 from fairmile.runs.record.crate import INPUTS
-from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, WORK, read_record, record_text
+from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, THERE, WORK, WORK_THERE, read_record, record_text
 from fairmile.runs.record.record import Attempt, Captured, JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 else:
     JobSpec = lazy("fairmile.jobs.spec:JobSpec")
 
-_FOLDER = "run"  # of the run in the folder of its job
-WORK_THERE = f"{_FOLDER}/{WORK}"
 RECORDER = "fairmile-recorder.pyz"
 PYTHON = "python3"  # where no environment says which
 _BENCHMARKS = "fairmile.benchmarks"  # as a module that a command starts
@@ -85,7 +83,7 @@ for python in python3 python3.13 python3.12 python3.11; do
     fi
 done
 """
-_RECORDING = f'"$FAIRMILE_JOB_FOLDER/{RECORDER}" "$FAIRMILE_JOB_FOLDER/{_FOLDER}" PACKING -- "$@"'
+_RECORDING = f'"$FAIRMILE_JOB_FOLDER/{RECORDER}" "$FAIRMILE_JOB_FOLDER/{THERE}" PACKING -- "$@"'
 # A machine whose Python is too old runs the program all the same; its scheduler then tells how that ended.
 _START_TEXT = f"""\
 #!/bin/sh
@@ -94,7 +92,7 @@ if [ -f {TRAVEL} ]; then tar -xzf {TRAVEL} && rm -f {TRAVEL} || exit 3; fi
 LATE\
 {AS_PYTHON.replace("ARGUMENTS", _RECORDING)}\
 echo "fairmile: no Python 3.11 or later found, so nothing is measured" >&2
-mkdir -p "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && cd "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && exec "$@"
+mkdir -p "$FAIRMILE_JOB_FOLDER/{WORK_THERE}" && cd "$FAIRMILE_JOB_FOLDER/{WORK_THERE}" && exec "$@"
 """
 _STATES = {
     State.DONE: "done",
@@ -117,30 +115,30 @@ def remote_job(
 ) -> JobSpec:
     """Return the job that executes a run elsewhere: record, recorder, the folder it works in and inputs travel."""
     folder = work.folder
-    near = {f"{_FOLDER}/{INPUTS}/{name}": each for name, each in work.nearby.items()}
+    near = {f"{THERE}/{INPUTS}/{name}": each for name, each in work.nearby.items()}
     late = {name: each for name, each in near.items() if not each.sha256}
-    going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in travelling_inputs(record.captured)}
+    going = {f"{THERE}/{INPUTS}/{name}": path for name, path in travelling_inputs(record.captured)}
     inputs = {name: path for name, path in going.items() if name not in late and not os.path.isdir(path)}
     folders = {name: path for name, path in going.items() if name not in inputs and name not in late}
     if (folder / WORK).is_dir():
-        folders[f"{_FOLDER}/{WORK}"] = str(folder / WORK)
-    links = placed_inputs(record.captured, folder / WORK, f"{_FOLDER}/{WORK}", f"{_FOLDER}/{INPUTS}")
+        folders[f"{WORK_THERE}"] = str(folder / WORK)
+    links = placed_inputs(record.captured, folder / WORK, f"{WORK_THERE}", f"{THERE}/{INPUTS}")
     if folders or links:  # as one file, since each that is sent takes a call of its own
         inputs[TRAVEL] = str(tied(folder / TRAVEL, folders, links))
-    texts = {f"{_FOLDER}/{RECORD}": record_text(record), _START: _start_text(late, leaves=work.leaves_outputs)}
+    texts = {f"{THERE}/{RECORD}": record_text(record), _START: _start_text(late, leaves=work.leaves_outputs)}
     made = _job(spec, argv, key, recorder=("sh", _START), folder="")
     given = {
         "inputs": {**inputs, RECORDER: str(recorder)},
         "nearby": {name: each for name, each in near.items() if name in inputs},
         "texts": texts,
-        "outputs": (f"{_FOLDER}/{PACK}",),
+        "outputs": (f"{THERE}/{PACK}",),
     }
     return made.model_copy(update=given)
 
 
 def _start_text(late: Mapping[str, Nearby], *, leaves: bool) -> str:
     """Return the script that starts a run elsewhere; `late` inputs are there when it does, in folders of other jobs."""
-    lines = [f"mkdir -p {_FOLDER}/{INPUTS}"] if late else []
+    lines = [f"mkdir -p {THERE}/{INPUTS}"] if late else []
     for name, each in late.items():  # the program tells of one that is missing
         lines.append(f"cp -p -- {shlex.quote(f'../{each.job}/{each.path}')} {shlex.quote(name)}")
     text = _START_TEXT.replace("PACKING", "--pack-record" if leaves else "--pack")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_failure
-from fairmile.runs.execute import carrier
+from fairmile.base.lazy import lazy
 from fairmile.runs.execute.cancellation import cancel_file
 from fairmile.runs.execute.executor import Launch, PreparedRun
 from fairmile.runs.execute.preparation import Preparation
@@ -23,6 +23,9 @@ from fairmile.runs.services import Services
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus
+    from fairmile.runs.execute.carrier import collect
+else:
+    collect = lazy("fairmile.runs.execute.carrier:collect")
 
 
 class WorkspaceRuns:
@@ -75,7 +78,7 @@ class WorkspaceRuns:
         ledger = self.ledger
         run = ledger.get(reference)
         if run.job is not None and run.result is None:
-            return carrier.collect(run, self.jobs(), arrays if arrays is not None else {})
+            return collect(run, self.jobs(), arrays if arrays is not None else {})
         state = ledger.state_of(run)
         is_own = not run.packed and run.folder.parent == ledger.root
         if state is RunState.INTERRUPTED and run.result is None and is_own:

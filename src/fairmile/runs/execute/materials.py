@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here
@@ -22,19 +20,22 @@ from fairmile.base.digest import sha256_file
 from fairmile.base.errors import FairmileError, Integrity, NotFound
 from fairmile.base.files import safe_join
 from fairmile.base.git import Repository
-from fairmile.base.lazy import lazy
+from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
     from fairmile.catalog.assets import Assets
     from fairmile.transfer.credentials import shown_address
     from fairmile.transfer.fetchers.git import GitAddress
 else:
+    TemporaryDirectory = lazy("tempfile:TemporaryDirectory")
     GitAddress = lazy("fairmile.transfer.fetchers.git:GitAddress")
     shown_address = lazy("fairmile.transfer.credentials:shown_address")
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
+_COMMIT = lazy_pattern(r"[0-9a-f]{40}")
+_ABBREVIATED = lazy_pattern(r"[0-9a-f]{7,39}")
 
 
 @dataclass(frozen=True)

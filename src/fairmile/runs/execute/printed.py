@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from fairmile.base.lazy import lazy_pattern
+
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?![\w.:/]|-\d)"
 _WHICH = r"(?:(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval(?:uation)?|best|final|mean|average|avg|total)[ _-])?"
 _QUALITY_WORDS = (
@@ -17,12 +19,12 @@ _QUALITY_WORDS = (
     r"nnse|r2|score|iou|dice|bleu|reward|psnr|ssim|likelihood|elbo|residual|misfit|skill|mcc|rouge"
 )
 _STEP_WORDS = r"global_step|step|iteration|iter|epoch|round|episode"
-_QUALITY = re.compile(rf"(?:^|[^a-z])(?:{_QUALITY_WORDS})(?:$|[^a-z])")
-_PAIR = re.compile(
+_QUALITY = lazy_pattern(rf"(?:^|[^a-z])(?:{_QUALITY_WORDS})(?:$|[^a-z])")
+_PAIR = lazy_pattern(
     rf"(?<![\w./])['\"]?({_WHICH}[a-z][\w./@-]{{0,60}})['\"]?[ \t]{{0,4}}[=:][ \t]{{0,4}}{_NUMBER}", re.I
 )
-_SPACED = re.compile(rf"(?<![\w./])({_WHICH}[\w./-]{{0,30}}?(?:{_QUALITY_WORDS}))[ \t]{{1,4}}{_NUMBER}", re.I)
-_STEP = re.compile(rf"(?<![a-z])({_STEP_WORDS})s?['\"]?[ \t]{{0,4}}[=:#]?[ \t]{{0,4}}[\[(]?(\d+(?:\.\d+)?)", re.I)
+_SPACED = lazy_pattern(rf"(?<![\w./])({_WHICH}[\w./-]{{0,30}}?(?:{_QUALITY_WORDS}))[ \t]{{1,4}}{_NUMBER}", re.I)
+_STEP = lazy_pattern(rf"(?<![a-z])({_STEP_WORDS})s?['\"]?[ \t]{{0,4}}[=:#]?[ \t]{{0,4}}[\[(]?(\d+(?:\.\d+)?)", re.I)
 _LONGEST_LINE = 2000
 _MOST_NAMES, MOST_VALUES = 50, 100_000
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, Locked, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.files import Lock, safe_join, write_atomic, write_failure
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.jobs.states import State
@@ -57,7 +58,7 @@ _WORKER = (
     "fairmile.runs.execute.worker",
 )  # what travels; whoever starts anything else needs more than a Python there
 _BATCHES, _RUNS, _READY, _START, _TASKS = ".batches", "runs", "ready", "work.sh", "tasks.json"
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ID = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FILES = (RECORD, OUTPUT, CARD, FILES)  # of a run: what comes back
 _MOST_BYTES = 1 << 30  # that come at once
 _MOST_RUNS = 200

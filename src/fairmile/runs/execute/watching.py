@@ -22,7 +22,6 @@ import contextlib
 import functools
 import os
 import pkgutil
-import re
 import stat
 import struct
 import subprocess
@@ -35,6 +34,7 @@ from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import write_atomic
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.paths import find_program
 from fairmile.base.source_files import is_cache
 from fairmile.runs.coverage import Cover, find_loose, names_digest, stamp_of
@@ -66,9 +66,9 @@ _MOST_READS = 1_000
 # Digests of what was read take at most a fiftieth of the time of a run, also on a slow disk.
 _BYTES_PER_S = 10_000_000
 _FREE_BYTES = 1 << 20
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
+_PYTHON = lazy_pattern(r"(?:python|pypy)[0-9.]*")
 # What is no input: interpreters and their packages, wherever people install them, and what libraries note of fonts.
-_SOFTWARE = re.compile(
+_SOFTWARE = lazy_pattern(
     r"/(?:site-packages|dist-packages|lib/python3[^/]*|\.pyenv|\.local/share/uv|(?:mini|ana)conda[^/]*|(?:mini|mamba)forge[^/]*)/"
     r"|/(?:pyvenv\.cfg|pybuilddir\.txt|[^/]*\._pth)$|/\.?cache/(?:fontconfig|matplotlib)/|/\.fontconfig/"
 )

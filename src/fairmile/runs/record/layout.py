@@ -22,6 +22,8 @@ from fairmile.runs.record.record import RecordedSpec, RunRecord
 RECORD, OUTPUT, CARD = "run.json", "output.log", "ro-crate-metadata.json"
 RECORDING = "recording.json"  # lies in a folder that `fairmile trace record` made
 WORK = "work"  # where the program runs unless it is told otherwise
+THERE = "run"  # the folder of a run in that of its job
+WORK_THERE = f"{THERE}/{WORK}"
 FAR = ".far"
 PACK = "run.zip"  # what a recorder on another machine leaves to be brought back
 

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import parse_duration
 
 NEWEST = "-created"  # the newest run first
-_TOKEN = re.compile(r'(?:"[^"]*"?|[^\s"])+')
-_CONDITION = re.compile(r'((?:"[^"]+"|[^\s"=<>!])+)(!=|<=|>=|=|<|>)(.*)', re.DOTALL)
+_TOKEN = lazy_pattern(r'(?:"[^"]*"?|[^\s"])+')
+_CONDITION = lazy_pattern(r'((?:"[^"]+"|[^\s"=<>!])+)(!=|<=|>=|=|<|>)(.*)', re.DOTALL)
 _OWN = {
     "id": "id",
     "name": "name",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 from fairmile.base.html_tables import fields_table
@@ -33,8 +32,11 @@ from fairmile.runs.record.shapes import RunDict
 from fairmile.runs.record.values import Value
 
 if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
     from fairmile.runs.record.spec import RunSpec
 else:
+    TemporaryDirectory = lazy("tempfile:TemporaryDirectory")
     # A list of runs needs no specification, and what checks one takes longer to load than the list to make.
     RunSpec = lazy("fairmile.runs.record.spec:RunSpec")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import shown_address
@@ -47,7 +47,7 @@ FETCHERS: Registry[type] = Registry(
 # Imported where a program fetches.
 _PROGRAMS: Registry[ModuleType] = Registry("kind of program", {"all": Plugin(f"{_HERE}.command")})
 _HEAD_START_S = 0.005  # enough to come to where it waits for the network; threads that compute take turns as long
-_REPOSITORY = re.compile(r"(?:https?|ssh)://[^?#\s]+\.git(?:@[^/?#\s]+)?(?:#.*)?")
+_REPOSITORY = lazy_pattern(r"(?:https?|ssh)://[^?#\s]+\.git(?:@[^/?#\s]+)?(?:#.*)?")
 
 
 class _Question:
