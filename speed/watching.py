@@ -8,12 +8,14 @@ script that starts `cat` and `wc` 200 times each and then computes in one `awk`.
 each of which reads the data file. Each is run by the recorder, watched by the preloaded library, by the audit hook of
 Python, and not at all (`FAIRMILE_WATCH=off`). CPU is user and system time of the recorder with all of its children,
 wall is the time until the record is written. Entrants take turns, and the first round, which builds the library, does
-not count. Figures are ratios of medians.
+not count. A ratio is the median over rounds, each beside the run of that round that is not watched; in brackets stands
+the 95 % interval of that median.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import resource
 import statistics
@@ -53,17 +55,26 @@ def main() -> None:
     arguments.add_argument("--repeats", type=int, default=5)
     arguments.add_argument("--only", nargs="*", default=list(COMMANDS), choices=list(COMMANDS))
     given = arguments.parse_args()
-    print(f"{'program':10} {'watched by':18} {'CPU s':>8} {'ratio':>7} {'wall s':>8} {'ratio':>7}")
+    print(f"{'program':10} {'watched by':18} {'CPU s':>8} {'ratio':>22} {'wall s':>8} {'ratio':>22}")
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder, "work"))
         for program in given.only:
             measured = measure(program, Path(folder), given.seconds, given.repeats)
-            cpu, wall = (
-                {name: statistics.median(each[kind] for each in measured[name]) for name in MEANS} for kind in (0, 1)
-            )
             for name in MEANS:
-                columns = [figure for each in (cpu, wall) for figure in (each[name], each[name] / each["none"])]
-                print(f"{program:10} {name:18} {columns[0]:8.3f} {columns[1]:7.3f} {columns[2]:8.3f} {columns[3]:7.3f}")
+                print(f"{program:10} {name:18}", *(figures(measured, name, kind) for kind in (0, 1)), flush=True)
+
+
+def figures(measured: dict[str, list[tuple[float, float]]], name: str, kind: int) -> str:
+    """Return the median time of a means, and its ratio to no watch with the interval of that: order statistics."""
+    ours, bare = ([each[kind] for each in measured[which]] for which in (name, "none"))
+    ratios = sorted(one / other for one, other in zip(ours, bare, strict=True))
+    count, rank = len(ratios), 0
+    chance = 0.5**count  # that as many as `rank` lie below the true median, as with a coin
+    while chance <= 0.025:
+        rank += 1
+        chance += math.comb(count, rank) / 2**count
+    low, high = ratios[max(rank - 1, 0)], ratios[min(count - rank, count - 1)]
+    return f"{statistics.median(ours):8.3f} {statistics.median(ratios):7.3f} [{low:.3f}, {high:.3f}]"
 
 
 def prepare(work: Path) -> None:
