@@ -39,7 +39,11 @@ $(VENV)/.collected: $(TESTS) | $(VENV)/.dev
 # Most tests wait for programs and services: three workers a core keep the cores busy. What fails is tried once more,
 # alone, and both results are in the log.
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
+# pytest keeps the folders of three sessions, and would remove the others at the end, slowly and while nothing else runs.
+OLD_SESSIONS = ls -dv $${TMPDIR:-/tmp}/pytest-of-$$(id -un)/pytest-[0-9]* | head -n -2 | \
+  while read folder; do [ -e $$folder/.lock ] || nice rm -rf $$folder; done
 define pytest
+	@($(OLD_SESSIONS)) >/dev/null 2>&1 &
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 20 $(1) || \
 	  { [ $$? = 1 ] && echo "once more, alone:" && $(BIN)/pytest --last-failed --last-failed-no-failures none $(1); }
 endef
