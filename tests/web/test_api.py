@@ -53,6 +53,7 @@ def work(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Work
 
 CALLS: dict[str, Callable[[Work], Result]] = {
     "/api/catalogs": lambda work: work.space.catalog.catalogs(),
+    "/api/hubs?q=lake": lambda work: work.space.catalog.search_hubs("lake"),
     "/api/assets/mnist": lambda work: work.space.catalog.get("mnist"),
     "/api/assets/builtin/dataset/mnist@1.0": lambda work: work.space.catalog.get("builtin/dataset/mnist@1.0"),
     "/api/versions/mnist": lambda work: work.space.catalog.versions("mnist"),
