@@ -169,8 +169,8 @@ def explore(
 
     \b
     Examples:
-      fairmile model explore tides.onnx --batch 1,8,32
-      fairmile model explore cosmoflow --precision fp32,bf16 --best throughput -o page.html
+      fairmile model explore tides.onnx --batch 1,8,32 --dry-run
+      fairmile model explore cosmoflow --precision fp32,bf16 --best throughput --dry-run
     """
     workspace = Workspace.open(on_progress=out.progress)
     explored = workspace.models.explore(
