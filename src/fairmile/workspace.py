@@ -66,10 +66,14 @@ _NESTING = ("systems",)  # these settings name files of settings in turn, such a
 
 
 def _best_point(runs: Sequence[Run], metric: str) -> str:
-    from fairmile.reports.sweep import best, own_metric
+    from fairmile.reports.measures import counts
+    from fairmile.reports.sweep import best, judge_points, own_metric, survey
 
-    metric = metric or own_metric(runs)
-    return best(runs, metric).text if metric else ""
+    metric = metric or own_metric([run for run in runs if counts(run)])
+    if not metric:
+        return ""
+    first, _ = judge_points(survey(runs, metric))
+    return (first or best(runs, metric)).text  # a metric that cannot rank is an error here
 
 
 def _below(place: str, origin: str) -> str:

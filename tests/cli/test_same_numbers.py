@@ -135,6 +135,7 @@ def a_sweep(seen: Seen) -> Shown:
     sentence = re.compile(r"Best by loss: (\S+), (\S+) with (\S+ \(\S+ to \S+\)), 3 runs\.")
     told, reported = seen.json("sweep", "show", "last"), seen.json("report", "tides")
     found = [sentence.search(words(text)) for text in (printed, page)]
+    assert told["best"] in words(page)
     best = reported["sweep"]["best"]
     (point,) = [each for each in reported["sweep"]["points"] if each["runs"] == best["runs"]]
     estimate = point["metrics"]["loss"]

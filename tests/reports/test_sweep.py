@@ -13,7 +13,7 @@ from run_making import CREATED, make_run, metric_document
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.reports.page import report
-from fairmile.reports.sweep import axes, best, effects, heat_map, is_log, levels, own_metric, survey
+from fairmile.reports.sweep import axes, best, effects, heat_map, is_log, judge_points, levels, own_metric, survey
 from fairmile.reports.sweep_page import is_sweep, sweep_blocks
 from fairmile.runs.record.run import Run
 
@@ -138,6 +138,19 @@ def test_points_within_the_noise_of_all_repeats_are_level_with_the_best(tmp_path
     assert [found.names[each.runs[0]] for each in found.level] == ["lr=2"]
     assert found.board.noise == pytest.approx(0.04 / 2**0.5)
     assert "1 other is within noise: lr=2." in found.text
+
+
+def test_few_points_are_judged_among_all_that_is_compared_so_that_terminal_and_page_agree(tmp_path: Path) -> None:
+    losses, runs = {1: [0.50, 0.54], 2: [0.62, 0.66], 3: [0.90, 0.94]}, []
+    for lr, values in losses.items():
+        for at, loss in enumerate(values):
+            noise = {f"m{k}": metric_document(k + lr * 0.1 + at * 3.0, better="lower") for k in range(8)}
+            metrics = {"loss": metric_document(loss, better="lower"), **noise}
+            runs.append(point(tmp_path, lr * 10 + at, {"lr": lr}, metrics=metrics))
+    alone, (first, comparison) = best(runs, "loss"), judge_points(survey(runs, "loss"))
+    assert first is not None and comparison is not None
+    assert (len(alone.level), len(first.level)) == (0, 1)
+    assert first.text in "".join(getattr(each, "text", "") for each in sweep_blocks(runs, metric="loss").blocks)
 
 
 def test_points_of_the_same_value_are_as_good_without_repeats(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.models.explore.results import (
     CandidateDict,
     Exploration,
+    candidate_name,
     cost_text,
     exploration_columns,
     exploration_row,
@@ -59,8 +60,8 @@ def exploration_blocks(explored: Exploration) -> Iterator[Block]:
 
 
 def _tiles(explored: Exploration, winner: CandidateDict) -> Iterator[Tile]:
-    name = f"{winner['runtime']} {winner['precision']}"
-    yield Tile("recommended", name, f"batch {winner['batch']}, {winner['threads']} threads")
+    name, _, setting = candidate_name(winner).partition(", ")
+    yield Tile("recommended", name, setting)
     if explored.data["best"] == "energy":
         yield Tile("energy", cost_text(winner, "energy"))
     yield Tile(

@@ -11,11 +11,11 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from fairmile.base.errors import NotFound
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_value
 from fairmile.base.words import did_you_mean
-from fairmile.reports.comparison import SEED, group_runs, has_seeds_for_repeats, json_value
+from fairmile.reports.comparison import SEED, Comparison, compare, group_runs, has_seeds_for_repeats, json_value
 from fairmile.reports.figures import short_number
 from fairmile.reports.inference import Estimate
 from fairmile.reports.leaderboard import Entry, Leaderboard, leaderboard
@@ -33,11 +33,13 @@ from fairmile.reports.measures import (
 )
 from fairmile.reports.verdicts import Pair, Verdict
 from fairmile.runs.record.run import Run
+from fairmile.runs.record.trial import is_trial
 from fairmile.runs.record.values import Better, Value
 
 ABSENT = object()  # a conditional parameter that a run does not have
 Goal = tuple[str, Better]  # a metric and the direction that is better; empty: what the runs say
 _MOST_LEVELS = 12
+_MOST_COMPARED = 6  # more points than this are ranked, not compared with the first
 _FEWEST_RANGES, _MOST_RANGES = 3, 8
 _COSTS = ("elapsed_s", "energy_j")
 _GROWTH, _LOW = 100.0, 0.25  # numbers that span so much, half of them so low, are shown on a logarithmic scale
@@ -216,6 +218,7 @@ def axes(runs: Sequence[Run], log: Collection[str] = ()) -> list[Axis]:
 
 def survey(runs: Sequence[Run], metric: str | None = None, *, better: Better = "", log: Collection[str] = ()) -> Sweep:
     """Return what a sweep of runs tells by a metric, or by the first one whose direction is known; `log` as in axes."""
+    runs = _numbered(runs)
     counted = [run for run in runs if counts(run)]
     known = known_names(counted)
     if metric and metric not in known and counted:
@@ -232,6 +235,13 @@ def survey(runs: Sequence[Run], metric: str | None = None, *, better: Better = "
     points = tuple(_point(label, each) for label, each in group_runs(runs).items())
     direction: Better = next(iter(directions)) if len(directions) == 1 else ""
     return Sweep(tuple(runs), tuple(axes(runs, log)), points, main, unit, direction, tuple(values))
+
+
+def _numbered(runs: Sequence[Run]) -> Sequence[Run]:
+    """Return the runs in the order of their points, whichever began first, where their ids tell it."""
+    if all(run.id.startswith(f"{run.group}-") for run in runs):
+        return sorted(runs, key=lambda run: (len(run.id), run.id))
+    return runs
 
 
 def main_metric(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> str:
@@ -263,6 +273,30 @@ def best(runs: Sequence[Run], metric: str, *, better: Better = "", also: Mapping
     names = {run.id: point_name(run, varying) for run in runs if run.id in having}
     noise_known = any(each.estimate.sd is not None for each in board.places)
     return Best(first, level, noise_known, board, names)
+
+
+def judge_points(sweep: Sweep, metrics: Sequence[str] | None = None) -> tuple[Best | None, Comparison | None]:
+    """Return the best point, and the comparison of few points in some metrics (without names: in all).
+
+    Each pair is judged among all comparisons of both, so that no pair has two verdicts, on a page or in the terminal.
+    """
+    first = _ranked(sweep)
+    trials, done = any(map(is_trial, sweep.runs)), [run for run in sweep.runs if counts(run)]
+    if trials or not done or not 1 < len(sweep.points) <= _MOST_COMPARED:
+        return first, None
+    groups = {point.label: point.runs for point in sweep.points}
+    names = metrics or sorted(known_names(done), key=lambda name: name != sweep.metric)
+    comparison = compare(groups, names, also=first.board.chances if first else {})
+    return _ranked(sweep, comparison.chances), comparison
+
+
+def _ranked(sweep: Sweep, also: Mapping[Pair, float] | None = None) -> Best | None:
+    if not sweep.metric or not sweep.better or not sweep.values:
+        return None
+    try:
+        return best(sweep.runs, sweep.metric, better=sweep.better, also=also)
+    except (NotFound, UsageError):  # units that differ: nothing can be ranked, and the table shows why
+        return None
 
 
 def point_name(run: Run, varying: Sequence[Axis]) -> str:

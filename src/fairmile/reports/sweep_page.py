@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_number, format_value
 from fairmile.reports import study_figures, sweep_figures
 from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Tile, Tiles, table
-from fairmile.reports.comparison import Comparison, compare
+from fairmile.reports.comparison import Comparison
 from fairmile.reports.differences import inner_differences
 from fairmile.reports.figures import Picture
-from fairmile.reports.measures import counts, ending, estimate_text, known_names, measures, percent, title
+from fairmile.reports.measures import counts, ending, estimate_text, measures, percent, title
 from fairmile.reports.one_run import drawn
 from fairmile.reports.study import (
     Front,
@@ -39,18 +39,16 @@ from fairmile.reports.sweep import (
     Point,
     Sweep,
     axes,
-    best,
     effects,
     heat_map,
+    judge_points,
     metric_names,
     survey,
 )
-from fairmile.reports.verdicts import Pair
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.trial import is_trial, step_of_best
 
 MOST_POINTS = 500
-_MOST_COMPARED = 6  # more points than this are ranked, not compared with the first
 _MOST_MAPS = 3
 _OF_JOBS = ("variable SLURM_", "variable PBS_", "variable LSB_", "variable FLUX_")
 _MOST_REASONS = 4
@@ -96,18 +94,11 @@ def sweep_blocks(
     parameters for the heat map; `log` are parameters with a logarithmic scale; `compared` are the metrics in which
     few points are compared (else all); the table of points has at most `most_points` rows.
     """
-    runs = _numbered(runs)
     goals = list(objectives) or goals_of(runs)
     name = metric or (goals[0][0] if goals else None)
     known = survey(runs, name, better=dict(goals).get(name or "", ""), log=log)
-    trials = any(map(is_trial, runs))
-    best, comparison = _best(known), None
-    if not trials and any(map(counts, runs)) and 1 < len(known.points) <= _MOST_COMPARED:
-        # Each is judged among all comparisons of the page, so that no pair has two verdicts.
-        groups = {point.label: point.runs for point in known.points}
-        names = compared or sorted(known_names(filter(counts, runs)), key=lambda name: name != known.metric)
-        comparison = compare(groups, names, also=best.board.chances if best else {})
-        best = _best(known, comparison.chances)
+    runs, trials = known.runs, any(map(is_trial, runs))
+    best, comparison = judge_points(known, compared)
     steps = history(runs, known.metric, better=known.better) if trials and known.metric else []
     weights = importance(known) if trials and known.metric else None
     edge = _front(known, goals)
@@ -126,22 +117,6 @@ def sweep_blocks(
         data["study"] = study_document(steps, weights, edge, runs)
     points = tuple(_all_points(known, goals, best, edge, most_points))
     return SweepReport(known, best, comparison, tuple(blocks), points, data)
-
-
-def _numbered(runs: Sequence[Run]) -> Sequence[Run]:
-    """Return the runs in the order of their points, whichever began first, where their ids tell it."""
-    if all(run.id.startswith(f"{run.group}-") for run in runs):
-        return sorted(runs, key=lambda run: (len(run.id), run.id))
-    return runs
-
-
-def _best(sweep: Sweep, also: Mapping[Pair, float] | None = None) -> Best | None:
-    if not sweep.metric or not sweep.better or not sweep.values:
-        return None
-    try:
-        return best(sweep.runs, sweep.metric, better=sweep.better, also=also)
-    except (NotFound, UsageError):  # units that differ: nothing can be ranked, and the table shows why
-        return None
 
 
 def _front(sweep: Sweep, goals: Sequence[Goal]) -> Front | None:

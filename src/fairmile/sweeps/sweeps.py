@@ -442,8 +442,9 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
 
         Without `metric` that is the one which the sweep declares, or else the one that ranks its page.
         """
-        done = [run for run in self.results(sweep) if run.state is RunState.DONE]
-        return self._best(done, metric or sweep.record.best) if done else ""
+        runs = self.results(sweep)
+        is_any_done = any(run.state is RunState.DONE for run in runs)
+        return self._best(runs, metric or sweep.record.best) if is_any_done else ""
 
     def points(self, sweep: Sweep) -> SweepStatus:
         """Return the status of each point, after updating runs whose jobs have ended."""

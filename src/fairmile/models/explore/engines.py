@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -230,8 +231,11 @@ def _quantized(torch: Any, module: Any) -> Any:
     kinds = {torch.nn.Linear, torch.nn.LSTM, torch.nn.GRU}
     if not any(type(each) in kinds for each in module.modules()):
         raise Unsupported("PyTorch quantizes linear and recurrent layers only, and the model has none")
-    if torch.backends.quantized.engine == "none":
+    # PyTorch's own choice on some ARM machines is "x86", which fails there.
+    engine = "x86" if platform.machine() in ("x86_64", "AMD64") else "qnnpack"
+    if engine not in torch.backends.quantized.supported_engines:
         raise Unsupported("this build of PyTorch has no quantized layers")
+    torch.backends.quantized.engine = engine
     return torch.ao.quantization.quantize_dynamic(module, kinds, dtype=torch.qint8)
 
 

@@ -138,15 +138,15 @@ class Exploration(Result):
 def exploration_columns(explored: Exploration) -> list[str]:
     """Return the columns of the table of candidates; those that nothing was measured for are left out."""
     rows = [each for each in explored.candidates if each["state"] == "measured"]
-    names = ["runtime", "precision", "batch", "threads", "latency", "interval", "p99", "samples/s", "first call"]
-    names += ["memory", "size", "error"]
+    names = ["runtime", "precision", "batch", "threads", "latency", "interval", "verdict", "p99", "samples/s"]
+    names += ["first call", "memory", "size", "error"]
     if any("energy_per_sample_j" in each for each in rows):
         names.append("J/sample")
     if any("predicted_s" in each for each in rows):
         names.append("predicted")
     if explored.data["quality"]["metric"]:
         names.append(explored.data["quality"]["metric"])
-    return [*names, "verdict"]
+    return names
 
 
 def exploration_row(explored: Exploration, row: CandidateDict, columns: Sequence[str]) -> list[str]:
