@@ -106,6 +106,7 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "doctor",
         "completion",
         "trust",
+        "compat",
     ]
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 from run_making import CREATED, make_run
+from sweep_making import wait_until
 from trace_files import write_kineto
 
 from fairmile.runs.record.layout import RECORDING
@@ -34,7 +35,8 @@ def test_the_api_answers_with_what_the_call_returns(client: httpx.Client, worksp
     assert answer["ranks"] == ["rank 0", "rank 1"]
 
 
-def test_the_list_leads_to_the_trace_and_the_trace_to_its_run(page: Page, traced: str) -> None:
+def test_the_list_leads_to_the_trace_and_the_trace_to_its_run(page: Page, client: httpx.Client, traced: str) -> None:
+    wait_until(lambda: traced in client.get("/traces").text)  # a list may be a second old
     page.goto("/traces")
     page.get_by_role("link", name=traced).click()
     expect(page.get_by_role("heading", name=f"Trace {traced}")).to_be_visible()

@@ -32,6 +32,12 @@ _HINTS = {
 }
 RENEWAL = "lock-renewal"  # the name of threads that keep a lock: they wait, and touch its file
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+_NOT_REMOVED = frozenset(
+    {
+        *(errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ENAMETOOLONG),  # it is not there
+        *(errno.EACCES, errno.EROFS, errno.EPERM),
+    }
+)
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EBADF})
 
 
@@ -464,7 +470,7 @@ def _remove(path: str) -> None:
         os.unlink(path)
     except OSError as error:
         # What cannot be removed here must not hide the error that led here.
-        if error.errno not in (errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EPERM):
+        if error.errno not in _NOT_REMOVED:
             raise
 
 

@@ -59,7 +59,8 @@ def spec_from_card(body: Mapping[str, Any]) -> tuple[EnvironmentSpec, tuple[str,
     if sorter.conda:
         data["conda"] = {"packages": sorter.conda}
     if sorter.pip or sorter.python:
-        data["python"] = {"version": sorter.python, "packages": sorter.pip}
+        # Nobody can edit a card for one machine: where no Python fits, uv downloads one.
+        data["python"] = {"version": sorter.python, "packages": sorter.pip, "managed": bool(sorter.python)}
     builds, checks, unknown = builds_of(sorter.sources)
     sorter.notes += [
         f"softwareRequirements: {address} is a source or another asset, which must be added by hand"
