@@ -12,26 +12,35 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from fairmile.base.errors import Conflict, NotFound
 from fairmile.base.files import write_atomic
+from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import slug
-from fairmile.catalog.card import Card, as_list, id_of, text_of
-from fairmile.catalog.catalog import Catalog
-from fairmile.catalog.extract import links_of
-from fairmile.catalog.row import target_names
+
+if TYPE_CHECKING:
+    from fairmile.catalog.card import Card, as_list, id_of, text_of
+    from fairmile.catalog.catalog import Catalog
+    from fairmile.catalog.extract import links_of
+    from fairmile.catalog.row import target_names
+else:
+    as_list = lazy("fairmile.catalog.card:as_list")
+    id_of = lazy("fairmile.catalog.card:id_of")
+    text_of = lazy("fairmile.catalog.card:text_of")
+    links_of = lazy("fairmile.catalog.extract:links_of")
+    target_names = lazy("fairmile.catalog.row:target_names")
 
 # What each step does, by words; in the order of the steps.
 _ROLES = {
-    "preprocess": re.compile(r"prepar|preproc|clean|binning|tokeni|augment|normali[sz]"),
-    "train": re.compile(r"train|fit\b|learn(?!ing)"),
-    "evaluate": re.compile(r"evaluat|validat|\btest|infer|predict|score"),
+    "preprocess": lazy_pattern(r"prepar|preproc|clean|binning|tokeni|augment|normali[sz]"),
+    "train": lazy_pattern(r"train|fit\b|learn(?!ing)"),
+    "evaluate": lazy_pattern(r"evaluat|validat|\btest|infer|predict|score"),
 }
-_OF_MODEL = re.compile(r"model|weight|checkpoint|network")
-_INPUT = re.compile(r"\{inputs\.([\w-]+)\}")
+_OF_MODEL = lazy_pattern(r"model|weight|checkpoint|network")
+_INPUT = lazy_pattern(r"\{inputs\.([\w-]+)\}")
 _NAMED, _ALIKE = 2, 1  # what a statement and a common science are worth
 _MOST = 1000
 
