@@ -90,6 +90,7 @@ EXTRAS: Mapping[str, _Extra] = {
     "rdf": _Extra(("pyoxigraph",), "reading HPC Ontology"),
     "s3": _Extra(("botocore",), "S3 with credentials"),
     "science": _Extra(("h5py", "netCDF4", "pyarrow", "zarr"), "HDF5, NetCDF, Parquet and Zarr files"),
+    "submit": _Extra(("mlperf_logging",), "the checkers of MLCommons for submissions"),
     "traces": _Extra(("msgspec", "otf2"), "traces of PyTorch, Chrome and OTF2"),
     "tune": _Extra(("optuna", "cmaes", "sklearn", "scipy"), "tuning with Optuna"),
     "web": _Extra(("fastapi", "uvicorn", "jinja2"), "pages and REST of `fairmile serve`"),

@@ -255,3 +255,16 @@ def test_a_model_that_is_far_from_what_was_measured_is_told_below_the_table(
     (note,) = fairmile("benchmark", "collectives").err.splitlines()
     assert note.startswith("note: the model of all reduce is off by up to -")
     assert "(64.0 KiB, 2 ranks): use the measured times there" in note
+
+
+def test_a_submission_lists_what_its_runs_lack_and_the_verdicts_of_the_checkers(
+    fairmile: Fairmile, place: Path
+) -> None:
+    assert fairmile("run", "--", "cat", "cosmoflow-mllog.txt").code == 0
+    result = fairmile("benchmark", "submit", "last", "--to", "mlperf-hpc", "--org", "Lake", "-o", "submission")
+    assert result.code == 1
+    assert re.search(r"^cat-\w+ +cosmoflow .* best logged 0.131", result.out, re.MULTILINE)
+    assert re.search(r"^missing +cosmoflow on .*: 1 of 10 runs$", result.out, re.MULTILINE)
+    assert re.search(r"^passed +repository checker", result.out, re.MULTILINE)
+    assert re.search(r"^failed +package checker +Lake$", result.out, re.MULTILINE)
+    assert (place / "submission" / "Lake" / "systems").is_dir()

@@ -126,6 +126,12 @@ def science(_: Path) -> None:
     library("h5py", "tides.h5")
 
 
+def submit(_: Path) -> None:
+    from fairmile.benchmarks.submission.checkers import repository
+
+    repository(Path())
+
+
 def traces(folder: Path) -> None:
     from fairmile.traces.export import write_otf2
 
@@ -164,6 +170,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "rdf": ("pyoxigraph", rdf),
     "s3": ("botocore", s3),
     "science": ("h5py", science),
+    "submit": ("mlperf_logging", submit),
     "traces": ("otf2", traces),
     "tune": ("optuna", tune),
     "web": ("uvicorn", web),

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.errors import UsageError
+from fairmile.base.yaml import load
 from fairmile.benchmarks.benchmarks import Benchmarks
 from fairmile.benchmarks.results import StagePlan, StageRuns
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.benchmarks.storage import StorageFolder, StoragePlan, StorageRun, measure_storage, plan_storage
+from fairmile.benchmarks.submission.package import Labels, submit
+from fairmile.benchmarks.submission.results import Submission
 from fairmile.catalog.catalog import Catalog
 from fairmile.costs.collectives.measure import MeasuredBackend, measure_collectives, plan_collectives, write_measured
 from fairmile.costs.collectives.results import MeasurementPlan
@@ -59,6 +63,30 @@ class MeasuredBenchmarks(Benchmarks):
         folders = self.plan_storage(paths, size_bytes=size_bytes)
         return measure_storage(self._runs(), folders, size_bytes=size_bytes, need_bytes=need_bytes, on_step=on_step)
 
+    def submit(
+        self,
+        runs: Sequence[str],
+        folder: str | Path,
+        *,
+        to: str,
+        org: str,
+        division: str = "open",
+        availability: str = "research",
+        system: str = "",
+        descriptor: str = "experiment-1",
+        description: Mapping[str, Any] | str | Path | None = None,
+        dry_run: bool = False,
+    ) -> Submission:
+        """Make a submission to `mlperf-hpc` or `mlcommons-science` from runs, and run the committee's checkers on it.
+
+        `description`, or the YAML or JSON file that has it, states what no record holds, such as `cooling`.
+        """
+        labels = Labels(org, division, availability, system, descriptor)
+        stated = _read_description(description) if isinstance(description, str | Path) else description or {}
+        return submit(
+            self._runs(), self._store(), runs, Path(folder), to=to, labels=labels, description=stated, dry_run=dry_run
+        )
+
     def plan_collectives(self, backend: str = "gloo", ranks: Sequence[int] = (2,), **given: Any) -> MeasurementPlan:
         """Return the commands that would measure collectives; `given` are `sizes`, `collectives` and `seconds`."""
         return plan_collectives(backend, ranks, **given)
@@ -71,3 +99,14 @@ class MeasuredBenchmarks(Benchmarks):
         if output is not None:
             write_measured(output, measured)
         return measured
+
+
+def _read_description(file: str | Path) -> Mapping[str, Any]:
+    """Return the fields of a system description that a file states."""
+    try:
+        document = load(Path(file).read_text(encoding="utf-8"), file=str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {error}") from error
+    if not isinstance(document, Mapping):
+        raise UsageError(f"{file} does not state fields of a system", hint="write lines such as `cooling: air`")
+    return document

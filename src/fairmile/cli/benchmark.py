@@ -24,6 +24,7 @@ from fairmile.benchmarks.storage import (
     rate_words,
 )
 from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.main import Entry
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.costs.collectives.measure import MeasuredBackend, ModelComparison
@@ -33,6 +34,9 @@ from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import parse_params
 from fairmile.workspace import Workspace
 
+_ENTRIES = {
+    "submit": Entry("fairmile.cli.benchmark_submit", "submit", "Make a submission from runs, and check it."),
+}
 _POOR_FIT = 0.2  # of the measured time, from which a warning says that the model is off
 _COLUMNS = {
     "write": "seq_write_bytes_per_s",
@@ -47,9 +51,9 @@ _COLUMNS = {
 }
 
 
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyGroup, entries=_ENTRIES)
 def benchmark() -> None:
-    """List and create benchmarks, and measure storage and collectives.
+    """List, create and submit benchmarks, and measure storage and collectives.
 
     `fairmile run NAME` runs a benchmark.
     """

@@ -50,7 +50,7 @@ COMMANDS = {
     "env": Entry("fairmile.cli.env", "env", "Build, check and use software environments."),
     "job": Entry("fairmile.cli.job", "job", "Submit jobs to a system, follow them, and copy their results."),
     "runs": Entry("fairmile.cli.runs", "runs", "List, show, pack, export and import recorded runs."),
-    "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "List and create benchmarks; measure storage."),
+    "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "List, create and submit benchmarks; measure storage."),
     "serve": Entry("fairmile.cli.serve", "serve", "Open catalog, runs and flows in the browser."),
     "login": Entry("fairmile.cli.login", "login", "Log in to a Fairmile server."),
     "logout": Entry("fairmile.cli.login", "logout", "Log out of a Fairmile server."),

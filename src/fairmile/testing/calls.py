@@ -213,6 +213,10 @@ EXAMPLES = (
     Example("benchmark new tides --dry-run", 'fm.benchmarks.new("tides", ".", dry_run=True)'),
     _only_named("benchmark stages miniweather", 'fm.benchmarks.stages("miniweather")'),
     Example("benchmark stages miniweather --dry-run", 'fm.benchmarks.plan_stages("miniweather")'),
+    _only_named(
+        "benchmark submit last --to mlperf-hpc --org Lake -o submission",
+        'fm.benchmarks.submit(["last"], "submission", to="mlperf-hpc", org="Lake")',
+    ),
     _only_named("benchmark storage .", 'fm.benchmarks.storage(["."])'),
     Example("benchmark storage . --size 1MB --dry-run", 'fm.benchmarks.plan_storage(["."], size_bytes=1_000_000)'),
     _only_named("benchmark collectives --ranks 2,4", "fm.benchmarks.collectives(ranks=[2, 4])"),

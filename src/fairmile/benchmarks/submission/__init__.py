@@ -1,0 +1,1 @@
+"""Packages for benchmark committees, made from recorded runs."""
