@@ -432,3 +432,15 @@ def test_arguments_that_the_parser_of_a_program_refuses_are_named_before_anythin
     assert "python train.py --help` lists its arguments" in refused.err
     assert run_ids(place) == []
     assert fairmile(*command).code == 0  # argparse completes --n
+
+
+def test_a_launcher_starts_the_ranks_of_a_run_here(
+    fairmile: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    command = 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"'
+    result = fairmile("run", "--launch", "mpirun", "--tasks-per-node", "2", "--", "sh", "-c", command)
+    assert result.code == 0, result.err
+    log = fairmile("runs", "log", "last").out
+    assert sorted(log.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]

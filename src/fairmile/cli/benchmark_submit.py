@@ -54,18 +54,19 @@ def submit(out: Out, runs: tuple[str, ...], folder: Path, **options: Any) -> int
 
     RUN is a run, a group, or a name that several runs share. The folder holds the system
     description, the code, scripts to run it, the logs and a README, as the rules of
-    the committee ask for. Lists what is missing, run by run; exit code 1 if anything is.
+    the committee ask for. Lists what is missing, run by run; exit code 1 if anything is,
+    except with --dry-run.
 
     The closed division takes only runs on the full data set.
 
     \b
     Examples:
-      fairmile benchmark submit cosmoflow --to mlperf-hpc --org Lake -o submission
-      fairmile benchmark submit earthquake --to mlcommons-science --org Lake -o submission --dry-run
+      fairmile benchmark submit cosmoflow --to mlperf-hpc --org Lake -o submission --dry-run
+      fairmile benchmark submit cosmoflow --to mlperf-hpc --org Lake -o lake --system-name lake-one --dry-run
     """
     submission = Workspace.open().benchmarks.submit(runs, folder, **options)
     out.show(submission, lambda submission: _print_submission(out, submission))
-    return 0 if submission.accepted else 1
+    return 0 if submission.accepted or submission.dry_run else 1
 
 
 def _print_submission(out: Out, submission: Submission) -> None:

@@ -12,7 +12,7 @@ import click
 from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.units import parse_duration
-from fairmile.cli.job_options import spec_from
+from fairmile.cli.job_options import LAUNCH, spec_from
 from fairmile.cli.options import SectionedCommand
 from fairmile.resolve import Word
 from fairmile.runs.arguments import is_program, start_program
@@ -65,6 +65,7 @@ _OPTIONS = (
         help="Environment to run in: its name, its file, or an asset that has one.",
     ),
     ANYWAY,
+    LAUNCH,
     click.option("--timeout", metavar="TIME", help="Stop the run after this time, such as 90s or 2h."),
     click.option(
         "--every",
@@ -170,7 +171,8 @@ def changes_from(options: Mapping[str, Any]) -> dict[str, Any]:
         "environment": options["environment"],
         "anyway": options["anyway"],
         "timeout_s": parse_duration(options["timeout"]) if options["timeout"] else None,
-        "system": "" if options["on"] == "laptop" else options["on"],
+        # What a launcher starts here is a job of this machine, with the processes that the resources state.
+        "system": "" if options["on"] == "laptop" and not job.launch else options["on"],
         "resources": job.resources,
         "software": job.software,
         "launch": job.launch,

@@ -244,3 +244,26 @@ class TestOnSlurm:
         assert run.state is RunState.DONE, slurm.output(run.id)
         assert sorted(slurm.output(run.id).splitlines()) == [b"rank 0", b"rank 1"]
         assert run.captured.scheduler["name"] == "slurm"
+
+    def test_mpirun_starts_the_ranks_of_a_run_on_two_nodes(self, slurm: Runs) -> None:
+        resources = {"nodes": 2, "tasks_per_node": 2}
+        argv = ["sh", "-c", 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"']
+        env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        started = slurm.run(argv, system="rig", resources=resources, launch="mpirun", env=env)
+        run = slurm.wait(started.id, timeout_s=120)
+        assert run.state is RunState.DONE, slurm.output(run.id)
+        assert sorted(slurm.output(run.id).splitlines()) == [f"rank {rank} of 4".encode() for rank in range(4)]
+
+    @pytest.mark.thorough
+    def test_torchrun_starts_the_ranks_of_a_run_on_two_nodes(
+        self, slurm: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}")
+        program = tmp_path / "rank.py"
+        program.write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)")
+        resources = {"nodes": 2, "tasks_per_node": 1, "memory_gib": 1.0}
+        started = slurm.run(["python", str(program)], system="rig", resources=resources, launch="torchrun")
+        run = slurm.wait(started.id, timeout_s=120)
+        assert run.state is RunState.DONE, bytes(slurm.output(run.id))
+        lines = [line for line in slurm.output(run.id).splitlines() if line.startswith(b"rank ")]
+        assert sorted(lines) == [b"rank 0 of 2", b"rank 1 of 2"]
