@@ -73,7 +73,8 @@ EXTRAS: Mapping[str, _Extra] = {
     "archives": _Extra(
         ("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",), "Zstandard archives"
     ),
-    "benchmarks": _Extra(("torch", "h5py", "sklearn", "matplotlib"), "the built-in benchmarks"),
+    "atoms": _Extra(("matscipy",), "faster neighbour lists of atoms"),
+    "benchmarks": _Extra(("torch", "h5py", "sklearn", "matplotlib", "ase"), "the built-in benchmarks"),
     "conda": _Extra(("rattler",), "conda packages in environments"),
     "deephyper": _Extra(("deephyper",), "tuning with DeepHyper"),
     "globus": _Extra(("globus_sdk",), "Globus transfers"),

@@ -17,6 +17,7 @@ from fairmile.benchmarks.suite.earthquake.events import write_events
 from fairmile.benchmarks.suite.earthquake.synthetic import make_events
 from fairmile.benchmarks.suite.miniweather.surrogate import CellSamples
 from fairmile.benchmarks.suite.mnist.data import made_digits
+from fairmile.benchmarks.suite.opencatalyst.surfaces import make_structures
 
 
 def declared(name: str, number: int = 0) -> list[Field]:
@@ -59,6 +60,13 @@ def test_made_universes_have_the_published_form(tmp_path: Path) -> None:
     assert differences(declared("cosmoflow", 1), arrays(tmp_path / "universe.h5")) == []
     write_cube(tmp_path / "cube.hdf5", full, unit[0])
     assert differences(declared("cosmoflow", 0), arrays(tmp_path / "cube.hdf5")) == []
+
+
+def test_made_structures_have_the_form_of_oc20() -> None:
+    (made,) = make_structures(0, 1, seed=1)
+    names = "numbers positions cell free forces energy"
+    arrays_of = {name: np.asarray(getattr(made, name)) for name in names.split()}
+    assert differences(declared("opencatalyst"), arrays_of) == []
 
 
 def test_sampled_cells_have_the_published_form(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from fairmile.machine_checks import EXTRAS
 ROOT = Path(__file__).parents[2]
 # These bring other extras together, or serve those who work on Fairmile itself.
 COLLECTIONS = {"all", "dev", "docs"}
-# Logins are read from ~/.netrc as well; nothing fails for want of a keyring.
-OPTIONAL = {"keyring"}
+# Nothing fails for want of these: logins are read from ~/.netrc as well, and neighbours of atoms found with NumPy.
+OPTIONAL = {"atoms", "keyring"}
 
 
 def archives(_: Path) -> None:

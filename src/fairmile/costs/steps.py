@@ -90,6 +90,7 @@ class StepTrace(Result):
     notes: Sequence[str] = ()  # what could not be followed exactly, one sentence each
     stopped: str = ""  # why a step was followed only to a point, where it was
     assumed: bool = False  # whether shapes follow from values that nobody knows, and that were assumed
+    samples: int = 0  # in a batch, where the program says so; 0: as the shapes of inputs suggest
 
     def to_dict(self) -> dict[str, Any]:
         """Return what there is in numbers; `ops` has the operators."""

@@ -12,7 +12,12 @@ from fairmile.benchmarks.program import SUITE, folder_of
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 
 WITH_STEP = sorted(file.parent.name for file in SUITE.glob("*/step.py"))
-SMALL = {"cosmoflow": {"batch_size": 2}, "earthquake": {"batch_size": 2, "d_model": 8}, "mnist": {"batch_size": 2}}
+SMALL = {
+    "cosmoflow": {"batch_size": 2},
+    "earthquake": {"batch_size": 2, "d_model": 8},
+    "mnist": {"batch_size": 2},
+    "opencatalyst": {"batch_size": 2},
+}
 
 
 def build(name, **params):

@@ -79,6 +79,10 @@ def test_the_batch_is_the_first_length_of_inputs_as_they_are_made(batch: int) ->
     assert batch_of(step_trace(batch=batch, steps=3)) == batch
 
 
+def test_a_program_can_tell_its_batch_itself() -> None:
+    assert batch_of(replace(step_trace(batch=4), samples=3)) == 3
+
+
 def test_views_of_an_input_do_not_count_however_many_there_are() -> None:
     trace = step_trace(batch=4, steps=1)
     view = next(op for op in trace.ops if op.name == "aten.view.default")

@@ -25,6 +25,7 @@ class OneStep:
     loss: Callable[[torch.nn.Module], torch.Tensor]
     optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None
     precision: str
+    samples: int = 0  # in a batch; 0: the first axis of most inputs counts them
 
 
 def one_step(
@@ -33,10 +34,13 @@ def one_step(
     loss: Loss,
     batch: Callable[[], Mapping[str, torch.Tensor]],
     samples: int = 0,
+    *,
+    in_batch: int = 0,
 ) -> OneStep:
     """Return a step of a task as the settings say; `batch` makes what one rank takes from its data for it.
 
-    `samples` is how many of them lie on the device all the while, where the settings let them.
+    `samples` is how many of them lie on the device all the while, where the settings let them. `in_batch` is how many
+    a batch has, where most of its inputs count something else, such as the edges of a graph.
     """
     lay_out(model, settings)
     trains = settings.work != "inference"
@@ -53,4 +57,5 @@ def one_step(
         of_a_batch,
         (lambda parameters: make_optimizer(settings, parameters)) if trains else None,
         settings.precision,
+        in_batch,
     )

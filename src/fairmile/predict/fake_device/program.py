@@ -52,6 +52,7 @@ class TracedProgram:
         if precision not in PRECISIONS:
             raise Refused(f"`precision` of {where} is {precision!r}", f"use one of {', '.join(PRECISIONS)}")
         self.precision: str = precision
+        self.samples = int(_part(built, "samples", where, optional=True) or 0)
         self.training = self.make_optimizer is not None if request.training is None else request.training
 
 

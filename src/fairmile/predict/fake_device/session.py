@@ -72,6 +72,7 @@ def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: in
         "steps": steps,
         "precision": built.precision,
         "training": built.training,
+        "samples": built.samples,
         "parameters": sum(parameter.numel() for parameter in built.model.parameters()),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "notes": [*recorder.notes, *_assumption(recorder)],

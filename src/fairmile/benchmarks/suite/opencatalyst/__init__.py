@@ -1,0 +1,1 @@
+"""OpenCatalyst: energies and forces of molecules on metal surfaces."""
