@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,7 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
+import sklearn_estimators
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import load_file, save_file
@@ -22,6 +25,7 @@ from fairmile.models.convert.program import convert, main
 from fairmile.models.convert.proof import Array, prove, sample_inputs
 from fairmile.models.convert.request import Request, parse_input
 from fairmile.models.convert.sources import open_model
+from fairmile.models.formats import recognise
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +164,45 @@ def test_estimators_of_scikit_learn_give_the_same_labels_and_shares_in_onnx(tmp_
     assert way == "skl2onnx"
     assert proof.cases[-1].inputs == "data"
     assert proof.cases[-1].largest <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["KMeans", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("NearestNeighbors", "TfidfVectorizer"))],
+)
+def test_estimators_of_every_kind_have_all_their_outputs_compared(name: str, tmp_path: Path) -> None:
+    assert sklearn_estimators.judge(_listed(name), tmp_path).state == "passed"
+
+
+def test_an_estimator_that_loses_too_much_in_float32_is_converted_in_float64(tmp_path: Path) -> None:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
+    task = sklearn_estimators.task_of(GaussianProcessRegressor)
+    model = GaussianProcessRegressor(optimizer=None).fit(task.rows, task.targets)
+    (tmp_path / "gpr.pkl").write_bytes(pickle.dumps(model))
+    np.save(tmp_path / "rows.npy", task.other_rows)
+    asked = Request(
+        "onnx", str(tmp_path / "gpr.pkl"), "sklearn-pickle", data=str(tmp_path / "rows.npy"), trust_pickle=True
+    )
+    file, way, proof = convert(asked, tmp_path)
+    assert way.startswith("skl2onnx in float64 (in float32, its result differs by")
+    assert proof.holds
+    assert [each.type for each in recognise(file).inputs] == ["float64"]
+
+
+@pytest.mark.thorough
+def test_text_to_compare_on_is_asked_for(tmp_path: Path) -> None:
+    task = sklearn_estimators.task_of(_listed("TfidfVectorizer"))
+    (tmp_path / "text.pkl").write_bytes(pickle.dumps(sklearn_estimators.fitted(_listed("TfidfVectorizer"), task)))
+    asked = Request("onnx", str(tmp_path / "text.pkl"), "sklearn-pickle", trust_pickle=True)
+    with pytest.raises(UsageError, match="inputs of TfidfVectorizer are unknown"):
+        convert(asked, tmp_path)
+    with pytest.raises(UsageError, match="texts to compare on are missing"):
+        convert(dataclasses.replace(asked, inputs=("X=string[batch]",)), tmp_path)
+
+
+def _listed(name: str) -> type:
+    return next(each for each in sklearn_estimators.listed() if each.__name__ == name)
 
 
 @pytest.mark.thorough

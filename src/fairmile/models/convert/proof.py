@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.models.convert.request import CaseDict, ProofDict
 from fairmile.models.formats.description import TensorSpec
@@ -83,6 +84,11 @@ def sample_inputs(
     """
     generator = np.random.default_rng(seed)
     cases: dict[str, Arrays] = {}
+    given = {each.name: _typed(data[each.name], each) for each in specs} if data else {}
+    if any(each.type == "string" for each in specs):
+        if not given:
+            raise UsageError("texts to compare on are missing", hint="give some with --data FILE.npy")
+        return {"data": given}
     varies = any(not isinstance(size, int) for spec in specs for size in spec.shape or ())
     for batch in _BATCHES if varies else (0,):
         what = f"normal, size {batch}" if varies else "normal"
@@ -94,9 +100,11 @@ def sample_inputs(
     cases["large values"] = {
         name: (array * _LARGE).astype(array.dtype) if array.dtype.kind == "f" else array for name, array in last.items()
     }
-    if data:
-        cases["data"] = {each.name: np.asarray(data[each.name]).astype(each.type) for each in specs}
-    return cases
+    return cases | ({"data": given} if given else {})
+
+
+def _typed(array: Array, spec: TensorSpec) -> Array:
+    return np.asarray(array).astype(object if spec.type == "string" else spec.type)
 
 
 def _drawn(
@@ -145,13 +153,20 @@ def _attempt(result: Compute, arrays: Mapping[str, Array]) -> list[Array]:
 def prove(cases: Mapping[str, Arrays], source: Compute, exact: Compute | None, result: Compute, judge: str) -> Proof:
     """Return the proof of a result; `exact` is the source in float64, which shows the rounding error of the source."""
     spread, judged, worst = 0.0, [], ("", -1.0)
+    refusal = ""
     for what, arrays in cases.items():
-        expected = source(arrays)
+        try:
+            expected = source(arrays)
+        except ValueError as error:  # an estimator refuses values that it was not fitted on
+            refusal = f"{what}: {str(error).strip().partition(chr(10))[0][:200]}"
+            continue
         largest, typical = difference(expected, _attempt(result, arrays))
         judged.append(Case(what, largest, typical))
         worst = max(worst, (what, largest), key=lambda pair: pair[1])
         own = difference(exact(arrays), expected)[0] if exact is not None else 0.0
         spread = max(spread, own if np.isfinite(own) else 0.0)
+    if not judged:
+        raise UsageError(f"the model takes none of the drawn inputs; {refusal}", hint="give inputs with --data FILE")
     tolerance = max(_FLOOR, _ROOM * spread)
     origin = (
         f"{_ROOM:g} times the source's own error of {spread:.1e} beside float64"

@@ -19,9 +19,12 @@ def onnxruntime_of(file: Path) -> Compute:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
+    wide = {each.name for each in session.get_inputs() if each.type == "tensor(double)"}
 
     def compute(arrays: Mapping[str, Array]) -> list[Array]:
-        return [np.asarray(each) for each in session.run(None, in_order(arrays, names))]
+        feed = in_order(arrays, names)
+        feed |= {name: each.astype(np.float64) for name, each in feed.items() if name in wide}
+        return [np.asarray(each) for each in flat_outputs(session.run(None, feed))]
 
     return compute
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.models.convert.estimators import compute_outputs
 from fairmile.models.convert.proof import Array, Compute
 from fairmile.models.convert.request import Request, parse_input
 from fairmile.models.convert.runtimes import onnxruntime_of, torch_of
@@ -251,20 +252,19 @@ def _keras_source(path: Path) -> Source:
 def _sklearn_source(request: Request, path: Path) -> Source:
     model = _estimator(request, path)
     features = getattr(model, "n_features_in_", None)
-    if features is None:
-        raise UsageError(f"{path.name} holds no trained estimator of scikit-learn")
-    spec = TensorSpec("X", "float32", ("batch", int(features)))
+    if request.inputs:
+        spec = parse_input(request.inputs[0], 0)
+    elif features is not None:
+        spec = TensorSpec("X", "float32", ("batch", int(features)))
+    else:
+        raise UsageError(
+            f"{path.name}: the inputs of {type(model).__name__} are unknown, or it is no trained estimator",
+            hint="describe them, as --input 'X=string[batch]' for text",
+        )
 
     def compute(arrays: Mapping[str, Array]) -> list[Array]:
-        values = np.asarray(arrays["X"], dtype=np.float64)
-        if hasattr(model, "predict_proba"):
-            return [np.asarray(model.predict(values)), np.asarray(model.predict_proba(values), dtype=np.float32)]
-        if not hasattr(model, "predict"):
-            return [np.asarray(model.transform(values), dtype=np.float32)]
-        predicted = np.asarray(model.predict(values))
-        if predicted.dtype.kind != "f":
-            return [predicted]
-        return [predicted.astype(np.float32).reshape(len(values), -1)]
+        rows = arrays[spec.name]
+        return compute_outputs(model, rows.astype(np.float64) if rows.dtype.kind == "f" else rows)
 
     return Source("sklearn", model, (spec,), compute)
 

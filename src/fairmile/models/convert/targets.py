@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairmile.base.errors import Unsupported
+from fairmile.models.convert.estimators import write_estimator
 from fairmile.models.convert.proof import Array
 from fairmile.models.convert.sources import Source
 from fairmile.models.formats.description import TensorSpec
@@ -23,7 +24,7 @@ FIRST_EXPORTER = "torch.export exporter"
 def write_onnx(source: Source, file: Path, *, refused: str = "") -> str:
     """Write a model as ONNX and return by which exporter.
 
-    `refused` says why the first exporter of PyTorch is not to be used, if it is not.
+    `refused` says why the first way is not to be used, if it is not: the first exporter of PyTorch, or float32.
     """
     if source.kind == "torch":
         return _torch_to_onnx(source, file, refused)
@@ -35,7 +36,7 @@ def write_onnx(source: Source, file: Path, *, refused: str = "") -> str:
             source.model.export(str(file), format="onnx", verbose=False)
         return "Keras export"
     if source.kind == "sklearn":
-        return _sklearn_to_onnx(source, file)
+        return write_estimator(source.model, source.specs[0], file, refused=refused)
     raise Unsupported(f"no conversion from {source.kind} to ONNX")
 
 
@@ -85,18 +86,6 @@ def _torch_to_onnx(source: Source, file: Path, refused: str) -> str:
             dynamic_axes=axes,
         )
     return f"TorchScript exporter (torch.export: {refused[:160]})"
-
-
-def _sklearn_to_onnx(source: Source, file: Path) -> str:
-    from skl2onnx import to_onnx, update_registered_converter  # noqa: F401  the registry is filled by the import
-
-    features = source.specs[0].shape[1]  # type: ignore[index]
-    options = {id(source.model): {"zipmap": False}} if hasattr(source.model, "predict_proba") else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        converted = to_onnx(source.model, np.zeros((1, int(features or 0)), np.float32), options=options)
-    file.write_bytes(converted.SerializeToString())
-    return "skl2onnx"
 
 
 def write_torch(onnx_file: Path, source: Source, file: Path) -> str:
