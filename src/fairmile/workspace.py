@@ -443,11 +443,12 @@ class Workspace:
             store=lambda: self.store,
             envs=lambda: self.envs,
             jobs=lambda: self.jobs,
-            predictors={"fairmile.benchmarks": self._from_step},
+            predictors={"fairmile.benchmarks": lambda: self._from_step},
             supply=self.supply,
         )
         return Runs(self.home / "runs", services, environ=self.environ, hidden=self.hidden)
 
+    @cached_property
     def _from_step(self) -> FromStep:
         from fairmile.benchmarks.expected import FromStep
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,6 +63,11 @@ class Oracle(Predict):
         self.as_shipped: set[bool] = set()
         self.told = StepForecast("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {by_kind: 0.4}, 1050)
         self.trouble = trouble
+        self.searched: list[tuple[str, str, dict[str, Any]]] = []
+
+    def largest_batch(self, target: Any, *, gpu: str = "", arguments: Any = None, **how: Any) -> Any:
+        self.searched.append((target, gpu, dict(arguments)))
+        return SimpleNamespace(batch=7)
 
     def foresee(
         self, file: Path, arguments: Mapping[str, Any], on: str | Partition, *, as_shipped: bool = False
@@ -114,10 +121,33 @@ def test_where_cudnn_may_try_kernels_more_memory_is_allowed_for(gpus: list[dict[
     assert (tried.value, tried.low, tried.high, fixed.high) == (1000.0, 900.0, 1430.0, 1100.0)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
+def test_each_gpu_of_several_needs_at_least_what_a_single_one_does(
+    oracle: Oracle, gpus: list[dict[str, Any]], strategy: str
+) -> None:
+    predicted = from_step(oracle).predict(spec_of(params={**SMALL, "strategy": strategy, "ranks": 4}), [])
+    (memory,) = predicted.values()
+    assert (memory.value, memory.low, memory.high, memory.limit) == (1000.0, 900.0, None, 1050.0)
+    assert memory.source == "its step, traced, on h200, on each GPU"
+    assert oracle.asked == [("mnist", SMALL, "NVIDIA H200")]
+
+
+def test_what_does_not_fit_names_the_largest_batch_and_searches_it_once(
+    oracle: Oracle, gpus: list[dict[str, Any]]
+) -> None:
+    oracle.told = replace(oracle.told, usable_bytes=800)
+    predictor = from_step(oracle)
+    for batch in (16, 32):
+        memory = predictor.predict(spec_of(params={**SMALL, "batch_size": batch}), [])["peak_memory_bytes"]
+        assert memory.fit is Fit.DOES_NOT
+        assert memory.remedy == "the largest batch that fits is 7: -p batch_size=7"
+    assert oracle.searched == [("mnist", "h200", {"hidden": 8})]
+
+
 @pytest.mark.parametrize(
-    "params", [{"strategy": "ddp"}, {"strategy": "horovod"}, {"device": "cpu"}, {"device": "cpu", "strategy": "single"}]
+    "params", [{"strategy": "fsdp"}, {"strategy": "deepspeed"}, {"device": "cpu"}, {"device": "cpu", "strategy": "ddp"}]
 )
-def test_several_ranks_or_a_cpu_are_not_foreseen(
+def test_shares_of_a_model_and_a_cpu_are_not_foreseen(
     oracle: Oracle, gpus: list[dict[str, Any]], params: dict[str, Any]
 ) -> None:
     assert from_step(oracle).predict(spec_of(params=params), []) == {}

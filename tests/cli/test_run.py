@@ -208,9 +208,18 @@ class TestFit:
         assert "fit     fits: peak memory 4.0 GiB" in told.out
         assert "fit" not in fairmile("run", "-p", "gib=4", "--", "echo", "{gib}").err
 
-    def test_a_sweep_says_that_a_point_does_not_fit(self, fairmile: Fairmile) -> None:
-        told = fairmile("sweep", "-p", "gib=400,4", "--dry-run", "--", "echo", "{gib}")
+    @pytest.mark.parametrize("values", ["400,4", "4,400"])
+    @pytest.mark.parametrize("more", [(), ("--dry-run",)])
+    def test_a_sweep_whose_first_or_last_point_does_not_fit_is_refused(
+        self, fairmile: Fairmile, place: Path, values: str, more: tuple[str, ...]
+    ) -> None:
+        told = fairmile("sweep", "-p", f"gib={values}", *more, "--", "echo", "{gib}")
+        assert (told.code, run_ids(place)) == (2, [])
         assert "does not fit: peak memory 400.0 GiB" in told.err
+        assert "take 12; --anyway runs it regardless" in told.err
+
+    def test_anyway_plans_a_sweep_that_does_not_fit(self, fairmile: Fairmile) -> None:
+        assert fairmile("sweep", "-p", "gib=400,4", "--anyway", "--dry-run", "--", "echo", "{gib}").code == 0
 
 
 class TestDryRun:

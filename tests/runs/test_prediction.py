@@ -17,9 +17,11 @@ from fairmile.runs.prediction import (
     PREDICTORS,
     Fit,
     FromHistory,
+    Limit,
     Predicted,
     Predictor,
     amount_text,
+    forecast,
     judged,
     predict,
     predicted_of,
@@ -354,6 +356,20 @@ def test_the_worst_verdict_counts_with_its_numbers() -> None:
     fit, why = unfit({name: each.to_json() for name, each in both.items()})
     assert fit is Fit.DOES_NOT
     assert why == "peak memory 50.0 GiB (45.0 GiB to 60.0 GiB); a100-40gb has 39.0 GiB for it"
+
+
+@pytest.mark.parametrize(("limit_s", "fit"), [(30.0, Fit.DOES_NOT), (100.0, Fit.MAY_NOT), (1000.0, Fit.FITS)])
+def test_the_time_that_earlier_runs_took_is_compared_with_the_time_limit(limit_s: float, fit: Fit) -> None:
+    class Known:
+        def predict(self, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
+            return {"elapsed_s": Predicted(100.0, 60.0, 200.0, "earlier runs")}
+
+    limit = Limit(limit_s, "the time limit", "request more with --time")
+    told = forecast(RunSpec(name="train", argv=("train",)), [], {"train": Known}, {"elapsed_s": limit})
+    assert told.fit is fit
+    if fit is Fit.DOES_NOT:
+        assert told.fit_reason == "time 1m 40s (1m to 3m 20s); the time limit is 30 s"
+        assert told.numbers["elapsed_s"]["remedy"] == "request more with --time"
 
 
 @pytest.mark.parametrize(

@@ -27,47 +27,68 @@ else:
     make_request = lazy("fairmile.jobs.request_rules:make_request")
 
 _MODULE = "fairmile.benchmarks"
+_REPLICATED = ("ddp", "horovod")
+_OF_RANKS = ("strategy", "ranks")
 _TRIALS = 1.3  # cuDNN tries kernels in the first steps, some of which take more memory: 1.21 times once, on an H200
 
 
 class FromStep:
-    """Predicts `peak_memory_bytes` and `train_samples_per_s` of a benchmark that trains on one GPU.
+    """Predicts `peak_memory_bytes` of a benchmark on each of its GPUs, and `train_samples_per_s` where it has one.
 
-    It goes by the systems of a workspace, and by what was measured there.
+    It goes by the systems of a workspace, and by what was measured there. Every rank of a data-parallel training holds
+    what a single GPU does, and more for its communication: no upper bound is known.
     """
 
     def __init__(self, predict: Callable[[], Predict], machines: Callable[[], Machines]) -> None:
         self._predict = predict
         self._machines = machines
+        self._largest_batches: dict[tuple[str, str, str], str] = {}
 
     def predict(self, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
         file = step_file(spec.argv)
-        if file is None or not _is_alone(spec.params):
+        is_alone = _is_alone(spec.params)
+        if file is None or not (is_alone or _is_replicated(spec.params)):
             return {}
+        params = {name: value for name, value in spec.params.items() if is_alone or name not in _OF_RANKS}
         try:
             where = self._where(spec)
             if where is None:
                 return {}
-            forecast = self._predict().foresee(file, spec.params, where)
+            forecast = self._predict().foresee(file, params, where)
         except FairmileError:  # what cannot be traced is not predicted; it may run all the same
             return {}
         source = f"its step, traced, on {forecast.gpu}"
         expected, least, most = forecast.peak_bytes
         if forecast.by_kind.get("conv") and not spec.params.get("deterministic"):
             most = round(most * _TRIALS)
-        rate = forecast.samples_per_s
-        return {
-            "peak_memory_bytes": Predicted(
-                float(expected),
-                float(least),
-                float(most),
-                source,
-                limit=float(forecast.usable_bytes),
-                device=forecast.gpu,
-                remedy=_largest(file, spec.params, forecast.gpu),
-            ),
-            "train_samples_per_s": Predicted(*rate, source),
-        }
+        does_fit = least <= forecast.usable_bytes
+        memory = Predicted(
+            float(expected),
+            float(least),
+            float(most) if is_alone else None,
+            source if is_alone else f"{source}, on each GPU",
+            limit=float(forecast.usable_bytes),
+            device=forecast.gpu,
+            remedy=_search_command(file, params, forecast.gpu)
+            if does_fit
+            else self._largest(file, params, forecast.gpu),
+        )
+        if not is_alone:
+            return {"peak_memory_bytes": memory}
+        return {"peak_memory_bytes": memory, "train_samples_per_s": Predicted(*forecast.samples_per_s, source)}
+
+    def _largest(self, file: Path, params: Mapping[str, Any], gpu: str) -> str:
+        """Return the largest batch that a kind of GPU has room for, or the command that finds it."""
+        others = {name: value for name, value in params.items() if name != "batch_size"}
+        asked = (str(file), gpu, str(sorted(others.items())))
+        if asked not in self._largest_batches:
+            try:
+                largest = self._predict().largest_batch(file.parent.name, gpu=gpu, arguments=others, progress=False)
+                advice = f"the largest batch that fits is {largest.batch}: -p batch_size={largest.batch}"
+            except FairmileError:  # not even one sample fits, or it cannot be traced
+                advice = _search_command(file, params, gpu)
+            self._largest_batches[asked] = advice
+        return self._largest_batches[asked]
 
     def _where(self, spec: RunSpec) -> str | Partition | None:
         """Return the kind of GPU that a run gets, or the partition that has it; None where there is none to tell."""
@@ -81,7 +102,7 @@ class FromStep:
         return _only_model(hardware())
 
 
-def _largest(file: Path, params: Mapping[str, Any], gpu: str) -> str:
+def _search_command(file: Path, params: Mapping[str, Any], gpu: str) -> str:
     """Return how to find the largest batch of a benchmark that a kind of GPU has room for."""
     others = [f"-a {shlex.quote(f'{name}={value}')}" for name, value in params.items() if name != "batch_size"]
     command = " ".join(["fairmile predict memory", file.parent.name, *others, f"--gpu {gpu} --largest"])
@@ -120,6 +141,10 @@ def step_file(argv: Sequence[str]) -> Path | None:
 
 def _is_alone(params: Mapping[str, Any]) -> bool:
     return bool(params.get("strategy", "single") == "single" and params.get("device", "auto") != "cpu")
+
+
+def _is_replicated(params: Mapping[str, Any]) -> bool:
+    return params.get("strategy") in _REPLICATED and params.get("device", "auto") != "cpu"
 
 
 def _only_model(hardware: Mapping[str, Any]) -> str | None:

@@ -23,7 +23,7 @@ from fairmile.runs.ignored import check_arguments
 from fairmile.runs.needs import Need, check_needs, offer_for, unmet
 from fairmile.runs.parameters import UNSEEN_READER, check_placeholders, check_used, unused_params
 from fairmile.runs.plan import RunPlan, Step
-from fairmile.runs.prediction import Fit, Forecast, forecast
+from fairmile.runs.prediction import Fit, Forecast, Limit, forecast
 from fairmile.runs.record.commands import local_command, value_texts
 from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.ledger import Ledger
@@ -53,6 +53,9 @@ class _Part:
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
     script: str = ""
+
+
+_GIB = 1 << 30
 
 
 class Planner(Ledger):
@@ -99,7 +102,7 @@ class Planner(Ledger):
         asked_s = spec.resources.time_s
         if spec.system:
             spec, timing = with_time(spec, history, self._services.jobs)
-        expected = forecast(spec, history, self._services.predictors)
+        expected = forecast(spec, history, self._services.predictors, self._limits(spec))
         needs, unmet_needs = self._compare_needs(spec)
         refusal = None if spec.anyway else unmet_needs or _too_large(spec.name, expected)
         parts = [
@@ -127,6 +130,22 @@ class Planner(Ledger):
             needs=tuple(needs),
             refusal=refusal,
         )
+
+    def _limits(self, spec: RunSpec) -> dict[str, Limit]:
+        """Return the time and memory that a run gets where it goes, as far as that is known."""
+        limits: dict[str, Limit] = {}
+        if spec.resources.memory_gib is not None:
+            most = spec.resources.memory_gib * _GIB
+            limits["memory_bytes"] = Limit(most, "the memory limit", "request more with --memory")
+        if not spec.system or not (machine := self._services.jobs().machines[spec.system]).has_scheduler:
+            return limits
+        longest_s = machine.limit_s(spec.resources.partition)
+        time_s = spec.resources.time_s or longest_s
+        if time_s is not None:
+            is_longest = longest_s is not None and time_s >= longest_s
+            remedy = "use another partition, or do less in one run" if is_longest else "request more with --time"
+            limits["elapsed_s"] = Limit(time_s, "the time limit", remedy)
+        return limits
 
     def resolve_spec(
         self,
@@ -284,7 +303,8 @@ def _too_large(name: str, expected: Forecast) -> UsageError | None:
     """Return the error for a run that is expected to have no room on its device; None where it may have."""
     if expected.fit is not Fit.DOES_NOT:
         return None
-    remedies = [each["remedy"] for each in expected.numbers.values() if each.get("remedy")]
+    too_large = [each for each in expected.numbers.values() if each.get("fit") == Fit.DOES_NOT]
+    remedies = [each["remedy"] for each in too_large if each.get("remedy")]
     advice = remedies[0] if remedies else "reduce the batch, or use a device with more memory"
     return UsageError(f"{name} does not fit: {expected.fit_reason}", hint=f"{advice}; --anyway runs it regardless")
 

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType
@@ -107,10 +108,25 @@ class Forecast:
     fit_reason: str = ""
 
 
-def forecast(spec: RunSpec, history: Sequence[Run], own: Mapping[str, Callable[[], Predictor]]) -> Forecast:
+@dataclass(frozen=True)
+class Limit:
+    """The most that a run may take of something, who sets that, and what to do where it is too little."""
+
+    most: float
+    source: str
+    remedy: str
+
+
+def forecast(
+    spec: RunSpec,
+    history: Sequence[Run],
+    own: Mapping[str, Callable[[], Predictor]],
+    limits: Mapping[str, Limit] = MappingProxyType({}),
+) -> Forecast:
     """Return what is expected of a run; a predictor that breaks stops none.
 
-    `own` are predictors beside those of plug-ins, each by the package of the programs that it knows.
+    `own` are predictors beside those of plug-ins, each by the package of the programs that it knows. `limits` hold for
+    numbers whose predictor knows none.
     """
     asked = {name: make for name, make in own.items() if any(word.startswith(name) for word in spec.argv)}
     try:
@@ -120,6 +136,11 @@ def forecast(spec: RunSpec, history: Sequence[Run], own: Mapping[str, Callable[[
     if not numbers:
         why = "no earlier run with the same command, resources and machine" if history else "no successful earlier run"
         return Forecast({}, why)
+    for what, limit in limits.items():
+        if what in numbers and "limit" not in numbers[what]:
+            expected = predicted_of(numbers[what])
+            limited = replace(expected, limit=limit.most, device=limit.source, remedy=limit.remedy)
+            numbers[what] = limited.to_json()
     return Forecast(numbers, "", *unfit(numbers))
 
 
@@ -171,7 +192,9 @@ def unfit(prediction: Mapping[str, Mapping[str, Any]]) -> tuple[Fit, str]:
         if expected.low is not None and expected.high is not None:
             need += f" ({amount_text(what, expected.low)} to {amount_text(what, expected.high)})"
         limit = amount_text(what, expected.limit or 0.0)
-        why = f"{quantity_name(what)} {need}; {expected.device or 'the device'} has {limit} for it"
+        holder = expected.device or "the device"
+        room = f"{holder} is {limit}" if holder.endswith("limit") else f"{holder} has {limit} for it"
+        why = f"{quantity_name(what)} {need}; {room}"
     return worst, why
 
 

@@ -258,7 +258,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
         members = Members(definition, template, self._environ, changes)
         if not members.can_run:
             return SweepPlan(definition, first, last, count, None, disk_bytes=members.size_bytes(first) * count)
-        plan = self._plan_of(members, first)
+        plan = self._fitting_plan(members, first, last)
         point_s, source = self._expected(plan)
         return SweepPlan(
             definition,
@@ -316,8 +316,21 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
                 hint=f"run it once for each value: `fairmile run {what} -p NAME=VALUE`",
             )
         members.check(plan.spec)
-        if plan.fit is Fit.DOES_NOT:  # other points may
+        if plan.fit is Fit.DOES_NOT:  # other trials may
             plan = replace(plan, notes=(*plan.notes, f"point {point.id} does not fit: {plan.fit_reason}"))
+        return plan
+
+    def _fitting_plan(self, members: Members, first: Point, last: Point) -> RunPlan:
+        """Return the plan of the first point; UsageError where it or the last one is expected not to fit.
+
+        The ends tell of the whole: axes mostly rise or fall. Without a limit for the first there is none for the last.
+        """
+        plan = self._plan_of(members, first)
+        is_limited = any("limit" in each for each in plan.prediction.values())
+        for point in (first, last) if is_limited else ():
+            each = plan if point is first else self._plan_of(members, point)
+            if each.fit is Fit.DOES_NOT and each.refusal is not None:
+                raise UsageError(f"point {point.id} does not fit: {each.fit_reason}", hint=each.refusal.hint)
         return plan
 
     # Make and find
@@ -334,8 +347,8 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
         """Create a sweep: freeze its points, code and inputs in a new folder."""
         given = template or definition.fields.get("template")
         members = self._members(definition, template, changes)
-        first, _, count = _ends(definition) if study is None else (_any_point(definition), None, 0)
-        plan = self._plan_of(members, first)
+        first, last, count = _ends(definition) if study is None else (_any_point(definition), None, 0)
+        plan = self._plan_of(members, first) if last is None else self._fitting_plan(members, first, last)
         folder, id = self._new_folder(definition.name)
         with making(folder):
             frozen = self._freeze(plan, folder, id, in_place="folder" in definition.fields)
