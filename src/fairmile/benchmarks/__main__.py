@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 
 from fairmile.benchmarks.program import main
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # a model and its modules take long to search, and the process ends
     sys.exit(main(sys.argv[1:]))

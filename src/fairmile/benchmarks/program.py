@@ -15,6 +15,7 @@ from types import ModuleType
 
 from fairmile.base.errors import FairmileError, MissingExtra, NotFound, UsageError
 from fairmile.base.files import write_failure
+from fairmile.base.garbage import no_search
 from fairmile.base.words import did_you_mean
 from fairmile.benchmarks.harness.launcher import start_ranks
 from fairmile.benchmarks.harness.ranks import Ranks
@@ -36,7 +37,9 @@ def main(argv: Sequence[str]) -> int:
         many = session.settings(load(folder, SETTINGS).Settings).ranks
         if many > 1 and session.ranks.size == 1:
             return start_ranks(many, [sys.executable, "-m", "fairmile.benchmarks", argv[0]], os.environ)
-        load(folder, PROGRAM).run(session)
+        with no_search():
+            program = load(folder, PROGRAM)
+        program.run(session)
     except FairmileError as error:
         rank = Ranks.of(os.environ).rank
         if rank:  # the first one mostly finds out the same; when it ends, so does this one

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from contextlib import suppress
 
 from fairmile import __version__
+from fairmile.base.garbage import search_rarely
 
 TYPE_CHECKING = False  # the connection of a fetch is begun before even `typing` is loaded
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ _SECTIONS = {
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    # A command that soon ends leaves little behind: to search for it while modules load costs more than it frees.
-    gc.set_threshold(100_000, 20, 20)
+    search_rarely()
     _dial_ahead(sys.argv[1:])
     _prepare_streams()
     code = run(sys.argv[1:])
@@ -89,7 +88,6 @@ def main() -> NoReturn:
             stream.flush()
         except OSError:
             _silence(stream)
-    gc.freeze()  # nor is anything left to be found when it ends, which would take a sixth of a short command's time
     sys.exit(code)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fairmile.base.errors import FairmileError
+from fairmile.base.garbage import search_rarely
 from fairmile.meter import log
 from fairmile.models.ready import ModelFile
 
@@ -29,6 +30,7 @@ def main(model_file: str, data: str, out: str, *, trust_pickle: bool) -> None:
 
 
 if __name__ == "__main__":
+    search_rarely()
     try:
         main(*sys.argv[1:4], trust_pickle="--trust-pickle" in sys.argv)
     except FairmileError as error:

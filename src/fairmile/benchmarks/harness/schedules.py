@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairmile.base.errors import UsageError
+from fairmile.base.garbage import no_search
 
 if TYPE_CHECKING:
     from fairmile.benchmarks.harness.settings import TrainSettings
@@ -55,6 +56,7 @@ def plateau_factor(settings: TrainSettings, metric: Metric, scores: Sequence[flo
     return max(factor, min(settings.min_learning_rate / settings.learning_rate, 1.0))
 
 
+@no_search()  # the first optimizer of a process imports PyTorch's compiler: a thousand modules
 def make_optimizer(settings: TrainSettings, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer of the settings, with one kernel for all parameters where the device has it."""
     trained = [each for each in parameters if each.requires_grad]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from fairmile.base.garbage import search_rarely
 from fairmile.costs.collectives.program import main
 
 if __name__ == "__main__":
+    search_rarely()
     sys.exit(main())

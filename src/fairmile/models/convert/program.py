@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fairmile.base.errors import FairmileError, Unsupported
+from fairmile.base.garbage import search_rarely
 from fairmile.meter import log
 from fairmile.models.convert.estimators import FLOAT32, plain_outputs
 from fairmile.models.convert.keras_layers import write_keras
@@ -180,4 +181,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    search_rarely()
     sys.exit(main(sys.argv[1:]))

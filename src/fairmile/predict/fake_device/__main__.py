@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from fairmile.predict.fake_device.child import main
+from fairmile.base.garbage import search_rarely
 
 if __name__ == "__main__":
+    search_rarely()
+    from fairmile.predict.fake_device.child import main
+
     sys.exit(main(sys.argv[1:]))
