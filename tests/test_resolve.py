@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import FairmileError, NotFound, UsageError
 from fairmile.base.registry import Plugin
@@ -118,7 +119,7 @@ MEANINGS = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "word", "kind", "origin"), MEANINGS)
+@for_each("verb, word, kind, origin", MEANINGS)
 def test_a_word_means_one_thing_to_a_verb(
     workspace: Workspace, place: Path, verb: str, word: str, kind: str, origin: str
 ) -> None:
@@ -172,7 +173,7 @@ REFUSALS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("verb", "word", "message", "hint"), REFUSALS)
+@for_each("verb, word, message, hint", REFUSALS)
 def test_a_word_that_means_nothing_or_two_things_is_one_sentence(
     workspace: Workspace, verb: str, word: str, message: str, hint: str
 ) -> None:
@@ -184,8 +185,8 @@ def test_a_word_that_means_nothing_or_two_things_is_one_sentence(
     assert hint in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("word", ["./data.txt", "data.txt", "./nosuch", "nosuch.yaml", "~/nosuch", "/nosuch", "x/"])
+@for_each("verb", VERBS)
+@for_each("word", ["./data.txt", "data.txt", "./nosuch", "nosuch.yaml", "~/nosuch", "/nosuch", "x/"])
 def test_what_is_written_as_a_path_never_goes_to_the_catalog(workspace: Workspace, verb: str, word: str) -> None:
     def refuse() -> None:
         raise AssertionError("the catalog was opened")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from pyld import jsonld
 
 from fairmile.base.digest import parse_checksum
@@ -76,8 +77,8 @@ CARDS = {_name(path): Card(json.loads(path.read_text(encoding="utf-8")), catalog
 IRIS = {card.iri for card in CARDS.values()}
 HANDLES = {str(card.handle) for card in CARDS.values()}
 TERMS: Mapping[str, Any] = json.loads((DATA / "context.jsonld").read_text(encoding="utf-8"))["@context"]
-each_card = pytest.mark.parametrize("name", CARDS)
-each_benchmark = pytest.mark.parametrize("name", [name for name, card in CARDS.items() if card.kind == "benchmark"])
+each_card = for_each("name", CARDS)
+each_benchmark = for_each("name", [name for name, card in CARDS.items() if card.kind == "benchmark"])
 
 
 def _kind_of_value(key: str) -> str:
@@ -132,7 +133,7 @@ def test_nothing_but_cards_lies_in_the_folder() -> None:
     assert sorted(path for path in ROOT.rglob("*") if path.is_file()) == SHIPPED
 
 
-@pytest.mark.parametrize("path", PATHS, ids=_name)
+@for_each("path", PATHS)
 def test_a_file_holds_the_bytes_that_the_program_writes(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text == Card(json.loads(text)).to_json()
@@ -249,7 +250,7 @@ def test_files_have_sizes_that_parse_and_checksums_that_are_checksums(name: str)
                 assert checksum.hex == entry[algorithm]
 
 
-@pytest.mark.parametrize("name", [name for name, card in CARDS.items() if card.text("contentDigest")])
+@for_each("name", [name for name, card in CARDS.items() if card.text("contentDigest")])
 def test_a_content_digest_is_that_of_the_files(name: str) -> None:
     fetched = [(file.name, file.size_bytes or 0, file.sha256) for file in CARDS[name].files if file.sha256]
     assert CARDS[name].text("contentDigest") == content_digest(fetched)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+from cases import for_each
 
 from fairmile import __version__
 from fairmile.catalog import OWN_IDS
@@ -134,7 +135,7 @@ def test_every_example_of_the_help_works_and_prints_valid_json(
             assert "error" not in result.json, words
 
 
-@pytest.mark.parametrize("name", ALL)
+@for_each("name", ALL)
 def test_every_command_prints_its_usage_errors_as_json_too(fairmile: Callable[..., Any], name: str) -> None:
     result = fairmile(*name.split(), "--zzz", "--json")
     assert result.code == 2
@@ -143,7 +144,7 @@ def test_every_command_prints_its_usage_errors_as_json_too(fairmile: Callable[..
     assert result.err.startswith("error: no such option '--zzz'\n  hint: ")
 
 
-@pytest.mark.parametrize("name", ALL)
+@for_each("name", ALL)
 def test_every_command_has_a_help_page(fairmile: Callable[..., Any], name: str) -> None:
     result = fairmile(*name.split(), "--help")
     assert result.code == 0
@@ -155,7 +156,7 @@ def test_every_command_has_a_help_page(fairmile: Callable[..., Any], name: str) 
     assert max(map(len, prose)) <= 80
 
 
-@pytest.mark.parametrize("name", [name for name, command in ALL.items() if command.params[1:]])
+@for_each("name", [name for name, command in ALL.items() if command.params[1:]])
 def test_every_command_that_takes_something_shows_an_example(name: str) -> None:
     assert examples(ALL[name])
 

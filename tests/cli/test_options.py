@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from cases import for_each
 
 from fairmile.cli.main import command_group
 from fairmile.cli.options import SectionedCommand, write_sections
@@ -39,7 +40,7 @@ def options(command: click.Command) -> list[click.Option]:
     return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
 
 
-@pytest.mark.parametrize("name", ALL)
+@for_each("name", ALL)
 def test_the_help_of_an_option_is_a_sentence_that_says_whether_it_repeats(name: str) -> None:
     for option in options(ALL[name]):
         record = option.get_help_record(click.Context(ALL[name]))
@@ -51,7 +52,7 @@ def test_the_help_of_an_option_is_a_sentence_that_says_whether_it_repeats(name: 
         assert option.multiple == ("repeatable" in text), f"{flag}: {text}"
 
 
-@pytest.mark.parametrize("flags", SHARED)
+@for_each("flags", SHARED)
 def test_an_option_that_several_commands_share_has_one_sentence(flags: str) -> None:
     named = flags.split("/")[0]
     sentences = {

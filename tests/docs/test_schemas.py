@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from cases import for_each
 
 from fairmile.testing.schemas import commands, result_types, schema_files
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "docs" / "schemas"
 
 
-@pytest.mark.parametrize("name, command", [pytest.param(*each, id=each[0]) for each in commands()])
+@for_each("name, command", commands())
 def test_every_command_says_which_results_it_prints(name: str, command: object) -> None:
     assert result_types(command), f"`fairmile {name}` needs @json_output(...)"  # type: ignore[arg-type]
 

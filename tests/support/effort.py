@@ -5,9 +5,11 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import pytest
 
+Case = TypeVar("Case")
 quick = False  # set by conftest.py before any test is read
 _MOST_CASES = 2
 # What waits for programs, services and machines; the longest come first.
@@ -28,10 +30,11 @@ def wanted(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     for item in items:
         if not item.get_closest_marker("thorough"):
             cases[item.nodeid.partition("[")[0]].append(item)
-    return {item for name, each in cases.items() for item in _some(name, each)}
+    return {item for name, each in cases.items() for item in some(name, each)}
 
 
-def _some(name: str, cases: list[pytest.Item]) -> list[pytest.Item]:
+def some(name: str, cases: list[Case]) -> list[Case]:
+    """Return the few cases of a test that the quick tier tries."""
     count = len(cases)
     if count <= _MOST_CASES:
         return cases

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.systems.model import SoftwareSet, System
 from fairmile.systems.registry import Systems, check_file
@@ -28,10 +29,6 @@ def systems() -> Systems:
     return Systems()
 
 
-def titled(script: dict[str, Any]) -> str:
-    return f"{script['system']}-{script['framework']}-{script['sbatch'].get('partition', '')}"
-
-
 def contains(lines: tuple[str, ...], wanted: list[str]) -> bool:
     """Tell whether the wanted lines stand among the lines as one piece."""
     return not wanted or any(list(lines[start : start + len(wanted)]) == wanted for start in range(len(lines)))
@@ -46,13 +43,13 @@ def test_there_are_24_scripts() -> None:
     assert len(SCRIPTS) == 24
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=titled)
+@for_each("script", SCRIPTS)
 def test_the_lines_of_a_real_script_stand_in_the_systems_file(script: dict[str, Any], systems: Systems) -> None:
     found = systems["jureca" if script["framework"] in TUNERS else SYSTEMS[script["system"]]]
     assert list(set_of(found, script).lines) == script["module_lines"]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=titled)
+@for_each("script", SCRIPTS)
 def test_the_batch_settings_of_a_real_script_stand_in_the_systems_file(
     script: dict[str, Any], systems: Systems
 ) -> None:
@@ -113,7 +110,7 @@ def test_on_lumi_the_newest_set_comes_first_and_each_says_what_it_is_for(systems
     assert "environment" in environment.note
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_no_set_says_that_programs_run_in_a_container_that_it_does_not_start(name: str, systems: Systems) -> None:
     for framework, sets in systems[name].software.items():
         for each in sets:
@@ -152,7 +149,7 @@ def test_an_option_of_srun_that_no_script_of_deep_has_is_not_given_there(systems
     assert systems["deep"].launch.binding == ""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_a_built_in_file_holds_to_the_rules(name: str) -> None:
     with as_file(files("fairmile.systems") / "data" / f"{name}.yaml") as path:
         problems = check_file(path, today=TODAY)
@@ -162,7 +159,7 @@ def test_a_built_in_file_holds_to_the_rules(name: str) -> None:
     assert doubts == DOUBTS.get(name, [])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "laptop"])
+@for_each("name", [name for name in NAMES if name != "laptop"])
 def test_a_built_in_file_says_what_was_checked_and_where(name: str, systems: Systems) -> None:
     found = systems[name]
     assert found.name == name

@@ -102,7 +102,9 @@ def test_hubs_are_a_source_of_their_own_and_asked_when_somebody_asks(
     page.get_by_role("searchbox").press_sequentially("lake")
     expect(page.get_by_role("link", name="lake-temperatures")).to_be_visible()
     assert not hubs.asked
-    page.get_by_role("link", name="Search Hugging Face, Zenodo and OpenML").click()
+    button = page.get_by_role("link", name="Search Hugging Face, Zenodo and OpenML")
+    expect(button).to_have_attribute("href", re.compile(r"\bq=lake\b"))  # and not yet those of a word half typed
+    button.click()
     expect(page.get_by_role("heading", name="Zenodo")).to_be_visible()
     expect(page.get_by_role("link", name="Lake temperatures", exact=True)).to_be_visible()
     expect(page.get_by_text("fairmile fetch hf://institute/lake-net")).to_be_visible()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -182,13 +183,13 @@ def normal_forms(text: str) -> Iterator[str]:
         yield f"pkg:pypi/{pinned[1].lower()}@{pinned[2]}"
 
 
-@pytest.mark.parametrize(("format", "path"), DOCUMENTS, ids=lambda each: getattr(each, "name", each))
+@for_each("format, path", DOCUMENTS)
 def test_every_leaf_of_a_sample_stands_on_its_cards(format: str, path: Path) -> None:
     kept = Kept(cards(format, Document.from_file(path)))
     assert [(key, leaf) for key, leaf in source_leaves(path) if not kept.has(key, leaf)] == []
 
 
-@pytest.mark.parametrize(("format", "path"), DOCUMENTS, ids=lambda each: getattr(each, "name", each))
+@for_each("format, path", DOCUMENTS)
 def test_a_sample_is_recognised_by_the_reader_of_its_format(format: str, path: Path) -> None:
     assert reader(format).recognises(Document.from_file(path))
 
@@ -216,7 +217,7 @@ def unmapped(value: Any, context: dict[str, Any], path: str = "") -> Iterator[st
             yield from unmapped(each, context, f"{path}.{key}")
 
 
-@pytest.mark.parametrize(("format", "path"), DOCUMENTS, ids=lambda each: getattr(each, "name", each))
+@for_each("format, path", DOCUMENTS)
 def test_every_property_of_an_imported_card_is_a_term_of_the_context(format: str, path: Path) -> None:
     context = json.loads(resources.files("fairmile.catalog").joinpath("data/context.jsonld").read_text())["@context"]
     for card in cards(format, Document.from_file(path)):

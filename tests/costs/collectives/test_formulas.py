@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import for_each
 from collective_programs import Algorithm, two_trees
 from message_simulation import Blocks, Simulation
 
@@ -81,8 +82,8 @@ def is_right(collective: str, rank: int, ranks: int, held: Blocks) -> bool:
     return held == {"seen": everyone}
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize(("collective", "algorithm", "program", "least", "most"), EVERYTHING)
+@for_each("ranks", RANKS)
+@for_each("collective, algorithm, program, least, most", EVERYTHING)
 def test_a_formula_gives_the_time_that_its_messages_take(
     collective: str, algorithm: str, program: str, least: float, most: float, ranks: int
 ) -> None:
@@ -94,10 +95,8 @@ def test_a_formula_gives_the_time_that_its_messages_take(
     assert least * (1 - 1e-9) <= time_s / formula_s <= most * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
-@pytest.mark.parametrize(
-    ("collective", "algorithm", "program"), [row[:3] for row in NEAR if row[1] not in ("double_tree", "chain")]
-)
+@for_each("ranks", [2, 4, 8, 16])
+@for_each("collective, algorithm, program", [row[:3] for row in NEAR if row[1] not in ("double_tree", "chain")])
 def test_with_a_power_of_two_ranks_only_pipelines_are_off(
     collective: str, algorithm: str, program: str, ranks: int
 ) -> None:
@@ -105,9 +104,9 @@ def test_with_a_power_of_two_ranks_only_pipelines_are_off(
     assert time_s == pytest.approx(cost(collective, algorithm, SIZE, ranks, HOCKNEY))
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize(
-    ("collective", "algorithm", "program"),
+@for_each("ranks", RANKS)
+@for_each(
+    "collective, algorithm, program",
     [
         ("all_gather", "spread", "spread_all_gather"),
         ("all_to_all", "spread", "spread_all_to_all"),
@@ -126,14 +125,14 @@ def test_by_loggp_messages_that_do_not_depend_on_each_other_follow_at_the_gap(
     assert time_s <= cost(collective, algorithm, SIZE, ranks, slower, segments=SEGMENTS) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@for_each("ranks", RANKS)
 def test_rings_send_no_byte_more_than_they_must(ranks: int) -> None:
     simulation = simulated("all_reduce", "ring_all_reduce", ranks, HOCKNEY)
     simulation.run()
     assert simulation.bytes_sent == pytest.approx([SIZE * bus_factor("all_reduce", ranks)] * ranks)
 
 
-@pytest.mark.parametrize("ranks", range(3, 18))
+@for_each("ranks", range(3, 18))
 def test_in_two_trees_nearly_nobody_has_children_in_both(ranks: int) -> None:
     (_, first), (_, second) = two_trees(ranks)
     busy = [rank for rank in range(1, ranks) if first[rank] and second[rank]]
