@@ -16,20 +16,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from cards import Writer, write_catalog
 
+from fairmile.web.serve import ServeSettings
 from fairmile.workspace import Workspace
 
 STARTS, REQUESTS, READERS, ROUNDS, TURNS, AGAIN, BATCH = 5, 400, 200, 10, 3, 10, 20
+EMPTY, TIMED = "--empty", "--timed"
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
+    if sys.argv[1:] in ([EMPTY], [TIMED]):
+        return serve_nothing() if sys.argv[1] == EMPTY else serve_timed()
     cards = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
     with tempfile.TemporaryDirectory() as folder:
@@ -46,8 +51,8 @@ def main() -> None:
         print(f"{cards:,} cards, {runs:,} runs; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         measure_start(environ, place)
         queries = list(dict.fromkeys(f"{writer.word()} {writer.word()}" for _ in range(2 * REQUESTS)))[:REQUESTS]
+        measure_requests(environ, place, queries)
         with server(environ, place) as (process, address):
-            measure_requests(workspace, process.pid, address, queries)
             measure_readers(process.pid, address, queries)
             measure_pages(process.pid, address)
 
@@ -78,8 +83,11 @@ def server(environ: dict[str, str], place: Path) -> Iterator[tuple[subprocess.Po
 
 
 def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process: of its threads, which the kernel counts in ns, and of those that have ended."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    live_s = sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
+    return max(live_s, (int(fields[11]) + int(fields[12])) * TICK_S - TICK_S)
 
 
 def ask(connection: http.client.HTTPConnection, path: str) -> bytes:
@@ -101,29 +109,95 @@ def measure_start(environ: dict[str, str], place: Path) -> None:
     print(f"{'start to the first answer':<44} {statistics.median(taken):.2f} s CPU (at most 1.2)")
 
 
-def measure_requests(workspace: Workspace, pid: int, address: str, queries: list[str]) -> None:
-    """Measure searches that nobody asked for before, beside the same calls with their `to_dict()` in this process."""
-    connection = http.client.HTTPConnection(urlsplit(address).netloc)
-    whole_s = search_s = static_s = 0.0
+def measure_requests(environ: dict[str, str], place: Path, queries: list[str]) -> None:
+    """Measure searches that nobody asked for before, less what the search takes in the very same request.
+
+    The floor is an application that answers with nothing, under the same uvicorn with the same settings.
+    """
+    costs: dict[str, list[float]] = {"request": [], "search": [], "static": [], "floor": []}
     sizes: list[int] = []
-    for at in range(0, len(queries), BATCH):
-        batch = queries[at : at + BATCH]
-        began, size = cpu_s(pid), len(sizes)
-        sizes += [len(ask(connection, f"/api/search?q={quote(each)}&limit=20")) for each in batch]
-        middle, own = cpu_s(pid), time.process_time()
-        for each in batch:
-            workspace.catalog.search(each, limit=21).to_dict()
-        search = time.process_time() - own
-        for _ in batch:
-            ask(connection, "/static/page.css")
-        if size:  # the first batch warms both up
-            whole_s, search_s, static_s = whole_s + middle - began, search_s + search, static_s + cpu_s(pid) - middle
-    per_ms = 1e3 / (len(queries) - BATCH)
-    print(f"{'CPU of a search request':<44} {whole_s * per_ms:.2f} ms (search alone: {search_s * per_ms:.2f} ms)")
-    print(f"{'  beyond the search':<44} {(whole_s - search_s) * per_ms:.2f} ms (at most 0.5)")
+    with child(TIMED, environ, place) as timed, child(EMPTY, environ, place) as empty:
+        assert timed.stdin is not None and timed.stdout is not None and empty.stdout is not None
+        connection = http.client.HTTPConnection(timed.stdout.readline().strip())
+        floor = http.client.HTTPConnection(empty.stdout.readline().strip())
+        for query in queries:
+            searches = f"/api/search?q={quote(query)}&limit=20"
+            for name, process, other, path in (
+                ("request", timed, connection, searches),
+                ("static", timed, connection, "/static/page.css"),
+                ("floor", empty, floor, "/"),
+            ):
+                began = cpu_s(process.pid)
+                body = ask(other, path)
+                costs[name].append(cpu_s(process.pid) - began)
+                if name == "request":
+                    sizes.append(len(body))
+                    timed.stdin.write("\n")
+                    timed.stdin.flush()
+                    costs["search"].append(float(timed.stdout.readline()))
+    means = {name: statistics.mean(taken[BATCH:]) * 1e3 for name, taken in costs.items()}  # the first warm all up
+    beyond, floor_ms = means["request"] - means["search"], means["floor"]
+    print(f"{'CPU of a search request':<44} {means['request']:.2f} ms (search alone: {means['search']:.2f} ms)")
+    print(f"{'  beyond the search':<44} {beyond:.2f} ms (at most 0.5)")
     print(
-        f"{'CPU of a static file':<44} {static_s * per_ms:.2f} ms; answers have {statistics.mean(sizes) / 1e3:.1f} kB"
+        f"{'  beyond the search and an empty answer':<44} {beyond - floor_ms:.2f} ms (empty answer: {floor_ms:.2f} ms)"
     )
+    print(f"{'CPU of a static file':<44} {means['static']:.2f} ms; answers have {statistics.mean(sizes) / 1e3:.1f} kB")
+
+
+@contextmanager
+def child(mode: str, environ: dict[str, str], place: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run this program as a server that prints its address."""
+    command = [sys.executable, str(Path(__file__)), mode]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environ, cwd=place, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def serve_timed() -> None:
+    """Serve, and print for each line of the input what searches took since the last one, in seconds of CPU time."""
+    from fairmile.catalog.lookup import Lookup
+    from fairmile.catalog.results import SearchResult
+    from fairmile.web.serve import serve
+
+    spent_s = 0.0
+
+    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            nonlocal spent_s
+            began = time.thread_time()
+            try:
+                return call(*args, **options)
+            finally:
+                spent_s += time.thread_time() - began
+
+        return run
+
+    Lookup.search = timed(Lookup.search)  # type: ignore[method-assign]
+    SearchResult.to_dict = timed(SearchResult.to_dict)  # type: ignore[method-assign]
+    with serve(Workspace.open(), ServeSettings(port=0), wait=False) as serving:
+        print(f"127.0.0.1:{serving.port}", flush=True)
+        for _ in sys.stdin:
+            print(spent_s, flush=True)
+            spent_s = 0.0
+
+
+def serve_nothing() -> None:
+    """Answer everything with an empty body until killed."""
+    import uvicorn
+
+    from fairmile.web.server import _config, _listen
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    listener = _listen("127.0.0.1", 0)
+    print(f"127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    uvicorn.Server(_config(app, ServeSettings())).run(sockets=[listener])
 
 
 def measure_readers(pid: int, address: str, queries: list[str]) -> None:

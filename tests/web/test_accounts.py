@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from fairmile.jobs.spec import JobSpec
 from fairmile.runs.record.layout import OUTPUT
 from fairmile.web.live import Live
 from fairmile.web.serve import ServeSettings, Serving, serve
+from fairmile.web.table import MODULES
 from fairmile.workspace import Workspace
 
 PASSWORD = "correct horse battery"
@@ -229,6 +232,65 @@ def test_the_store_and_the_sweeps_of_a_hidden_asset_are_left_out(group: Group) -
         200,
         404,
     )
+
+
+def test_no_route_gives_a_reader_the_name_of_a_hidden_asset(group: Group, tmp_path: Path) -> None:
+    """Every page and every GET of the API is asked, with the id of everything that names the asset."""
+    workspace = group.workspace
+    step = f"fill: {{shell: 'echo {SECRET}', inputs: {{data: dataset/{SECRET}}}}}"
+    (tmp_path / "watering.yaml").write_text(f"name: watering\nsteps:\n  {step}\n")
+    flow = workspace.flows.run(tmp_path / "watering.yaml")
+    job = workspace.jobs.submit(JobSpec(argv=("echo", f"of-{SECRET}"), name="loader"))
+    workspace.jobs.wait([job.id])
+    workspace.store.pin(f"local/dataset/{SECRET}", "kept-for-good")
+    data = {"data": {"asset": f"local/dataset/{SECRET}"}}
+    run_id = workspace.runs.run(["echo", SECRET], name="diver", watch_s=0, inputs=data).id
+    definition, source, rest = workspace.sweeps.define(["echo", "{x}"], params={"x": [1]}, inputs=data, name="depths")
+    sweep = workspace.sweeps.create(definition, source, **rest).id
+    workspace.access.add_user("ren", PASSWORD, rights=["read"])
+    reader = group.client(group.token("ren", rights=["read"]))
+    ids = {"flow": flow.id, "job": job.id, "run": run_id, "trace": run_id, "sweep": sweep, "stud": sweep}
+    asked = [_address(path, ids) for path in _get_paths()]
+    leaking, told = set(), set()
+    for address in sorted(asked):
+        leaking |= {address} if SECRET in reader.get(address).text else set()
+        told |= {address} if SECRET in group.root.get(address).text else set()
+    assert not leaking
+    assert told >= {
+        f"/api/flows/{flow.id}/log?step=fill",
+        f"/api/jobs/{job.id}/log",
+        "/api/store/pins",
+        "/api/store",
+        "/store",
+        f"/runs/{run_id}",
+        f"/api/runs/{run_id}",
+        "/index.json",
+    }
+    names = (*ids.values(), "watering", "loader", "diver", "depths", "fill", "kept-for-good")
+    listed = [reader.get(path).text for path in ("/api/flows", "/flows", "/api/jobs", "/api/status", "/workflows")]
+    assert not [name for name in names for text in listed if name in text]
+    unknown = reader.get("/api/jobs/nothing-here")
+    assert reader.get(f"/api/jobs/{job.id}").text.replace(job.id, "nothing-here") == unknown.text
+
+
+def _get_paths() -> list[str]:
+    """Return the path of every route with GET but those that ask other servers."""
+    routers = [import_module(name).routes for name in MODULES]
+    routes = [each for router in routers for each in router.routes if "GET" in each.methods]
+    return [each.path for each in routes if "hubs" not in each.path and "oidc" not in each.path]
+
+
+def _address(path: str, ids: Mapping[str, str]) -> str:
+    """Return an address of a route, with the id of what it is about."""
+    id = next((id for noun, id in ids.items() if f"/{noun}" in path or f"work{noun}" in path), "fill")
+    filled = re.sub(r"{[^}]*}", "fill", re.sub(r"{[^}]*}", id, path, count=1))
+    queries = {
+        "/log": "?step=fill",
+        "/compare": f"?run={ids['run']}",
+        "/search": "?limit=200",
+        "/modules": "?software=x",
+    }
+    return filled + next((query for end, query in queries.items() if path.endswith(end) and "jobs" not in path), "")
 
 
 def test_a_stream_ends_so_that_who_lost_a_right_opens_no_other(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

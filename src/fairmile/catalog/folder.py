@@ -16,6 +16,7 @@ from fairmile.catalog.identity import Handle
 
 CARD_SUFFIX = ".jsonld"
 TOMBSTONE_SUFFIX = ".tombstone.json"
+_GENERATION = "generation"
 _UNFINISHED = "unfinished-"
 _GENERATION_WIDTH = 40
 
@@ -41,12 +42,13 @@ class CatalogFolder:
 
     @property
     def generation_file(self) -> Path:
-        return self.root / "generation"
+        return self.root / _GENERATION
 
     def generation(self) -> str:
         """Return a text that changes whenever the cards of this catalog change."""
         try:
-            return self.generation_file.read_text(encoding="ascii").strip()
+            with open(f"{self.root}/{_GENERATION}", "rb", buffering=0) as file:
+                return file.read().decode("ascii").strip()
         except OSError:
             return ""
 

@@ -7,9 +7,11 @@ import binascii
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
+import pydantic_core
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -59,10 +61,8 @@ def position_of(cursor: str) -> int:
 def to_json(value: Any) -> bytes:
     """Return a value as JSON that every reader takes: what is not finite is null."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
-    except ValueError:
+        return pydantic_core.to_json(value, inf_nan_mode="null")  # takes a quarter of the time of `json`
+    except (pydantic_core.PydanticSerializationError, UnicodeEncodeError):  # half a surrogate pair
         return json.dumps(_finite(value), separators=(",", ":")).encode()
 
 
@@ -81,10 +81,16 @@ def answer(request: Request, result: Any, status: int = 200) -> Response:
     headers = {"cache-control": "no-cache"}
     if isinstance(result, Part):
         if result.cursor:
-            following = request.url.include_query_params(cursor=result.cursor)
-            headers["link"] = f'<{following.path}?{following.query}>; rel="next"'
+            headers["link"] = f'<{_following(request.scope, result.cursor)}>; rel="next"'
         result = result.data
     return tagged(request, to_json(result.to_dict() if isinstance(result, Result) else result), JSON, headers, status)
+
+
+def _following(scope: MutableMapping[str, Any], cursor: str) -> str:
+    """Return the address of the next part: that of this one with another cursor."""
+    asked = scope["query_string"].decode("latin-1").split("&")
+    kept = [each for each in asked if each and each.partition("=")[0] != "cursor"]
+    return f"{quote(scope['path'])}?{'&'.join([*kept, f'cursor={cursor}'])}"
 
 
 def tagged(

@@ -7,7 +7,10 @@ sees the same assets, until a catalog changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from typing import Any, get_type_hints
@@ -16,7 +19,6 @@ from urllib.parse import parse_qsl
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError, create_model
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,17 +30,20 @@ from fairmile.web.repeats import Repeats
 from fairmile.web.routes import identity_of, workspace_of
 
 _MOST_FIELDS = 50
+_WORKERS = 8
 
 
 class Shortcut:
     """One route with parameters of the query alone, each of one value.
 
-    `is_lasting` tells by the parameters whether an answer stays the same while the catalogs do.
+    The functions of `module` tell by the parameters whether an answer stays the same while the catalogs do
+    (`is_lasting`), and whether it takes a few milliseconds at most (`is_quick`).
     """
 
-    def __init__(self, route: APIRoute, is_lasting: Callable[..., bool]) -> None:
+    def __init__(self, route: APIRoute, module: Any) -> None:
         self.respond: Callable[..., Response] = route.endpoint
-        self.is_lasting = is_lasting
+        self.is_lasting: Callable[..., bool] = module.is_lasting
+        self.is_quick: Callable[..., bool] = module.is_quick
         self.right: Right = route.endpoint.right  # type: ignore[attr-defined]
         self.repeats = Repeats[Response](lambda response: len(response.body))
         hints = get_type_hints(route.endpoint, include_extras=True)
@@ -59,12 +64,15 @@ class Shortcut:
 
 
 class Shortcuts:
-    """An ASGI application in front of FastAPI's; `paths` name each shortcut's `is_lasting` as "module:function"."""
+    """An ASGI application in front of FastAPI's; `paths` name the module with the functions of each shortcut."""
 
     def __init__(self, app: FastAPI, paths: Mapping[str, str]) -> None:
         routes = {each.path: each for each in app.router.routes if isinstance(each, APIRoute)}
         self._app: Any = app  # what ASGI hands over has other types there
-        self._shortcuts = {path: Shortcut(routes[path], _function(name)) for path, name in paths.items()}
+        self._workers = ThreadPoolExecutor(_WORKERS, "fairmile-shortcut")  # waking one costs less than anyio's do
+        self._busy = 0  # requests that threads answer now
+        self._settled: Hashable = None  # the state of catalogs that the last answer came from
+        self._shortcuts = {path: Shortcut(routes[path], import_module(name)) for path, name in paths.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         shortcut = self._shortcuts.get(scope.get("path", "")) if scope.get("method") == "GET" else None
@@ -83,7 +91,8 @@ class Shortcuts:
             arguments = shortcut.parse(scope["query_string"])
             if arguments is None:
                 return False
-            answer = await run_in_threadpool(shortcut.respond, request=request, **arguments)
+            respond = partial(shortcut.respond, request=request, **arguments)
+            answer = await self._run(respond, (workspace.hidden, state), is_quick=shortcut.is_quick(**arguments))
             if answer.status_code == 200 and shortcut.is_lasting(**arguments):
                 shortcut.repeats.keep(question, state, answer)
         elif is_known(request, answer.headers["etag"]):
@@ -91,8 +100,17 @@ class Shortcuts:
         await answer(scope, receive, send)
         return True
 
+    async def _run(self, respond: Callable[[], Response], sources: Hashable, *, is_quick: bool) -> Response:
+        """Answer at once what is quick and keeps nobody waiting, since a thread costs more than all else; else in one.
 
-def _function(name: str) -> Callable[..., bool]:
-    module, _, attribute = name.partition(":")
-    function: Callable[..., bool] = getattr(import_module(module), attribute)
-    return function
+        The first answer from changed catalogs may have to read all their cards, and so never comes at once.
+        """
+        if is_quick and sources == self._settled and not self._busy:
+            return respond()
+        self._busy += 1
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(self._workers, respond)
+        finally:
+            self._busy -= 1
+        self._settled = sources
+        return answer

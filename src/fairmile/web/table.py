@@ -31,7 +31,7 @@ MODULES = (
 )
 
 # Routes that are asked most often, with parameters of one value each in the query alone: see `shortcuts.py`.
-SHORTCUTS = {"/api/search": "fairmile.web.api.search:is_lasting"}
+SHORTCUTS = {"/api/search": "fairmile.web.api.search"}
 
 # The menu, in its order; an entry whose page is not served is not shown.
 NAVIGATION = (

@@ -15,6 +15,7 @@ from fairmile.base.errors import NotFound
 from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
 from fairmile.flows.results import FlowInfo
+from fairmile.web.hiding import visible_flows
 from fairmile.web.parameters import DryRun, Id
 from fairmile.web.routes import Routes, workspace_of
 from fairmile.web.starting import start
@@ -25,7 +26,7 @@ _Step = Annotated[str, Query(min_length=1, max_length=200)]
 
 def flow_of(request: Request, name: str) -> FlowInfo:
     """Return the flow with an id, or the newest of a name, among those that were run."""
-    flows = workspace_of(request).flows.ls()
+    flows = visible_flows(workspace_of(request))
     matches = [each for each in flows if each.id == name] or [each for each in flows if each.name == name]
     if not matches:
         near = did_you_mean(name, [each.id for each in flows])
@@ -36,7 +37,7 @@ def flow_of(request: Request, name: str) -> FlowInfo:
 @routes.get("/api/flows", result="fairmile.flows.results:FlowList")
 def list_flows(request: Request) -> Result:
     """Return the flows that were run, newest first, as `fairmile flow ls`."""
-    return workspace_of(request).flows.ls()
+    return visible_flows(workspace_of(request))
 
 
 @routes.get("/api/flows/{name}", result="fairmile.flows.results:FlowStatus")
@@ -102,7 +103,7 @@ def cancel_flow(request: Request, name: Id, dry_run: DryRun = False) -> Result:
 @routes.get("/workflows", result="fairmile.flows.results:FlowList", deprecated=True)
 def list_workflows(request: Request) -> Result:
     """Return the flows that were run, as `/api/flows`."""
-    return workspace_of(request).flows.ls()
+    return visible_flows(workspace_of(request))
 
 
 @routes.get("/workflow/{name}", result="fairmile.flows.results:FlowStatus", deprecated=True)

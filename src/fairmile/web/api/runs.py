@@ -12,6 +12,7 @@ from fairmile.base.results import Result
 from fairmile.runs.record.record import RunState
 from fairmile.web.answers import Part, cursor_at, position_of
 from fairmile.web.errors import Refused
+from fairmile.web.hiding import visible_status
 from fairmile.web.parameters import Cursor, DryRun, Id, Limit, ParamValue, Word
 from fairmile.web.routes import Routes, workspace_of
 from fairmile.web.starting import Where, program_of, start
@@ -27,7 +28,7 @@ _MOST_NEW = 20  # that may begin meanwhile
 @routes.get("/api/status", result="fairmile.status:WorkspaceStatus")
 def show_status(request: Request) -> Result:
     """Return unfinished work of every kind with its progress, and recent runs, as `fairmile status`."""
-    return workspace_of(request).status()
+    return visible_status(workspace_of(request))
 
 
 @routes.get("/api/runs", result="fairmile.runs.record.ledger:RunRows")

@@ -42,8 +42,15 @@ def search_assets(
 
 def is_lasting(q: str = "", kind: str | None = None, **_: Any) -> bool:
     """Tell whether a search gives the same answer until a catalog changes: systems have files of their own."""
+    if ":" not in q and kind is None:  # it names no kind
+        return True
     query = parse_query(q)
     return not asks_for_systems(query.with_facets(kind=kind) if kind else query)
+
+
+def is_quick(q: str = "", regex: str | None = None, cursor: str = "", **_: Any) -> bool:
+    """Tell whether a search looks at few cards: a pattern looks at all names, and a later part at all before it."""
+    return regex is None and "/" not in q and not cursor
 
 
 @routes.get("/api/facets/{facet}", result="fairmile.catalog.results:FacetValues", right="browse")

@@ -7,6 +7,7 @@ from fastapi import Request
 from fairmile.base.results import Result
 from fairmile.store.upkeep import StoredNames
 from fairmile.web.answers import Part, page_of
+from fairmile.web.hiding import visible_pins
 from fairmile.web.parameters import Cursor, Limit
 from fairmile.web.routes import Routes, workspace_of
 from fairmile.workspace import Workspace
@@ -44,4 +45,4 @@ def list_pools(request: Request) -> Result:
 @routes.get("/api/store/pins", result="fairmile.store.pins:Pins")
 def list_pins(request: Request) -> Result:
     """Return what is kept whatever happens, as `fairmile store pins`."""
-    return workspace_of(request).store.pins()
+    return visible_pins(workspace_of(request))

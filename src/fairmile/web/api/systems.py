@@ -13,6 +13,7 @@ from fairmile.base.results import Result
 from fairmile.jobs.launch import Launch
 from fairmile.jobs.machines import Machine, Reach
 from fairmile.jobs.spec import Array, JobSpec, Resources
+from fairmile.web.hiding import job_id, visible_jobs
 from fairmile.web.parameters import DryRun, Id, Word
 from fairmile.web.routes import Routes, identity_of, workspace_of
 
@@ -98,19 +99,21 @@ def evaluate_script(request: Request, script: OldScript) -> Result:
 @routes.get("/api/jobs", result="fairmile.jobs.job_status:JobList")
 def list_jobs(request: Request, live: bool = False) -> Result:
     """Return jobs with their states, as `fairmile job ls`."""
-    return workspace_of(request).jobs.ls(live=live)
+    return visible_jobs(workspace_of(request), live=live)
 
 
 @routes.get("/api/jobs/{name}", result="fairmile.jobs.job_status:JobDetails")
 def show_job(request: Request, name: Id) -> Result:
     """Return a job, its script and why it failed, as `fairmile job show`."""
-    return workspace_of(request).jobs.show(name)
+    workspace = workspace_of(request)
+    return workspace.jobs.show(job_id(workspace, name))
 
 
 @routes.get("/api/jobs/{name}/log", result="fairmile.jobs.job_status:JobLog")
 def show_job_log(request: Request, name: Id, errors: bool = False) -> Result:
     """Return what a job printed, as `fairmile job log`."""
-    return workspace_of(request).jobs.log(name, errors=errors)
+    workspace = workspace_of(request)
+    return workspace.jobs.log(job_id(workspace, name), errors=errors)
 
 
 @routes.post("/api/jobs", right="start", result="fairmile.jobs.job_status:JobStatus", status=201)
@@ -122,7 +125,8 @@ def submit_job(request: Request, what: JobRequest) -> Result:
 @routes.post("/api/jobs/{name}/cancel", right="start", result="fairmile.jobs.job_status:JobList")
 def cancel_job(request: Request, name: Id, dry_run: DryRun = False) -> Result:
     """Cancel a job, as `fairmile job cancel`."""
-    return workspace_of(request).jobs.cancel([name], dry_run=dry_run)
+    workspace = workspace_of(request)
+    return workspace.jobs.cancel([job_id(workspace, name)], dry_run=dry_run)
 
 
 def _spec(job: ScriptRequest) -> JobSpec:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from fairmile.base.units import format_duration
 from fairmile.flows.results import StepStatus
 from fairmile.reports.blocks import Block, Cell, Heading, Row, Text, Title, Tone, table
+from fairmile.web.hiding import visible_flows
 from fairmile.web.linking import run_page
 from fairmile.web.parameters import Id
 from fairmile.web.render import Page
@@ -26,7 +27,7 @@ _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)  # the style sheet of the 
 @routes.page("/flows")
 def flows_page(request: Request) -> Page:
     """List the flows that were run."""
-    flows = workspace_of(request).flows.ls()
+    flows = visible_flows(workspace_of(request))
     rows: list[Row] = [
         [
             Cell(each.id, link=f"/flows/{each.id}"),

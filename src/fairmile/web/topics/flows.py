@@ -7,12 +7,13 @@ from typing import Any
 from fairmile.base.errors import NotFound
 from fairmile.flows.results import FlowInfo
 from fairmile.runs.record.run import RunState
+from fairmile.web.hiding import visible_flows
 from fairmile.workspace import Workspace
 
 
 def known_flow(workspace: Workspace, name: str) -> FlowInfo:
     """Return the flow with an id among those that were run; a path is none."""
-    flow = next((each for each in workspace.flows.ls() if each.id == name), None)
+    flow = next((each for each in visible_flows(workspace) if each.id == name), None)
     if flow is None:
         raise NotFound(f"no flow named {name!r}", hint="`fairmile flow ls` lists them")
     return flow
