@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 from replay import Replay
 
+from fairmile.catalog.lookup import Lookup
 from fairmile.web.api.search import is_lasting
 from fairmile.web.repeats import Repeats
 from fairmile.workspace import Workspace
@@ -169,3 +172,29 @@ def test_answers_that_are_kept_take_so_much_memory_and_no_more() -> None:
     repeats.keep(5, "later", bytes(11))
     assert [repeats.get(number, "later") for number in (4, 5)] == [None, None]
     assert Repeats[bytes](len).get(0, "state") is None
+
+
+def test_a_quick_search_that_keeps_nobody_waiting_needs_no_thread(
+    client: httpx.Client, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first one after a change may have to read every card, and a pattern looks at every name: they get one."""
+    threads: list[str] = []
+    search = Lookup.search
+
+    def noted(self: Lookup, *args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return search(self, *args, **options)
+
+    monkeypatch.setattr(Lookup, "search", noted)
+    (tmp_path / "delta.bin").write_bytes(b"delta")
+    workspace.catalog.describe(tmp_path / "delta.bin", kind="dataset", set={"name": "delta-of-a-river"}, add=True)
+    for query in ({"q": "delta"}, {"q": "river"}, {"q": "delta river"}, {"q": "/delta/"}, {"regex": "delta"}):
+        assert "delta-of-a-river" in client.get("/api/search", params=query).text
+    assert threads == [
+        "fairmile-shortcut",
+        "fairmile-serve",
+        "fairmile-serve",
+        "fairmile-shortcut",
+        "fairmile-shortcut",
+    ]
+    workspace.catalog.remove("delta-of-a-river")
