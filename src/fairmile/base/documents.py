@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import core_schema
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
+
+    from fairmile.base.specifications import Specification
 else:
     ModelMetaclass = type(BaseModel)
 
@@ -59,6 +62,59 @@ class StrictDocument(Document):
     """A document whose keys are all known, and which does not change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_MODELS: dict[type[Specification], type[StrictDocument]] = {}
+
+
+def model_of(specification: type[Specification]) -> type[StrictDocument]:
+    """Return the model of the fields of a specification, with its checks."""
+    if specification not in _MODELS:
+        _MODELS[specification] = _make_model(specification)
+    return _MODELS[specification]
+
+
+def _make_model(specification: type[Specification]) -> type[StrictDocument]:
+    fields = specification.model_fields
+    namespace: dict[str, Any] = {
+        "__module__": specification.__module__,
+        "__qualname__": specification.__qualname__,
+        "__doc__": specification.__doc__,
+        "__annotations__": {name: each.annotation for name, each in fields.items()},
+        "model_config": ConfigDict(populate_by_name=True),
+    }
+    for name, field in fields.items():
+        default = {} if field.is_required() else {"default": field.default}
+        if name in specification.file_names:
+            namespace[name] = Field(**default, alias=specification.file_names[name])
+        elif name in specification.earlier_names:
+            keys = AliasChoices(name, specification.earlier_names[name])
+            namespace[name] = Field(**default, validation_alias=keys)
+        elif default:
+            namespace[name] = field.default
+    for name, checked in specification._checks.items():
+        namespace[name] = field_validator(*checked)(vars(specification)[name])
+
+    def check_whole(self: Any) -> Any:
+        specification.of_model(self)
+        return self
+
+    namespace["check_whole"] = model_validator(mode="after")(check_whole)
+    model: type[StrictDocument] = _Unplugged(specification.__name__, (StrictDocument,), namespace)
+    return model
+
+
+def schema_of(specification: type[Specification], handler: Any) -> Any:
+    """Return how pydantic reads a specification that stands in one of its models."""
+
+    def read(given: Any, inner: Any) -> Any:
+        return given if isinstance(given, specification) else specification.of_model(inner(given))
+
+    return core_schema.no_info_wrap_validator_function(
+        read,
+        handler.generate_schema(model_of(specification)),
+        serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.model_dump()),
+    )
 
 
 def steps_in_file(location: Sequence[str | int], data: Any) -> tuple[str | int, ...]:

@@ -10,6 +10,7 @@ import click
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.lazy import lazy
+from fairmile.base.specifications import errors_of
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.jobs.launch import Launch
 
@@ -130,14 +131,12 @@ def job_options(command: F | None = None, *, program: bool = True) -> F | Callab
 
 def spec_from(options: Mapping[str, Any]) -> JobSpec:
     """Return the job that the options describe; raise InvalidDocument with every option that is not valid."""
-    from pydantic import ValidationError
-
     problems: list[Problem] = []
 
     def read(name: str, parse: Callable[[str], Any]) -> Any:
         try:
             return parse(options[name]) if options.get(name) else None
-        except (UsageError, ValidationError, ValueError) as error:
+        except (UsageError, ValueError) as error:
             hint = getattr(error, "hint", None) or ""
             problems.append(Problem(_message(error), f"--{name}", hint=hint))
             return None
@@ -168,14 +167,12 @@ def spec_from(options: Mapping[str, Any]) -> JobSpec:
         raise InvalidDocument(problems)
     try:
         return JobSpec(**given, resources=Resources(**resources))
-    except ValidationError as error:
-        raise InvalidDocument([_problem(each) for each in error.errors()]) from None
+    except ValueError as error:
+        raise InvalidDocument([_problem(each) for each in errors_of(error)]) from None
 
 
 def _message(error: Exception) -> str:
-    from pydantic import ValidationError
-
-    return str(_problem(error.errors()[0]).message) if isinstance(error, ValidationError) else str(error)
+    return str(_problem(errors_of(error)[0]).message) if hasattr(error, "errors") else str(error)
 
 
 def _problem(error: Mapping[str, Any]) -> Problem:

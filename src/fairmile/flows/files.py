@@ -20,13 +20,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
+from fairmile.base.specifications import errors_of
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load, load_located
 from fairmile.flows.model import Flow, Step
@@ -265,10 +264,11 @@ def _forget_old(copies: Path) -> None:
 def _checked(fields: Mapping[str, Any], text: str, file: Path, format: str) -> Flow:
     try:
         return Flow.model_validate(fields)
-    except ValidationError as error:
+    except ValueError as error:
+        errors = errors_of(error)
         located = load_located(text, file=str(file))
         shown = os.path.relpath(file)
-        raise InvalidDocument([_problem(each, shown, None if format else located) for each in error.errors()]) from None
+        raise InvalidDocument([_problem(each, shown, None if format else located) for each in errors]) from None
 
 
 def _problem(error: Any, file: str, located: Located | None) -> Problem:

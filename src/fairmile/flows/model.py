@@ -16,12 +16,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
-
-from fairmile.base.documents import StrictDocument
 from fairmile.base.files import write_atomic
+from fairmile.base.specifications import Before, Limits, Specification, check
 from fairmile.base.units import parse_duration
 from fairmile.base.yaml import dump
 from fairmile.jobs.spec import Resources
@@ -70,13 +68,13 @@ def _named_inputs(given: Any) -> Any:
     return named
 
 
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_several)]
-Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
-Patterns = Annotated[Mapping[str, str], BeforeValidator(_named_inputs)]
+Words = Annotated[tuple[str, ...], Before(_words)]
+Texts = Annotated[tuple[str, ...], Before(_several)]
+Seconds = Annotated[float, Before(parse_duration), Limits(ge=0, finite=True)]
+Patterns = Annotated[Mapping[str, str], Before(_named_inputs)]
 
 
-class FromFiles(StrictDocument):
+class FromFiles(Specification):
     """Values that files give: the paths that a pattern matches, the lines of a file, or the list in a JSON file.
 
     Where a step makes those files, the values are unknown until it has run.
@@ -84,14 +82,12 @@ class FromFiles(StrictDocument):
 
     glob: str = ""
     lines: str = ""
-    json_: str = Field("", alias="json")
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    json_: str = ""
+    file_names: ClassVar[Mapping[str, str]] = {"json_": "json"}
 
-    @model_validator(mode="after")
-    def _says_one(self) -> FromFiles:
+    def _check_whole(self) -> None:
         if sum(map(bool, (self.glob, self.lines, self.json_))) != 1:
             raise ValueError("expected exactly one of glob, lines and json")
-        return self
 
     @property
     def path(self) -> str:
@@ -102,7 +98,7 @@ class FromFiles(StrictDocument):
 Over = Mapping[str, FromFiles | Any]
 
 
-class Step(StrictDocument):
+class Step(Specification):
     """One step as it is written: what it executes, where, and what goes in and comes out."""
 
     command: Words = ()  # a program and its arguments; no shell reads it
@@ -112,19 +108,19 @@ class Step(StrictDocument):
     flow: str = ""  # another flow, whose steps take the place of this one
     on: str = ""  # SYSTEM or SYSTEM/PARTITION; empty: this machine
     folder: str = ""  # where it runs and where its paths begin, as seen from the folder of the flow
-    inputs: Patterns = Field(default_factory=dict)  # name → path, pattern, or asset
+    inputs: Patterns = {}  # name → path, pattern, or asset
     outputs: Texts = ()  # paths or patterns
     after: Texts = ()  # steps that must have ended, beside those whose outputs are inputs
-    over: Over | str = Field(default_factory=dict)  # repeats the step: variable → values, or a sweep file
-    params: Mapping[str, Value] = Field(default_factory=dict)
-    env: Mapping[str, str] = Field(default_factory=dict)
+    over: Over | str = {}  # repeats the step: variable → values, or a sweep file
+    params: Mapping[str, Value] = {}
+    env: Mapping[str, str] = {}
     environment: str = ""
     code: Texts = ()
-    metrics: Mapping[str, MetricSpec] = Field(default_factory=dict)
+    metrics: Mapping[str, MetricSpec] = {}
     resources: Resources = Resources()
     seed: int | None = None
     when: str = ""  # empty: all before it succeeded; `failed`, `always`, or a condition on metrics
-    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    retries: Annotated[int, Limits(ge=0, le=100)] = 0
     backoff: Seconds = 0.0  # pause before the first retry in seconds; doubles with each further one
     timeout: Seconds | None = None
     keep: bool | None = None  # whether the store keeps its outputs; None: unless they are large
@@ -134,7 +130,7 @@ class Step(StrictDocument):
     shape: str = ""
     style: str = ""
 
-    @field_validator("inputs", "outputs")
+    @check("inputs", "outputs")
     @classmethod
     def _are_paths(cls, value: Any) -> Any:
         for each in value.values() if isinstance(value, Mapping) else value:
@@ -142,7 +138,7 @@ class Step(StrictDocument):
                 raise ValueError("expected a path, found an empty text")
         return value
 
-    @field_validator("outputs")
+    @check("outputs")
     @classmethod
     def _stay_inside(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for each in value:
@@ -150,7 +146,7 @@ class Step(StrictDocument):
                 raise ValueError(f"{each!r} leads out of the folder of the flow: write a path inside it")
         return value
 
-    @field_validator("over")
+    @check("over")
     @classmethod
     def _has_variables(cls, value: Over | str) -> Over | str:
         for name in value if isinstance(value, Mapping) else ():
@@ -158,15 +154,13 @@ class Step(StrictDocument):
                 raise ValueError(f"{name!r} is no name of a variable: use letters, digits and underscores")
         return value
 
-    @model_validator(mode="after")
-    def _executes_one_thing(self) -> Step:
+    def _check_whole(self) -> None:
         given = [name for name in _PROGRAMS if getattr(self, name)]
         if len(given) != 1:
             what = f"both {given[0]} and {given[1]}" if given else "nothing to execute"
             raise ValueError(f"{what}: expected exactly one of {', '.join(_PROGRAMS)}")
         if self.pilot and not self.system:
             raise ValueError("pilot jobs are jobs of a system: name it with `on`")
-        return self
 
     @property
     def system(self) -> str:
@@ -178,14 +172,14 @@ class Step(StrictDocument):
         return "" if self.on in HERE else self.on.partition("/")[2]
 
 
-class Flow(StrictDocument):
+class Flow(Specification):
     """A graph of steps, as it is written."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$")] = "flow"
-    steps: Mapping[str, Step] = Field(min_length=1)
+    name: Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$")] = "flow"
+    steps: Annotated[Mapping[str, Step], Limits(min_length=1)]
     params: Mapping[str, Value] = {}  # values that every step may use
-    limits: Mapping[str, Annotated[int, Field(ge=1)]] = {}  # steps at once: `local`, or the name of a system
-    pilots: Annotated[int, Field(ge=0, le=1000)] = 0  # pilot jobs on each system, for its steps; 0: a job each
+    limits: Mapping[str, Annotated[int, Limits(ge=1)]] = {}  # steps at once: `local`, or the name of a system
+    pilots: Annotated[int, Limits(ge=0, le=1000)] = 0  # pilot jobs on each system, for its steps; 0: a job each
     folder: str = ""  # where paths begin; empty: where the person stands
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -201,7 +195,7 @@ class Flow(StrictDocument):
         write_atomic(target, dump({**head, **document, "steps": steps}))
         return target
 
-    @field_validator("steps")
+    @check("steps")
     @classmethod
     def _have_names(cls, steps: Mapping[str, Step]) -> Mapping[str, Step]:
         for name in steps:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, field_validator
-
-from fairmile.base.documents import StrictDocument
 from fairmile.base.lazy import lazy_pattern
+from fairmile.base.specifications import Before, Limits, Specification, check
 from fairmile.base.units import parse_duration
 from fairmile.jobs.launch import Launch
 
-Seconds = Annotated[float, BeforeValidator(parse_duration)]
-Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Before(parse_duration)]
+Count = Annotated[int, Limits(ge=1)]
 # These become words of a header line, where no scheduler offers quoting.
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:,+=/@%\[\]&|*()!-]*$")]
+Word = Annotated[str, Limits(pattern=r"^[A-Za-z0-9_.:,+=/@%\[\]&|*()!-]*$")]
 _VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = lazy_pattern(r"[^/\0\n][^\0\n]*")
 
 
-class Resources(StrictDocument):
+class Resources(Specification):
     """What a job needs; None leaves it to the system's rules."""
 
     nodes: Count | None = None
     tasks_per_node: Count | None = None
     cpus_per_task: Count | None = None
-    gpus_per_node: Annotated[int, Field(ge=0)] | None = None
-    memory_gib: Annotated[float, Field(gt=0)] | None = None  # of one node
-    time_s: Annotated[Seconds, Field(gt=0)] | None = None
+    gpus_per_node: Annotated[int, Limits(ge=0)] | None = None
+    memory_gib: Annotated[float, Limits(gt=0)] | None = None  # of one node
+    time_s: Annotated[Seconds, Limits(gt=0)] | None = None
     partition: Word = ""
     account: Word = ""
     qos: Word = ""
@@ -37,7 +35,7 @@ class Resources(StrictDocument):
     exclusive: bool | None = None
     options: tuple[str, ...] = ()  # further options of the scheduler, taken as they are
 
-    @field_validator("options")
+    @check("options")
     @classmethod
     def _single_lines(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for option in value:
@@ -46,21 +44,21 @@ class Resources(StrictDocument):
         return value
 
 
-class Array(StrictDocument):
+class Array(Specification):
     """The same job many times; each finds its number in FAIRMILE_ARRAY_INDEX, counted from 0."""
 
-    count: Annotated[int, Field(ge=1, le=1_000_000)]
+    count: Annotated[int, Limits(ge=1, le=1_000_000)]
     at_once: Count | None = None
 
 
-class After(StrictDocument):
+class After(Specification):
     """Another job that must have come so far; `job` is its id of ours."""
 
     job: str
     condition: Literal["ok", "failed", "any"] = "ok"
 
 
-class Nearby(StrictDocument):
+class Nearby(Specification):
     """A file that an earlier job left in its folder on the same system; `job` is its id of ours."""
 
     job: str
@@ -68,18 +66,19 @@ class Nearby(StrictDocument):
     sha256: str
 
 
-class Signal(StrictDocument):
+class Signal(Specification):
     """A signal that the job gets some time before its limit, so that it can save its state."""
 
     name: Literal["USR1", "USR2", "TERM", "INT", "HUP"] = "USR1"
     before_s: Seconds = 120.0
 
 
-class JobSpec(StrictDocument):
+class JobSpec(Specification):
     """A job: its program, resources and environment."""
 
-    argv: tuple[str, ...] = Field(min_length=1)
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "job"
+    earlier_names: ClassVar[Mapping[str, str]] = {"recorder": "around"}
+    argv: Annotated[tuple[str, ...], Limits(min_length=1)]
+    name: Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "job"
     env: Mapping[str, str] = {}
     resources: Resources = Resources()
     software: tuple[str, ...] = ()  # software sets of the system: `ddp`, `horovod`
@@ -87,8 +86,8 @@ class JobSpec(StrictDocument):
     launch: Launch | None = None
     preamble: tuple[str, ...] = ()  # shell lines of an environment, before the program starts
     wrap: tuple[str, ...] = ()  # what stands before the program: the command of a container
-    # The command before the launcher, once for the whole job, that records it; `around` in records of version 0.1.
-    recorder: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("recorder", "around"))] = ()
+    # The command before the launcher, once for the whole job, that records it.
+    recorder: tuple[str, ...] = ()
     folder: str = ""  # where it runs; empty: a folder of its own
     shows: str = ""  # a folder here whose contents that folder shows; what it writes stays in its own
     inputs: Mapping[str, str] = {}  # name in the job's folder → file or folder here
@@ -99,18 +98,18 @@ class JobSpec(StrictDocument):
     after: tuple[After, ...] = ()
     signal: Signal | None = None
     requeue: bool = True  # whether the scheduler may start it again after a lost node or a preemption
-    retries: Annotated[int, Field(ge=0, le=100)] = 0  # further submissions after a failure that may pass
+    retries: Annotated[int, Limits(ge=0, le=100)] = 0  # further submissions after a failure that may pass
     key: str = ""  # the same key never becomes two jobs
     parts: Count | None = None  # how many commands are packed into it, each with an `ended` file of its own
 
-    @field_validator("argv")
+    @check("argv")
     @classmethod
     def _can_be_run(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not value[0] or any("\0" in word for word in value):
             raise ValueError("expected a program and its arguments, without NUL characters")
         return value
 
-    @field_validator("env")
+    @check("env")
     @classmethod
     def _are_variables(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name, text in value.items():
@@ -118,14 +117,14 @@ class JobSpec(StrictDocument):
                 raise ValueError(f"{name!r} is not an environment variable that can be set")
         return value
 
-    @field_validator("inputs", "texts")
+    @check("inputs", "texts")
     @classmethod
     def _stay_inside(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name in value:
             _checked_name(name)
         return value
 
-    @field_validator("outputs")
+    @check("outputs")
     @classmethod
     def _outputs_stay_inside(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:

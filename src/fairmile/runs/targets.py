@@ -15,6 +15,7 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.specifications import errors_of
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located
 from fairmile.catalog.card import ENVIRONMENT_LINKS, Card, as_list
@@ -237,13 +238,11 @@ def is_run_file(name: str) -> bool:
 
 def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | None = None) -> RunSpec:
     """Return a specification, or every reason why it is none."""
-    from pydantic import ValidationError
-
     try:
         return RunSpec.model_validate(given)
-    except ValidationError as error:
+    except ValueError as error:
         problems = []
-        for each in error.errors():
+        for each in errors_of(error):
             place = ".".join(str(part) for part in each["loc"])
             message, hint = str(each["msg"]).removeprefix("Value error, "), ""
             if each["type"] == "extra_forbidden":

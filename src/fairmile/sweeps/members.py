@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
-
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.placeholders import fill_words, names_in
+from fairmile.base.specifications import dump_value
 from fairmile.base.units import parse_duration
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.catalog import Catalog
@@ -104,7 +102,7 @@ class Members:
             self._fields.setdefault("outputs", [self._fields["argv"][-1]])
         if isinstance(self._fields.get("argv"), str):
             self._fields["argv"] = shlex.split(self._fields["argv"])
-        self._given = {name: _plain(more) for name, more in (changes or {}).items()}
+        self._given = {name: dump_value(more, exclude_defaults=True) for name, more in (changes or {}).items()}
         for name, more in self._given.items():
             self._fields[name] = _joined(self._fields.get(name), more)
         self._axes = set(definition.points.axes) | set(definition.distributions)
@@ -327,13 +325,7 @@ def _joined(field: Any, more: Any) -> Any:
 
 def kept(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of runs as JSON can hold them, for another process that makes the same members of them."""
-    return {name: to_jsonable_python(_plain(value)) for name, value in changes.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else value
+    return {name: dump_value(value, mode="json", exclude_defaults=True) for name, value in changes.items()}
 
 
 def _asked_by(script: str, resources: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pydantic import BaseModel
-
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.lazy import lazy_pattern
+from fairmile.base.specifications import Specification
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean, slug
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
@@ -55,7 +54,7 @@ _RUN_FIELDS = frozenset(RunSpec.model_fields) - _OF_SWEEPS
 _KEYS = (*_OWN, *_FIELDS_OF_KEYS, *sorted(_RUN_FIELDS - set(_FIELDS_OF_KEYS.values())))
 ALL_KEYS = frozenset({*_KEYS, *_SYNONYMS})
 _SEVERAL = ("code", "outputs", "software", "tags")  # one text may stand for a list
-_INSIDE: dict[str, type[BaseModel]] = {
+_INSIDE: dict[str, type[Specification]] = {
     "resources": type(RunSpec.model_fields["resources"].default),
     "inputs": Input,
     "metrics": MetricSpec,

@@ -7,27 +7,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator
-
-from fairmile.base.documents import StrictDocument
 from fairmile.base.patterns import compile_linear
+from fairmile.base.specifications import Limits, Specification, check
 from fairmile.jobs.launch import Launch
 from fairmile.jobs.spec import Resources
 from fairmile.runs.record.commands import is_inside
 from fairmile.runs.record.values import Better, Value
 
 
-class MetricSpec(StrictDocument):
+class MetricSpec(Specification):
     """How a metric is found and judged."""
 
     pattern: str = ""  # finds it in the output: the group named `value`, or the first one; `step` is optional
     unit: str = ""
     better: Better = ""
-    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = (
+    tolerance: Annotated[float, Limits(ge=0, finite=True)] | None = (
         None  # relative; within it a rerun counts as the same
     )
 
-    @field_validator("pattern")
+    @check("pattern")
     @classmethod
     def _is_a_pattern(cls, value: str) -> str:
         if value and not compile_linear(value.encode(errors="replace")).groups:
@@ -35,7 +33,7 @@ class MetricSpec(StrictDocument):
         return value
 
 
-class Input(StrictDocument):
+class Input(Specification):
     """Something that goes in: a file or folder here, or an asset of the catalog."""
 
     path: str = ""
@@ -49,11 +47,11 @@ class Input(StrictDocument):
         return cls(path=text) if is_path else cls(asset=text)
 
 
-class RunSpec(StrictDocument):
+class RunSpec(Specification):
     """One execution as it was asked for."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
-    argv: tuple[str, ...] = Field(min_length=1)
+    name: Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
+    argv: Annotated[tuple[str, ...], Limits(min_length=1)]
     params: Mapping[str, Value] = {}
     reads_params: bool = False  # the program reads FAIRMILE_PARAMS, even if its files do not show it
     seed: int | None = None
@@ -71,14 +69,14 @@ class RunSpec(StrictDocument):
     launch: Launch | None = None
     needs: tuple[str, ...] = ()  # hardware and frameworks that are declared, such as `NVIDIA GPU`, `horovod`
     anyway: bool = False  # run even if one of them is missing, or the run is predicted not to fit
-    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    watch_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # period of the samples; 0: none
+    timeout_s: Annotated[float, Limits(gt=0, finite=True)] | None = None
+    watch_s: Annotated[float, Limits(ge=0, finite=True)] = 1.0  # period of the samples; 0: none
     asset: str = ""  # handle of the benchmark, model or workflow it executes
     dataset: str = ""
     group: str = ""  # runs that belong together: repeats, the points of a sweep
     tags: tuple[str, ...] = ()
 
-    @field_validator("outputs")
+    @check("outputs")
     @classmethod
     def _outputs_stay_inside(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
@@ -88,14 +86,14 @@ class RunSpec(StrictDocument):
                 )
         return patterns
 
-    @field_validator("subfolder")
+    @check("subfolder")
     @classmethod
     def _subfolder_stays_inside(cls, subfolder: str) -> str:
         if subfolder and not is_inside(subfolder):
             raise ValueError(f"{subfolder!r} is outside the folder of the run")
         return subfolder
 
-    @field_validator("params")
+    @check("params")
     @classmethod
     def _are_values_that_json_has(cls, params: Mapping[str, Value]) -> Mapping[str, Value]:
         for name, value in params.items():
