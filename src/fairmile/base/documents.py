@@ -113,7 +113,13 @@ def schema_of(specification: type[Specification], handler: Any) -> Any:
     return core_schema.no_info_wrap_validator_function(
         read,
         handler.generate_schema(model_of(specification)),
-        serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.model_dump()),
+        serialization=core_schema.plain_serializer_function_ser_schema(_dump_as_asked, info_arg=True),
+    )
+
+
+def _dump_as_asked(value: Specification, asked: Any) -> dict[str, Any]:
+    return value.model_dump(
+        mode=asked.mode, by_alias=bool(asked.by_alias), exclude_defaults=bool(asked.exclude_defaults)
     )
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_core import PydanticUndefined
 from run_documents import training
 
 from fairmile.base.errors import SystemFailure
@@ -211,9 +210,9 @@ class TestParts:
                 if each.name == "extra":
                     continue
                 default = each.default if each.default_factory is MISSING else each.default_factory()
-                meant = asked.model_fields[each.name].get_default(call_default_factory=True)
-                if meant is PydanticUndefined:
+                if asked.model_fields[each.name].is_required():
                     continue
+                meant = asked.model_fields[each.name].default
                 meant = list(meant) if isinstance(meant, tuple) else meant
                 meant = meant.model_dump(exclude_defaults=True) if hasattr(meant, "model_dump") else meant
                 assert default == meant, each.name
