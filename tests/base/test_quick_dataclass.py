@@ -143,3 +143,14 @@ def test_threads_may_make_the_first_instances_at_once() -> None:
     for thread in threads:
         thread.join()
     assert sorted(each.a for each in made) == list(range(8))
+
+
+def test_fields_are_found_at_their_first_use() -> None:
+    @dataclass
+    class Tide:
+        heights: list[float] = field(default_factory=list)
+
+    assert not isinstance(Tide.__dict__["__dataclass_fields__"], dict)
+    assert [each.name for each in dataclasses.fields(Tide)] == ["heights"]
+    assert isinstance(Tide.__dict__["__dataclass_fields__"], dict) and Tide.__match_args__ == ("heights",)
+    assert Tide().heights == []

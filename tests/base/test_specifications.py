@@ -29,7 +29,7 @@ class Buoy(Specification):
     class_: Literal["can", "spar", ""] = ""
     depth_m: Annotated[float, Limits(ge=0, le=11_000)] | None = None
     lights: Annotated[tuple[str, ...], Before(lambda given: given.split() if isinstance(given, str) else given)] = ()
-    anchors: Annotated[Mapping[str, Anchor], Limits(min_length=1)] = {"main": Anchor()}  # noqa: RUF012
+    anchors: Annotated[Mapping[str, Anchor], Limits(min_length=1)] = {"main": Anchor()}
     anchor: Anchor = Anchor()
     is_lit: bool = True
     params: Mapping[str, str | int | float | bool | None] = {}

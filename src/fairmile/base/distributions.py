@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from statistics import NormalDist
 
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
@@ -19,6 +18,8 @@ _MANY_DEGREES = 1e5  # from here on the expansion is better than the beta functi
 def normal_quantile(p: float) -> float:
     """Return the value below which a standard normal variable lies with probability `p`."""
     _check_probability(p)
+    from statistics import NormalDist  # which loads fractions and random numbers
+
     return NormalDist().inv_cdf(p)
 
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from typing import NoReturn
@@ -102,5 +101,7 @@ def _be(main: Callable[[], int], source: int, target: int) -> NoReturn:
         code = _INTERRUPTED
     finally:
         if sys.exc_info()[0] is not None:
+            import traceback
+
             traceback.print_exc()
         os._exit(code)

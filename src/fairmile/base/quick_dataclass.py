@@ -1,7 +1,8 @@
 """`dataclass` as in the standard library, at a tenth of its price at import: 0.06 ms instead of 0.85 ms a class.
 
 The standard one compiles up to six methods for every class at import; most of them are never called.
-Here `__init__` is compiled when it is first needed, and the other methods are the same functions for all classes.
+Here the fields are found and `__init__` is compiled when they are first needed, and the other methods are the same
+functions for all classes.
 Fields, `replace`, `asdict` and `match` are those of the standard library. A class that somebody else's frozen
 dataclass inherits from must be made by the standard library.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from _thread import RLock
 from collections.abc import Callable
 from functools import cache
 from reprlib import recursive_repr
@@ -25,7 +27,12 @@ else:
         def make(cls):
             if cls.__doc__ is None:
                 cls.__doc__ = cls.__name__  # the standard library would ask for a signature
-            cls = dataclasses.dataclass(init=False, eq=False, repr=False, slots=slots, kw_only=kw_only)(cls)
+            find_fields = dataclasses.dataclass(init=False, eq=False, repr=False, slots=slots, kw_only=kw_only)
+            if slots:  # which makes another class
+                cls = find_fields(cls)
+            else:
+                for name in _MADE:
+                    setattr(cls, name, _Late(cls, name, find_fields))
             methods = _methods(cls, frozen, eq, repr)
             if slots and frozen:  # unpickling would set attributes
                 methods |= {"__getstate__": _state, "__setstate__": _set_state}
@@ -49,6 +56,26 @@ def _methods(cls: type, frozen: bool, eq: bool, repr: bool) -> dict[str, Any]:
             cls.__hash__ = _hash  # type: ignore[method-assign, assignment]
         methods |= {"__eq__": _equals, "__hash__": None}
     return methods
+
+
+_MADE = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")  # by the standard library
+_FINDING = RLock()
+
+
+class _Late:
+    """Stands in a class until what the standard library makes of its fields is asked for."""
+
+    def __init__(self, cls: type, name: str, find_fields: Callable[[type], type]) -> None:
+        self._cls = cls
+        self._name = name
+        self._find_fields = find_fields
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        with _FINDING:
+            if self._cls.__dict__.get(self._name) is self:
+                del self._cls.__match_args__  # type: ignore[attr-defined]  # it would be kept
+                self._find_fields(self._cls)
+        return getattr(owner, self._name)
 
 
 class _Init:

@@ -10,16 +10,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from html import escape
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from fairmile.base.digest import sha256_hex
 from fairmile.base.files import write_atomic
+from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.flows.results import FlowStatus, StepStatus
+
+if TYPE_CHECKING:
+    from html import escape
+else:
+    escape = lazy("html:escape")
 
 FORMATS = ("svg", "mermaid")
 _MOST_SHOWN = 8  # nodes of one step; more are one box

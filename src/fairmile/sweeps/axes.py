@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Context, Decimal, localcontext
 from itertools import product
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fairmile.base.errors import UsageError
-from fairmile.base.lazy import lazy_pattern
+from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.words import closest, did_you_mean
 from fairmile.runs.record.values import Value, parse_params
 
+if TYPE_CHECKING:
+    from decimal import Decimal, localcontext
+else:
+    Decimal = lazy("decimal:Decimal")
+    localcontext = lazy("decimal:localcontext")
+
 MOST_VALUES = 1_000_000  # of one axis, so that a slip such as range(0, 1e12) ends in a sentence
 _CALL = lazy_pattern(r"([A-Za-z_]\w*)\(([^()]*)\)")
-_NUMBER = lazy_pattern(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
-_SPAN = lazy_pattern(rf"({_NUMBER.pattern})\.\.({_NUMBER.pattern})(?::(log))?")
+_NUMBER_TEXT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?"
+_NUMBER = lazy_pattern(_NUMBER_TEXT)
+_SPAN = lazy_pattern(rf"({_NUMBER_TEXT})\.\.({_NUMBER_TEXT})(?::(log))?")
 _OPENING, _CLOSING, _QUOTES = "[({", "])}", "'\""
 _RANGE = lazy_pattern(r"([0-9]{1,18})-([0-9]{1,18})")
 _PARTS = lazy_pattern(r"\[([^\[\]]*)\]")
-_DIGITS = Context(prec=50)
+_DIGITS = 50
 _AS_LIST = 'to use the text as it is, write a list: ["…"]'
 
 
@@ -222,7 +228,7 @@ def _range(words: list[str]) -> Sequence[int | float]:
     step = Decimal(words[2]) if len(words) == 3 else Decimal(1)
     if not step:
         raise ValueError("the step is 0")
-    with localcontext(_DIGITS):
+    with localcontext(prec=_DIGITS):
         count = math.ceil((end - start) / step)
         if count < 1:
             raise ValueError("it has no values")
@@ -234,7 +240,7 @@ def _range(words: list[str]) -> Sequence[int | float]:
 
 def _linspace(words: list[str]) -> Sequence[int | float]:
     low, high, count = _ends(words)
-    with localcontext(_DIGITS):
+    with localcontext(prec=_DIGITS):
         return _plain([low + (high - low) * place / max(1, count - 1) for place in range(count)], words)
 
 
@@ -242,7 +248,7 @@ def _logspace(words: list[str]) -> Sequence[int | float]:
     low, high, count = _ends(words)
     if low <= 0 or high <= 0:
         raise ValueError("both ends must be above 0")
-    with localcontext(_DIGITS):
+    with localcontext(prec=_DIGITS):
         ratio = (high / low).ln() / max(1, count - 1)
         # 15 digits are what a float holds for sure; those behind come from the logarithm.
         numbers = [Decimal(f"{low * (ratio * place).exp():.15g}") for place in range(count)]

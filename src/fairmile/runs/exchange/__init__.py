@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -103,6 +102,8 @@ def folder_of(run: Run) -> Iterator[Path]:
     if not run.packed:
         yield run.folder
         return
+    import tempfile  # only archives are unpacked
+
     with tempfile.TemporaryDirectory(prefix="fairmile-run-") as scratch:
         folder = Path(scratch) / run.id
         extract(run.folder, folder, limits=None)

@@ -40,6 +40,7 @@ _VERSION = 4
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32
 _LAST = "last"
 _HISTORY = 20
+_STALE_S = 5.0  # a flow of a thousand steps asks for as many histories
 _COLUMNS = (
     *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
     *("asset", "reason", "params", "metrics", "units", "tags", "job", "inputs", "has"),
@@ -263,7 +264,7 @@ class Ledger:
         """Return the last runs of a name that succeeded; they are looked for once in the life of a process."""
         if name not in self._recent:
             recent: deque[Run] = deque(maxlen=_HISTORY)
-            for row in self.rows(name=name, states=[RunState.DONE], limit=_HISTORY):
+            for row in self.rows(name=name, states=[RunState.DONE], limit=_HISTORY, stale_s=_STALE_S):
                 with contextlib.suppress(FairmileError):
                     recent.append(self.get(row.id))
             self._recent[name] = recent
@@ -294,8 +295,9 @@ class Ledger:
         identity: str = "",
         outside: Sequence[str] = (),
         limit: int | None = None,
+        stale_s: float = 0.0,
     ) -> RunRows:
-        """Return what is known of runs, the newest first; those of the groups `outside` are left out."""
+        """Return what is known of runs, or was `stale_s` ago, the newest first; without the groups `outside`."""
         wanted = {"name": name, "run_group": group, "identity": identity}
         clauses = [f"{column} = ?" for column, value in wanted.items() if value]
         values: list[Any] = [value for value in wanted.values() if value]
@@ -309,7 +311,7 @@ class Ledger:
             clauses.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)")
             values.append(tag)
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
-        with self._index() as index:
+        with self._index(stale_s) as index:
             question = f"SELECT {', '.join(_COLUMNS)} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
             rows = index.execute(question, [*values, limit or -1]).fetchall()
         return RunRows(_row(dict(zip(_COLUMNS, each, strict=True))) for each in rows)

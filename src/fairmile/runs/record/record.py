@@ -4,7 +4,6 @@
 library, `base` and `meter` is needed: the record goes wherever the recorder goes.
 """
 
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import field
@@ -360,6 +359,8 @@ class RunRecord(Part):
 
     def copy(self) -> Self:
         """Return a record whose parts can be changed without changing this one."""
+        import pickle  # only batches copy records
+
         copied: Self = pickle.loads(pickle.dumps(self, -1))  # our own bytes; each member of a batch needs one
         return copied
 
