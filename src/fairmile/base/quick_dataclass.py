@@ -73,7 +73,7 @@ class _Late:
     def __get__(self, instance: object, owner: type) -> Any:
         with _FINDING:
             if self._cls.__dict__.get(self._name) is self:
-                del self._cls.__match_args__  # type: ignore[attr-defined]  # it would be kept
+                del self._cls.__match_args__  # it would be kept
                 self._find_fields(self._cls)
         return getattr(owner, self._name)
 

@@ -259,8 +259,11 @@ def test_a_system_that_does_not_answer_when_it_is_asked_or_is_to_cancel_is_silen
             return []
 
         def cancel(self, handles: Collection[Handle]) -> None:
-            raise Transient("the connection failed")
+            cancelled.append([handle.run for handle in handles])
+            if len(cancelled) < 3:
+                raise Transient("the connection failed")
 
+    cancelled: list[list[str]] = []
     system, waits, answers = Hanging(), [], []
     patient = Patient(system, lambda run, why: waits.append((run, why)), lambda: answers.append(len(waits)))
     handles = patient.submit([member("a")])
@@ -271,6 +274,9 @@ def test_a_system_that_does_not_answer_when_it_is_asked_or_is_to_cancel_is_silen
     assert (waits, answers) == ([("a", "no answer")] * 2, [2])
     patient.cancel(handles)
     assert patient.is_silent and waits[-1] == ("a", "the connection failed")
+    for _ in range(3):
+        patient.poll(handles)
+    assert cancelled == [["a"]] * 3 and not patient.is_silent
 
 
 def test_what_a_system_refuses_fails_and_what_comes_after_it_is_cancelled() -> None:
@@ -335,14 +341,19 @@ def test_a_long_chain_after_a_bad_end_is_ended() -> None:
 
 
 def test_after_a_cancellation_nothing_more_begins() -> None:
+    asked: list[list[str]] = []
+
     class Ending(Scripted):
         def cancel(self, handles: Collection[Handle]) -> None:
+            asked.append([handle.run for handle in handles])
             self._states |= {handle.run: [RunState.CANCELLED] for handle in handles}
 
     executor = Ending()
     graph = Graph([task("a"), task("b", "a", retries=3), task("c")], lambda _: executor)
     graph.submit()
     graph.cancel()
+    graph.cancel()
+    assert asked == [["a", "c"]]
     assert set(states(graph.follow()).values()) == {RunState.CANCELLED}
     assert executor.submitted == [["a", "c"]]
 

@@ -230,6 +230,7 @@ class Graph:
         self._later: list[tuple[float, str]] = []  # tasks that pause before they are tried again, and until when
         self._early: dict[str, TaskStatus] = {}  # tasks submitted ahead that have ended before others are known to have
         self._is_cancelled = False
+        self._cancelled: set[Handle] = set()  # those that executors were asked to cancel
         self._live: dict[Executor, dict[Handle, str]] = {}
         self._tries: dict[str, int] = {}
         self.works: dict[str, Work] = {}  # what was handed over, by the names of tasks
@@ -356,13 +357,15 @@ class Graph:
         return self._live.keys()
 
     def cancel(self) -> None:
-        """End what runs, and have nothing more begin; `advance` tells of the ends."""
+        """End what runs, each asked for once, and have nothing more begin; `advance` tells of the ends."""
         self._is_cancelled = True
         while self._ready or self._later:
             name = self._ready.popleft() if self._ready else self._later.pop()[1]
             self._end(name, TaskStatus(Handle(""), RunState.CANCELLED, "it was cancelled before it began"))
         for executor, live in self._live.items():
-            executor.cancel(list(live))
+            if handles := [handle for handle in live if handle not in self._cancelled]:
+                executor.cancel(handles)
+                self._cancelled.update(handles)
 
     def has_begun(self, name: str) -> bool:
         """Tell whether there is a run of a task: one after a bad end, or that was cancelled, has none."""

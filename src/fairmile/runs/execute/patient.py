@@ -35,6 +35,7 @@ class Patient:
         self._executor, self._on_wait, self._on_answer = executor, on_wait, on_answer
         self._waiting: dict[Handle, tuple[Work, Mapping[Handle, Condition]]] = {}
         self._refused: set[Handle] = set()
+        self._to_cancel: dict[Handle, None] = {}  # what the system is still to be asked to cancel, in its order
         self._news: list[TaskStatus] = []
         self._next, self._pause_s = 0.0, _FIRST_PAUSE_S
         self._trouble = ""  # why nothing is known of what was handed over
@@ -87,6 +88,7 @@ class Patient:
     def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
         """Return what is new; a system that does not answer has no news."""
         self._hand_over()
+        self._cancel_rest()
         news, self._news = self._news, []
         asked = [handle for handle in handles if handle not in self._waiting and handle not in self._refused]
         try:
@@ -106,16 +108,23 @@ class Patient:
         self._trouble = trouble if asked else ""
 
     def cancel(self, handles: Collection[Handle]) -> None:
-        """Have what waits never begin, and cancel the rest; to be repeated while the system does not answer."""
+        """Have what waits never begin, and cancel the rest as soon as the system answers."""
         for handle in handles:
             if self._waiting.pop(handle, None) is not None:
                 self._refused.add(handle)
                 self._news.append(TaskStatus(handle, RunState.CANCELLED, "it was cancelled before it began"))
-        if live := [handle for handle in handles if handle not in self._refused]:
-            try:
-                self._executor.cancel(live)
-            except Transient as error:
-                self._note(live, str(error))
+        self._to_cancel |= dict.fromkeys(handle for handle in handles if handle not in self._refused)
+        self._cancel_rest()
+
+    def _cancel_rest(self) -> None:
+        if not self._to_cancel:
+            return
+        live = list(self._to_cancel)
+        try:
+            self._executor.cancel(live)
+            self._to_cancel.clear()
+        except Transient as error:
+            self._note(live, str(error))
 
     def collect(self, handle: Handle) -> Run:
         """Return the run of a task."""
