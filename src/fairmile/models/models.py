@@ -18,7 +18,7 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
-from fairmile.models.convert.request import Request, check_target
+from fairmile.models.convert.request import NO_TELEMETRY, Request, check_target
 from fairmile.models.explore.request import Exploring
 from fairmile.models.formats import ModelDescription, recognise
 from fairmile.models.huggingface import HubFolder, export_folder, upload_folder
@@ -262,6 +262,7 @@ class Models(CatalogModels, package=__package__):
         argv += ["--trust-pickle"] if trust_pickle else []
         handle = str(model.card.handle) if isinstance(model, LoadedModel) else ""
         spec = {"name": "inference", "argv": argv, "inputs": inputs, "outputs": ("predictions.npz",), "asset": handle}
+        spec["env"] = dict(NO_TELEMETRY)
         return self._runs().run(RunSpec(**{**spec, **fields}), again=again)
 
     def _program(self, model: Card) -> Card:

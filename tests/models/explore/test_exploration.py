@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,8 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def explore(workspace: Workspace, **fields: object) -> Exploration:
-    asked = {"runtime": ["onnxruntime"], "batch": [1, 64], "threads": [1], **fields}
-    return workspace.models.explore(TIDES, **asked)  # type: ignore[arg-type]
+    asked = {"model": TIDES, "runtime": ["onnxruntime"], "batch": [1, 64], "threads": [1], **fields}
+    return workspace.models.explore(asked.pop("model"), **asked)  # type: ignore[arg-type]
 
 
 def test_candidates_are_measured_judged_by_the_data_and_ranked_with_a_page(
@@ -31,7 +32,11 @@ def test_candidates_are_measured_judged_by_the_data_and_ranked_with_a_page(
     rows = np.random.default_rng(0).standard_normal((100, 3)).astype(np.float32)
     targets = workspace.models.apply(TIDES, rows)
     np.savez(tmp_path / "data.npz", x=rows, targets=targets + 1.0)
-    asked = {"precision": ["fp32", "int8", "bf16"], "best": "throughput", "data": tmp_path / "data.npz"}
+    model = Path(shutil.copy(TIDES, tmp_path))
+    asked = {
+        **{"model": model, "precision": ["fp32", "int8", "bf16"]},
+        **{"best": "throughput", "data": tmp_path / "data.npz"},
+    }
     explored = explore(workspace, **asked)
     measured = [each for each in explored.candidates if each["state"] == "measured"]
     assert [each["batch"] for each in measured[:2]] == [64, 64]  # 64 rows at once are far cheaper each
@@ -53,6 +58,7 @@ def test_candidates_are_measured_judged_by_the_data_and_ranked_with_a_page(
     page = workspace.reports.write_page(explored, tmp_path / "page.html").read_text()
     assert "Fastest way to run" in page
     assert "ONNX Runtime has bf16 for few operators only" in page
+    assert explore(workspace, **asked).run == explored.run  # also with a new file, the page, beside the model
     columns = exploration_columns(explored)
     assert columns[-1] == "rmse"
     assert all(len(exploration_row(explored, each, columns)) == len(columns) for each in measured)

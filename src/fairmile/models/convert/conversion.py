@@ -18,7 +18,7 @@ from fairmile.base.errors import Conflict, FairmileError, MissingExtra, RunFaile
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.catalog.catalog import Catalog
-from fairmile.models.convert.request import TARGETS, ProofDict, Request, parse_input
+from fairmile.models.convert.request import NO_TELEMETRY, TARGETS, ProofDict, Request, parse_input
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.runs import Runs
@@ -158,6 +158,7 @@ def _execute(runs: Runs, request: Request, name: str, target: Path, *, replace: 
             "typical_difference": MetricSpec(better="lower"),
             "tolerance": MetricSpec(),
         },
+        env=dict(NO_TELEMETRY),
         seed=request.seed,
         watch_s=0,
         tags=("conversion",),

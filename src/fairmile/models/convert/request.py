@@ -19,6 +19,8 @@ TARGETS = {
     "safetensors": ".safetensors",
     "openvino": ".xml",
 }
+# ONNX Runtime otherwise reports to its maker, and creates a file of its own, which makes a run look unlike the next.
+NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
 _INPUT = re.compile(r"^(?:(?P<name>[\w.\-/:]+)=)?(?P<type>[a-z]+\d*)\[(?P<shape>[\w, ?]*)\]$")
 
 

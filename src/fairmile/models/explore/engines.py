@@ -54,8 +54,12 @@ def _file(prepared: Prepared, precision: str, folder: Path) -> Path:
 
 
 def _size(file: Path) -> int:
-    """Return the bytes of a model, with the file of its weights where that is one of its own."""
-    return sum(each.stat().st_size for each in file.parent.glob(f"{file.name}*"))
+    """Return the bytes of a model, with the file of its weights where that is one of its own.
+
+    The folder is not listed: a run that does so cannot be reused once anything is added there.
+    """
+    weights = file.with_name(f"{file.name}.data")
+    return file.stat().st_size + (weights.stat().st_size if weights.is_file() else 0)
 
 
 class _OnnxRuntime:

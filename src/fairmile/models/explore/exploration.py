@@ -11,6 +11,7 @@ from typing import Any
 
 from fairmile.base.errors import RunFailed
 from fairmile.models.convert.conversion import error_again, last_line
+from fairmile.models.convert.request import NO_TELEMETRY
 from fairmile.models.explore.request import Exploring, refusal
 from fairmile.models.explore.results import CandidateDict, Exploration
 from fairmile.runs.record.run import Run
@@ -56,6 +57,7 @@ def explore_model(runs: Runs, asked: Exploring, model: str, *, again: bool) -> E
             "throughput": MetricSpec(unit="1/s", better="higher"),
             "size": MetricSpec(unit="bytes", better="lower"),
         },
+        env=dict(NO_TELEMETRY),
         seed=request.seed,
         watch_s=0,  # what samples the machine would take time from what is measured
         tags=("exploration",),
