@@ -277,7 +277,7 @@ def test_a_resolver_of_another_package_is_asked_last_and_for_its_verbs(
         workspace.resolve("port-of-call", for_="show")
 
 
-@pytest.mark.parametrize("kind", RESOLVERS.names())
+@for_each("kind", RESOLVERS.names())
 def test_every_registered_resolver_can_be_loaded(kind: str) -> None:
     assert callable(RESOLVERS[kind].find)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,8 +74,8 @@ def test_t_quantiles_are_right_between_whole_degrees(p: float, degrees: float, v
     assert t_quantile(p, degrees) == pytest.approx(value, rel=1e-9)
 
 
-@pytest.mark.parametrize("p", CLOSED_P)
-@pytest.mark.parametrize("degrees", [1, 2.5, 7, 300, 1e6])
+@for_each("p", CLOSED_P)
+@for_each("degrees", [1, 2.5, 7, 300, 1e6])
 def test_the_lower_half_mirrors_the_upper(p: float, degrees: float) -> None:
     assert t_quantile(1 - p, degrees) == pytest.approx(-t_quantile(p, degrees), rel=1e-8)
 

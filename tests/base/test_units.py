@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,8 +76,8 @@ def test_whole_sizes_are_exact(number: int, unit: str) -> None:
     assert parse_size(f"{number} {unit}") == number * factor
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
+@for_each(
+    "text, seconds",
     [
         ("90", 90),
         ("1.5", 1.5),

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base import yaml
 from fairmile.base.errors import InvalidDocument, SystemFailure
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
+@for_each(
+    "text, value",
     [
         ("12:00:00", "12:00:00"),
         ("no", "no"),
@@ -61,8 +62,8 @@ def test_an_empty_document_is_none() -> None:
     assert yaml.load_located("").line(["a"]) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
+@for_each(
+    "text, line, message",
     [
         ("a: 1\nb: 2\na: 3\n", 3, "the key 'a' appears twice"),
         ("a:\n  x: 1\n  x: 2\n", 3, "the key 'x' appears twice"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,8 +45,8 @@ def test_expressions_are_recognised(text: str, expected: str) -> None:
     assert spdx_expression(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("address", "expected"),
+@for_each(
+    "address, expected",
     [
         ("https://spdx.org/licenses/MIT", "MIT"),
         ("http://spdx.org/licenses/BSD-3-Clause.html", "BSD-3-Clause"),
@@ -74,8 +75,8 @@ def test_addresses_of_licences_are_recognised(address: str, expected: str) -> No
     assert spdx_expression(address) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@for_each(
+    "text, expected",
     [
         ("Apache 2.0", "Apache-2.0"),
         ("Apache License, Version 2.0", "Apache-2.0"),
@@ -102,7 +103,7 @@ def test_spellings_that_can_mean_only_one_licence_are_recognised(text: str, expe
     assert spdx_expression(text) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         *("", "   ", "Public", "public domain", "other", "unknown", "none", "N/A", "Custom", "Proprietary"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +17,8 @@ ORCID = "https://orcid.org/0000-0002-1825-0097"
 SHA = "8bf2edfa0f7d4acf4ac17585f05ab8f9ab8ad05f6b0dde24f7e555d5a2704c68"
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
+@for_each(
+    "key, text, value",
     [
         ("creator", "Ada Lovelace (0000-0002-1825-0097)", {"@type": "Person", "@id": ORCID, "name": "Ada Lovelace"}),
         ("creator", f"Ada Lovelace ({ORCID})", {"@type": "Person", "@id": ORCID, "name": "Ada Lovelace"}),

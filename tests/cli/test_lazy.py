@@ -6,6 +6,7 @@ import os
 
 import click
 import pytest
+from cases import for_each
 
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.main import COMMANDS, Entry, command_group
@@ -93,7 +94,7 @@ def test_the_first_page_lists_every_command_in_a_section() -> None:
     assert [name for name in COMMANDS if f"\n  {name} " not in page] == []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each("name", COMMANDS)
 def test_every_entry_of_the_table_leads_to_its_command(name: str) -> None:
     group = LazyGroup("fairmile", entries=COMMANDS)
     command = group.get_command(context(group), name)

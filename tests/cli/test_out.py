@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from cases import for_each
 
 from fairmile.cli.out import Out, _cut, count, one_line, place, print_json, printable
 
@@ -228,8 +229,8 @@ def test_a_paragraph_folds_to_the_terminal(streams: Streams) -> None:
     assert max(map(len, lines)) <= 40
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-@pytest.mark.parametrize("value", ["×", "地震", "\udcff", "\x9b", "\033[2J", "plain"])
+@for_each("encoding", ["utf-8", "ascii", "latin-1"])
+@for_each("value", ["×", "地震", "\udcff", "\x9b", "\033[2J", "plain"])
 def test_json_is_valid_in_every_encoding(encoding: str, value: str) -> None:
     stream = Stream(terminal=False, encoding=encoding)
     print_json({"name": value}, stream)

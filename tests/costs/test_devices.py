@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import Integrity, NotFound
 from fairmile.costs.devices import device, device_names, read_device
@@ -21,7 +22,7 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     assert caught.value.hint == "did you mean 'h200'?"
 
 
-@pytest.mark.parametrize("name", device_names())
+@for_each("name", device_names())
 def test_every_device_is_whole(name: str) -> None:
     one = device(name)
     assert one.source and len(one.date) >= 7
@@ -65,6 +66,6 @@ def test_products_of_64_bits_use_the_units_that_are_faster_at_them() -> None:
     assert device("t4").peak("complex128") == device("t4").peak_flops_per_s["float64"]
 
 
-@pytest.mark.parametrize("name", device_names())
+@for_each("name", device_names())
 def test_every_device_says_whether_its_figures_were_looked_up(name: str) -> None:
     assert "compared" in device(name).source or "from memory" in device(name).source

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.sweeps.axes import values
@@ -14,8 +15,8 @@ def typed(said: Any) -> list[Any]:
     return values(said, typed=True, where="sweep.yaml:3 axes.lr")
 
 
-@pytest.mark.parametrize(
-    ("said", "meant"),
+@for_each(
+    "said, meant",
     [
         ("1,30,60", [1, 30, 60]),
         ("0.1, 1e-4, .5", [0.1, 0.0001, 0.5]),
@@ -81,8 +82,8 @@ def test_duplicates_are_dropped_but_not_what_only_compares_equal() -> None:
     assert [type(each) for each in found] == [int, bool, float, str]
 
 
-@pytest.mark.parametrize(
-    ("said", "word"),
+@for_each(
+    "said, word",
     [
         ("[1-", "bracket"),
         ("1]", "bracket"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.sweeps.filters import Filter, alike
@@ -10,7 +11,7 @@ from fairmile.sweeps.filters import Filter, alike
 VALUES = {"lr": 0.1, "model": "cnn", "model.depth": 3, "epoch": "200", "flag": "False", "cache": True, "none": None}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         'lr > 0.05 and model in ("cnn", "rnn")',
@@ -48,7 +49,7 @@ def test_the_names_are_those_of_axes() -> None:
     assert Filter("lr > 0.05 and model.depth in (1, n) and not true").names == {"lr", "model.depth", "n"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "12:00:00",

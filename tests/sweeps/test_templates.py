@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.compat.cloudmesh import DIALECT
@@ -300,10 +301,8 @@ def test_a_long_chain_of_settings_is_refused_in_words() -> None:
     assert filled("{s910}", settings) == "x" * 90 + "end"
 
 
-@pytest.mark.parametrize(
-    "text", ["#SBATCH --comment={note}", "  # {note}", "#BSUB -J x{more.{which}}", "#!/bin/{note}"]
-)
-@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x85", "\u2028", "\0"])
+@for_each("text", ["#SBATCH --comment={note}", "  # {note}", "#BSUB -J x{more.{which}}", "#!/bin/{note}"])
+@for_each("end", ["\n", "\r", "\x0b", "\x85", "\u2028", "\0"])
 def test_a_value_cannot_leave_its_header_line(text: str, end: str) -> None:
     evil = f"x{end}#SBATCH --account=theirs"
     for axes, settings in (({"note": [evil]}, {}), ({}, {"note": evil})):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import for_each
 from pydantic import ValidationError
 
 from fairmile.systems.model import Contradictions, System
@@ -70,7 +71,7 @@ def test_limits_must_agree_with_one_another() -> None:
     assert "20 is more than there are, 10" in refused(partitions={"gpu": {"nodes": 10, "max_nodes": 20}})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         {"name": "../lake"},

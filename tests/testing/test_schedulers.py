@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.commands import Here, Result
 from fairmile.base.errors import SystemFailure, Transient, UsageError
@@ -435,8 +436,8 @@ class RetriesARefusal(Broken):
         return replace(question, read=read)
 
 
-@pytest.mark.parametrize(
-    ("broken", "caught_by"),
+@for_each(
+    "broken, caught_by",
     [
         (TwoLinesInOne, "test_every_directive_is_one_line_that_begins_with_the_prefix"),
         (ForgetsThePartition, "test_what_a_job_asks_for_stands_in_its_header"),

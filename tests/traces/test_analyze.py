@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import for_each
 from trace_making import Training
 
 from fairmile.base.errors import NotFound
@@ -52,7 +53,7 @@ def nonsense(seed: int) -> EventTable:
     return rows.table(Process(rank, world=ranks + 1, host=f"host {rank % 2}") for rank in range(ranks))
 
 
-@pytest.mark.parametrize("seed", range(120))
+@for_each("seed", range(120))
 def test_a_table_without_sense_is_analysed_as_far_as_it_goes(seed: int) -> None:
     table = nonsense(seed)
     found = analyze(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import for_each
 from trace_making import MS, Training, steady
 
 from fairmile.traces.activity import activities
@@ -353,7 +354,7 @@ def random_tree(rng: np.random.Generator, rows: Rows, lane: Lane, start: int, en
             random_tree(rng, rows, lane, begin, until, depth - 1)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_busy_and_idle_add_up_to_the_time_of_each_rank_and_nothing_is_negative(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = Rows()

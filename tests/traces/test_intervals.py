@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
+from cases import for_each
 
 from fairmile.traces.intervals import Spans, nothing, one, spans, union
 
@@ -24,7 +24,7 @@ def moments(found: Spans) -> set[int]:
     }
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_every_operation_does_what_sets_of_numbers_do(seed: int) -> None:
     rng = random.Random(seed)
     (left, one_side), (right, other) = made(rng), made(rng)
@@ -36,7 +36,7 @@ def test_every_operation_does_what_sets_of_numbers_do(seed: int) -> None:
     assert moments(union([left, right, left])) == one_side | other
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_lengths_within_windows_are_counted_to_the_nanosecond(seed: int) -> None:
     rng = random.Random(seed)
     found, expected = made(rng)

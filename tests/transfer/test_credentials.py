@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,7 +148,7 @@ def test_files_are_below_the_home_unless_they_are_absolute(home: Path) -> None:
 # Addresses
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address, shown",
     [
         ("https://example.org/a?b=c#d", "https://example.org/a?b=c#d"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import UNKNOWN, VALUES, add_unknown_key, anything, replace_a_value, values_under
@@ -385,7 +386,7 @@ def test_the_validator_would_refuse_a_file_without_checksum(tmp_path: Path) -> N
         mlcroissant.Dataset(jsonld=body)
 
 
-@pytest.mark.parametrize("name", CARDS)
+@for_each("name", CARDS)
 def test_reading_an_export_gives_the_card_again(name: str) -> None:
     card = CARDS[name]
     again = card_of(Document("croissant.json", croissant.write(card)["croissant.json"].encode()))

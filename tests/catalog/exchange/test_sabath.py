@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import Card
@@ -235,8 +236,8 @@ def test_frameworks_are_those_among_the_requirements(model: list[Card]) -> None:
     assert model[0].frameworks == ["tensorflow", "pytorch"]
 
 
-@pytest.mark.parametrize(
-    ("data", "field"),
+@for_each(
+    "data, field",
     [
         ([], ""),
         ({"name": "x"}, ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.catalog.principles.addresses import out_of_reach, unusable
 
@@ -47,7 +48,7 @@ PUBLIC = (
 )
 
 
-@pytest.mark.parametrize(("address", "reason"), OUT_OF_REACH.items())
+@for_each("address, reason", OUT_OF_REACH.items())
 def test_an_address_that_only_its_owner_reaches(address: str, reason: str) -> None:
     assert unusable(address) == reason
     assert out_of_reach(address) == reason

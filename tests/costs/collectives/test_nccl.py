@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.collectives.links import Link, Topology
@@ -67,8 +68,8 @@ def test_one_rank_on_each_node_gathers_by_pat_when_it_is_short() -> None:
     assert {each.algorithm for each in candidates("all_gather", 1e5, spread)} == {"ring", "pat"}
 
 
-@pytest.mark.parametrize("architecture", ["volta", "ampere", "hopper", "blackwell"])
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@for_each("architecture", ["volta", "ampere", "hopper", "blackwell"])
+@for_each("collective", COLLECTIVES)
 def test_every_architecture_has_times_that_grow(architecture: str, collective: str) -> None:
     for nodes in (1, 2, 16):
         fabric = Fabric(architecture, 8 * nodes, nodes, network_gb_per_s=48.0)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.collectives.fit import fit_points
@@ -28,8 +29,8 @@ def test_nvidia_gpus_take_what_nccl_takes_and_others_what_is_quickest() -> None:
     assert CollectiveModel.from_partition(CLUSTER).choice("all_reduce", 64, 48).algorithm == "recursive_doubling"
 
 
-@pytest.mark.parametrize("partition", [BOOSTER, LUMI, CLUSTER])
-@pytest.mark.parametrize("collective", collectives())
+@for_each("partition", [BOOSTER, LUMI, CLUSTER])
+@for_each("collective", collectives())
 def test_every_collective_has_a_time_that_grows_with_bytes_and_nodes(partition: Partition, collective: str) -> None:
     model = CollectiveModel.from_partition(partition)
     here = model.topology.ranks_per_node

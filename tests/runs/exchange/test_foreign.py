@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import for_each
 from extras import needs_extra
 
 from fairmile.base.errors import UsageError
@@ -16,8 +17,8 @@ from fairmile.runs.exchange.foreign import ForeignRun, Point, metric_figures, ru
 from fairmile.runs.record.run import Metric, Run, RunState
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
+@for_each(
+    "text, value",
     [
         ("1", 1),
         ("-3", -3),

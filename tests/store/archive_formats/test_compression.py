@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from archive_making import OnlyReads, run
 from backports import zstd
+from cases import for_each
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,7 +48,7 @@ def test_the_pieces_never_exceed_what_is_asked_for_and_make_up_the_whole(
     assert expanded(name, data, given=given, wanted=wanted) == b"".join(parts)
 
 
-@pytest.mark.parametrize("size", range(1, 60))
+@for_each("size", range(1, 60))
 def test_bytes_that_the_decoder_still_holds_when_its_input_is_used_up_are_not_lost(size: int) -> None:
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     data = packer.compress(bytes(size)) + packer.flush()

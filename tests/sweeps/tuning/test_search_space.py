@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.sweeps.tuning.search_space import Dimension, Space
@@ -76,8 +77,8 @@ def test_a_grid_over_a_continuous_range_is_refused():
     assert "step" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("said", "message", "hint"),
+@for_each(
+    "said, message, hint",
     [
         ({"kind": "unifrom", "low": 0, "high": 1}, "'unifrom' is not a kind", "'uniform'"),
         ({"kind": "uniform", "low": 1, "high": 1}, "is empty", "lower end"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.sweeps.model import Objective
@@ -92,8 +93,8 @@ def test_none_is_a_word_for_no_pruner():
     assert parse(pruner="none", extrapolate="none") == parse()
 
 
-@pytest.mark.parametrize(
-    ("tuning", "message", "hint"),
+@for_each(
+    "tuning, message, hint",
     [
         ({"smapler": "tpe"}, "tuning.smapler: tuning has no key 'smapler'", "did you mean 'sampler'?"),
         ({"sampler": "tpee"}, "tuning.sampler: unknown sampler 'tpee'", "did you mean 'tpe'?"),

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import pytest
+from cases import for_each
 
 from fairmile.traces.events import EventKind
 from fairmile.traces.readers.naming import bytes_of_type, kind_of_name, number_at_end, rank_in, step_of_name
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
+@for_each(
+    "name, kind",
     [
         ("MPI_Allreduce", EventKind.COLLECTIVE),
         ("MPI_Iallreduce", EventKind.COLLECTIVE),

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 import web_server
+from cases import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -460,8 +461,8 @@ def test_a_declaration_is_read() -> None:
     assert command.find == ("mytool", "ls", "{host}", "{{}}")
 
 
-@pytest.mark.parametrize(
-    ("change", "field", "says"),
+@for_each(
+    "change, field, says",
     [
         ({"command": "mytool get {url}"}, ".command", "expected a list of words"),
         ({"command": None}, ".command", "expected a list of words"),

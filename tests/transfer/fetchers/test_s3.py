@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -591,8 +592,8 @@ MD5 = '"5d41402abc4b2a76b9719d911017c592"'
 SHA256 = "LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ="
 
 
-@pytest.mark.parametrize(
-    ("headers", "is_amazon", "algorithms"),
+@for_each(
+    "headers, is_amazon, algorithms",
     [
         ({"etag": MD5}, True, ["md5"]),
         ({"etag": MD5, "x-amz-server-side-encryption": "AES256"}, True, ["md5"]),
