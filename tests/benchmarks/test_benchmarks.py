@@ -49,7 +49,7 @@ def test_an_unknown_one_is_told(benchmarks: Benchmarks) -> None:
         benchmarks.get("nosuch")
 
 
-@pytest.mark.parametrize("name", ["mnist", "earthquake", "cosmoflow"])
+@pytest.mark.parametrize("name", ["mnist", "earthquake", "cosmoflow", "sgemm"])
 def test_a_benchmark_that_trains_has_a_step(benchmarks: Benchmarks, name: str) -> None:
     file = benchmarks.step_of(name)
     assert (file.parent.name, file.name) == (name, "step.py")

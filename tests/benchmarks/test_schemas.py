@@ -18,6 +18,7 @@ from fairmile.benchmarks.suite.earthquake.synthetic import make_events
 from fairmile.benchmarks.suite.miniweather.surrogate import CellSamples
 from fairmile.benchmarks.suite.mnist.data import made_digits
 from fairmile.benchmarks.suite.opencatalyst.surfaces import make_structures
+from fairmile.benchmarks.suite.sgemm.data import COLUMNS, make_table
 
 
 def declared(name: str, number: int = 0) -> list[Field]:
@@ -72,6 +73,12 @@ def test_made_structures_have_the_form_of_oc20() -> None:
 def test_sampled_cells_have_the_published_form(tmp_path: Path) -> None:
     CellSamples(np.ones((3, 5, 2)), np.ones((3, 4))).write(tmp_path / "samples.h5")
     assert differences(declared("miniweather"), arrays(tmp_path / "samples.h5")) == []
+
+
+def test_generated_kernels_have_the_form_of_the_published_table() -> None:
+    table = make_table(1, rows=5)
+    columns = [*table.settings.astype(np.int64).T, *table.times_ms.T]
+    assert differences(declared("sgemm"), dict(zip(COLUMNS, columns, strict=True))) == []
 
 
 def test_what_is_not_as_declared_is_told() -> None:

@@ -17,6 +17,7 @@ SMALL = {
     "earthquake": {"batch_size": 2, "d_model": 8},
     "mnist": {"batch_size": 2},
     "opencatalyst": {"batch_size": 2},
+    "sgemm": {"batch_size": 2},
 }
 
 

@@ -43,6 +43,16 @@ class Results:
         """Write it as JSON."""
         write_atomic(folder / FILE, json.dumps(asdict(self), indent=1, default=str) + "\n")
 
+    def synthetic_verdict(self) -> str:
+        """Return whether the model meets the target for generated data, in a line; empty where there is none."""
+        name, target = self.metric.name, self.metric.synthetic_target
+        values = [score.values[name] for score in self.scores if score.kind == "model" and name in score.values]
+        if target is None or not values:
+            return ""
+        best = max(values) if self.metric.better == "higher" else min(values)
+        verdict = "met" if self.metric.is_synthetic_met(best) else "not met"
+        return f"synthetic target, for generated data only: {name} {target:g}, {verdict}"
+
     def table(self) -> str:
         """Return the scores as lines of text: one method each, or one metric each where there are many."""
         names = list(dict.fromkeys(name for score in self.scores for name in score.values))

@@ -118,6 +118,8 @@ class Session:
         for note in results.notes:
             self.say(f"note: {note}")
         judged = results.metric.name
+        if self.data is None and (line := results.synthetic_verdict()):
+            self.say(line)
         for score in results.scores:
             if score.kind == "model":
                 meter.log(**score.values)

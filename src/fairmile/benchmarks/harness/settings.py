@@ -68,6 +68,7 @@ class TrainSettings:
     strategy: Strategy = option("single", "parallel strategy: single, ddp, fsdp, deepspeed or horovod")
     ranks: int = option(0, "number of processes to start here; 0: as started by the launcher, or one", least=0)
     device: str = option("auto", "device: auto, cpu, cuda or cuda:1")
+    threads: int = option(0, "CPU threads of PyTorch; 0: as many as PyTorch chooses", least=0)
     channels_last: bool = option(False, "use channels-last memory format")
     compile: bool = option(False, "compile the model with torch.compile")
     checkpoint_activations: bool = option(False, "recompute activations instead of storing them")

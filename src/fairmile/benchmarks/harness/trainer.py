@@ -449,9 +449,11 @@ def _seed(seed: int) -> None:
 
 @contextmanager
 def _reproducible(settings: TrainSettings) -> Iterator[None]:
-    """Choose between the fastest kernels and deterministic ones; what was chosen before comes back."""
+    """Choose threads, and the fastest kernels or deterministic ones; what was chosen before comes back."""
     cudnn: Any = torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark
+    threads = torch.get_num_threads()
+    torch.set_num_threads(settings.threads or threads)
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     torch.use_deterministic_algorithms(settings.deterministic)
@@ -461,3 +463,4 @@ def _reproducible(settings: TrainSettings) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0])
         cudnn.deterministic, cudnn.benchmark = before[1:]
+        torch.set_num_threads(threads)

@@ -1,0 +1,23 @@
+"""Classical models of scikit-learn as baselines, on one core so that they cost the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+ABSENT = "scikit-learn is not installed: the baselines that need it were left out"
+
+
+def can_fit() -> bool:
+    """Tell whether scikit-learn is installed."""
+    return find_spec("sklearn") is not None
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Fit on one core: on small data the threads of scikit-learn mostly wait for each other."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with threadpool_limits(1):
+        yield
