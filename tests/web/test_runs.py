@@ -22,7 +22,7 @@ LONG_MS = 60_000  # a stream on a busy machine
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 40
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def runs(workspace: Workspace) -> Path:
     """Sixty runs of a program, one with outputs, and one whose every word is hostile."""
     root = workspace.runs.root

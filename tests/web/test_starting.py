@@ -21,7 +21,7 @@ time.sleep(float(sys.argv[2]))
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def program(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("program") / "level.py"
     file.write_text(PROGRAM)

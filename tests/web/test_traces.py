@@ -18,7 +18,7 @@ from fairmile.workspace import Workspace
 NAME = "train-webtrace"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def traced(workspace: Workspace) -> str:
     """A run that recorded two ranks."""
     outputs = {f"trace/{RECORDING}": {"sha256": "", "size_bytes": 1}}
