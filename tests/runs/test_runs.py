@@ -74,6 +74,21 @@ class TestCommands:
         assert runs.output(run.id).decode() == '7 {"a": 1}\n1 2 3'
         assert run.captured.inputs["data"].sha256
 
+    def test_take_a_file_of_an_earlier_run(self, runs: Runs) -> None:
+        first = runs.run(["sh", "-c", "echo 4 > weights.txt"], outputs=("*.txt",))
+        named = {"init": Input(asset=f"run:{first.id}/weights.txt")}
+        second = runs.run(["sh", "-c", "cat $FAIRMILE_INPUT_INIT"], inputs=named)
+        assert runs.output(second.id).decode() == "4\n"
+        assert second.captured.inputs["init"].sha256 == first.result.outputs["weights.txt"].sha256
+        for address, message in (
+            (f"run:{first.id}/other.txt", f"run {first.id} has no file other.txt"),
+            (f"run:{first.id}/../../x", "names no file of a run"),
+            (f"run:{first.id}", "names no file of a run"),
+            ("run:nosuch/weights.txt", "nosuch"),
+        ):
+            with pytest.raises((NotFound, UsageError), match=re.escape(message)):
+                runs.plan(["true"], inputs={"init": Input(asset=address)})
+
     def test_keep_their_outputs_by_digest(self, runs: Runs, script: Path) -> None:
         run = runs.run(command(), outputs=("*.txt",))
         assert run.result.outputs["model.txt"].size_bytes == 1

@@ -7,10 +7,11 @@ fields has its run?), plan (what happens when it runs?). A recorded run is plann
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.errors import Conflict, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.errors import Conflict, NotFound, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
@@ -24,11 +25,12 @@ from fairmile.runs.needs import Need, check_needs, offer_for, unmet
 from fairmile.runs.parameters import UNSEEN_READER, check_placeholders, check_used, unused_params
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.prediction import Fit, Forecast, Limit, forecast
-from fairmile.runs.record.commands import local_command, value_texts
+from fairmile.runs.record.commands import is_inside, local_command, value_texts
 from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.packing import SUFFIX as PACKED
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import Input
 from fairmile.runs.rerun import check_repeatable, rerun_spec
 from fairmile.runs.review import is_foreign, restrict, review
 from fairmile.runs.services import Services
@@ -56,6 +58,7 @@ class _Part:
 
 
 _GIB = 1 << 30
+RUN_ADDRESS = "run:"  # of inputs: a file of an earlier run
 
 
 class Planner(Ledger):
@@ -94,7 +97,7 @@ class Planner(Ledger):
         as `set`, which of several sets of commands. A parameter that nothing uses is an error; those in `used` serve
         whoever asks, who may tell the `place` of the others.
         """
-        runnable = resolve_run(what, self._services.catalog, dataset, options or {}, changes)
+        runnable = self._with_files_of_runs(resolve_run(what, self._services.catalog, dataset, options or {}, changes))
         self._check_command(runnable, used, place)
         spec = runnable.spec
         timing: tuple[str, ...] = ()
@@ -156,9 +159,30 @@ class Planner(Ledger):
         **changes: Any,
     ) -> RunSpec:
         """Return the specification that a name, a file or a command means; nothing but the catalog is asked."""
-        runnable = resolve_run(what, self._services.catalog, "", {}, changes)
+        runnable = self._with_files_of_runs(resolve_run(what, self._services.catalog, "", {}, changes))
         self._check_command(runnable, used, place)
         return runnable.spec
+
+    def _with_files_of_runs(self, runnable: Runnable) -> Runnable:
+        """Return it with the paths of inputs that name a file of an earlier run, as `run:ID/checkpoint.pt` does."""
+        inputs = dict(runnable.spec.inputs)
+        for name, each in inputs.items():
+            if each.asset.startswith(RUN_ADDRESS):
+                inputs[name] = Input(path=str(self._file_of_run(name, each.asset)), sha256=each.sha256)
+        if inputs == runnable.spec.inputs:
+            return runnable
+        return replace(runnable, spec=runnable.spec.model_copy(update={"inputs": inputs}))
+
+    def _file_of_run(self, name: str, address: str) -> Path:
+        reference, _, file = address.removeprefix(RUN_ADDRESS).partition("/")
+        if not reference or not is_inside(file):
+            raise UsageError(
+                f"input {name}: {address!r} names no file of a run", hint="write run:ID/FILE, as run:last/checkpoint.pt"
+            )
+        run = self.get(reference)
+        if not (run.work / file).exists():
+            raise NotFound(f"input {name}: run {run.id} has no file {file}: no such file: {run.work / file}")
+        return run.work / file
 
     def check_needs(self, spec: RunSpec) -> list[Need]:
         """Compare declared hardware and frameworks with where a run goes; what is missing there raises UsageError.

@@ -103,8 +103,8 @@ def check_weights(weights: Mapping[str, Any], model: torch.nn.Module, file: Path
     wanted, hint = model.state_dict(), "use the parameters of the run that wrote it, above all `model` and sizes"
     missing, extra = [n for n in wanted if n not in weights], [n for n in weights if n not in wanted]
     if missing or extra:
-        parts = [f"lacks {_some(missing)}"] if missing else []
-        parts += [f"has {_some(extra)} that this model does not have"] if extra else []
+        parts = [f"lacks {some(missing)}"] if missing else []
+        parts += [f"has {some(extra)} that this model does not have"] if extra else []
         raise UsageError(f"{file} belongs to another model: it {' and '.join(parts)}", hint=hint)
     for name, tensor in wanted.items():
         if tuple(weights[name].shape) != tuple(tensor.shape):
@@ -161,7 +161,8 @@ def _damaged(file: Path, why: str) -> Integrity:
     )
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
     shown = ", ".join(names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 

@@ -37,6 +37,7 @@ class Session:
     cache: Path  # what is prepared once for many runs
     is_resumed: bool
     ranks: Ranks
+    init: Path | None = None  # weights to start from, of any task
 
     @classmethod
     def of(cls, name: str, environ: Mapping[str, str], folder: Path) -> Session:
@@ -58,6 +59,7 @@ class Session:
             cache=cache,
             is_resumed=environ.get("FAIRMILE_RESUME") == "1",
             ranks=Ranks.of(environ),
+            init=Path(environ["FAIRMILE_INPUT_INIT"]) if environ.get("FAIRMILE_INPUT_INIT") else None,
         )
 
     def settings(self, kind: type[S]) -> S:

@@ -24,6 +24,7 @@ from fairmile.benchmarks.harness.journal import Journal
 from fairmile.benchmarks.harness.loader import Loader
 from fairmile.benchmarks.harness.schedules import learning_rates, make_optimizer, plateau_factor
 from fairmile.benchmarks.harness.strategies import make_strategy
+from fairmile.benchmarks.harness.transfer import freeze, hold_frozen_statistics, start_from
 from fairmile.meter import log, span
 
 if TYPE_CHECKING:
@@ -130,6 +131,11 @@ class _Training:
         if resumed is not None and settings.work == "train":
             checkpoints.check_weights(resumed.model, model, file)
             model.load_state_dict(resumed.model)
+        elif session.init is not None:
+            if settings.checkpoint:
+                raise UsageError("both checkpoint and the input init are given", hint="leave one of them out")
+            session.say(start_from(session.init, model))
+            resumed = None
         elif settings.checkpoint or settings.work == "inference":
             given = Path(settings.checkpoint) if settings.checkpoint else file
             if not settings.checkpoint and not file.is_file():
@@ -141,6 +147,8 @@ class _Training:
             checkpoints.check_weights(weights, model, given)
             model.load_state_dict(weights)
             resumed = None
+        if settings.freeze and settings.work == "train":
+            session.say(freeze(settings, model))
         self.parts = strategy.prepare(model, lambda m: make_optimizer(settings, m.parameters()))
         self.model, self.optimizer = self.parts
         # Each rank draws its own numbers from here on, as for dropout; the weights above are equal on all.
@@ -238,6 +246,8 @@ class _Training:
         first = index = state.batches
         together, losses = nullcontext(), _Losses(self.losses, first)
         model.train()
+        if settings.freeze:
+            hold_frozen_statistics(model)
         waited_s, began = self.training.taken.waiting_s, time.perf_counter()
         for index, batch in enumerate(self.training.epoch(number, skip=first), first):
             is_step = (index + 1) % accumulate == 0 or index + 1 == last

@@ -11,6 +11,7 @@ import torch
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.task import Metric
+from fairmile.benchmarks.harness.transfer import start_from
 from fairmile.benchmarks.suite.earthquake.bins import Grid
 from fairmile.benchmarks.suite.earthquake.context import CONTEXT, add_context, add_known_part
 from fairmile.benchmarks.suite.earthquake.data import Prepared, load, prepare
@@ -22,6 +23,7 @@ from fairmile.benchmarks.suite.earthquake.models import (
     scores_of,
 )
 from fairmile.benchmarks.suite.earthquake.nomenclature import OBSERVED
+from fairmile.benchmarks.suite.earthquake.parameters import averaged, score_parameters, wanted
 from fairmile.benchmarks.suite.earthquake.settings import Settings
 from fairmile.benchmarks.suite.earthquake.windows import split
 
@@ -229,3 +231,49 @@ def test_a_lead_beyond_the_horizon_is_refused(data: Prepared) -> None:
     _, validation = split(data, settings)
     with pytest.raises(UsageError, match="needs a horizon of 26"):
         scores_of({"overlapping": validation.last()}, validation, "non-overlapping")
+
+
+def test_the_hybrid_forecasts_from_its_neighbours_too(data: Prepared) -> None:
+    task = task_of(data, replace(SMALL, model="hybrid", neighbours=3))
+    model, batch = task.model().eval(), tensors(task, [0, 40, 90])
+    forecast = task.predict(model, batch)["forecast"]
+    assert forecast.shape == (3, 26, 4)
+    other = {**batch, "around": batch["around"].flip(1)}
+    assert not torch.allclose(task.predict(model, other)["forecast"], forecast)
+    # Which of them comes first is not told: only where each lies.
+    turned = {**batch, "around": batch["around"].flip(2), "offset": batch["offset"].flip(1)}
+    torch.testing.assert_close(task.predict(model, turned)["forecast"], forecast)
+    before = float(task.loss(model, batch).detach())
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.8 * before
+
+
+def test_an_average_of_steps_is_that_of_their_energies(data: Prepared) -> None:
+    _, validation = split(data, SMALL)
+    truth = validation.every_step()
+    mean = averaged(validation, truth, 7, SMALL)
+    sums = data.restore(validation.truth("non-overlapping"))[..., 1]
+    np.testing.assert_allclose(mean + np.log10(7) / 1.5, sums, atol=1e-4)
+    rows = score_parameters(validation, truth.reshape(len(validation), 26, 4), wanted(SMALL), SMALL)
+    assert {row.average for row in rows} == {1.0}
+    past = {row.prediction.name: row.persistence_average for row in rows}
+    assert past["2wk+7AVG"] == pytest.approx(past["3 Months Ahead"], abs=1e-5)
+
+
+def test_ranges_of_a_region_do_not_travel_with_the_weights(data: Prepared, tmp_path: Path) -> None:
+    task = task_of(data, replace(SMALL, model="lstm"))
+    model = task.model()
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    elsewhere = replace(data, low=data.low - 1, high=data.high + 1)
+    other = task_of(elsewhere, replace(SMALL, model="lstm")).model()
+    ranges = {name: getattr(other.known_part, name).clone() for name in ("low", "width")}
+    start_from(tmp_path / "weights.pt", other)
+    assert torch.equal(other.network.output[1].weight, model.network.output[1].weight)
+    for name, values in ranges.items():
+        assert torch.equal(getattr(other.known_part, name), values)
+        assert not torch.equal(values, getattr(model.known_part, name))

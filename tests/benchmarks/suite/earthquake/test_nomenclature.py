@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from fairmile.base.errors import UsageError
 from fairmile.benchmarks.suite.earthquake.nomenclature import (
     PARAMETERS,
+    PREDICTIONS,
     TARGET_WEEKS,
+    Prediction,
     lead_steps,
+    parse_prediction,
     top_table,
 )
 
@@ -30,7 +35,7 @@ def test_leads_without_overlap_are_as_long_as_the_window():
 
 def test_a_parameter_a_whole_window_on_is_the_sum_ahead():
     year = PARAMETERS[3]
-    assert [year.at(step) for step in (1, 2, 26)] == ["Next Year Back", "Next Year Back, step 2", "Year Ahead"]
+    assert [year.at(step) for step in (1, 2, 26)] == ["Next Year Back", "Mag Year Back 2wk+2", "Year Ahead"]
     assert PARAMETERS[0].at(1) == "Next 2 Weeks Now"
 
 
@@ -50,3 +55,34 @@ def test_the_top_table_ranks_parameters_at_steps_and_tells_how_much_was_known():
     assert rows[0].summed == 0.475
     assert len(top_table(average, average)) == 6
     assert len(top_table(np.random.default_rng(0).uniform(size=(26, 4)), average)) == 20
+
+
+def test_a_window_of_averages_is_ranked_among_the_others():
+    average = np.full((26, 4), np.nan)
+    average[0, 3] = 0.9
+    rows = top_table(average, average, averages={7: (0.95, 0.8)})
+    assert [(row.name, row.step, row.shared, row.summed) for row in rows] == [
+        ("2wk+7AVG", 7, 0.0, 0.8),
+        ("Next Year Back", 1, 25 / 26, 0.9),
+    ]
+
+
+def test_every_published_name_means_what_it_names():
+    for each in PREDICTIONS:
+        assert parse_prediction(each.name, 26) == each
+    year = PARAMETERS[3]
+    for text in ("Mag Year Back 2wk+13", "mag year  back 2WK+13", "Next Year Back 2wk+13"):
+        assert parse_prediction(text, 26) == Prediction(year, 13)
+    assert parse_prediction("2wk+26 avg", 26).name == "2wk+26AVG"
+    assert parse_prediction("Magnitude 2 weeks Now 2wk+7AVG", 26).is_average
+    assert parse_prediction("Next Magnitude 2 weeks Now", 26) == Prediction(PARAMETERS[0], 1)
+
+
+def test_a_name_that_is_none_is_refused_with_those_that_are():
+    for text, message in (
+        ("Mag Decade Back 2wk+7", "no prediction parameter named 'Mag Decade Back 2wk\\+7'"),
+        ("2wk+27AVG", "expected 2wk\\+2 to 2wk\\+26"),
+        ("Mag Year Back 2wk+0", "expected 2wk\\+1 to 2wk\\+26"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            parse_prediction(text, 26)

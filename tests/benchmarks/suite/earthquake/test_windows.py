@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -135,3 +137,22 @@ def test_leads_beyond_the_horizon_are_refused():
     validation.truth("overlapping")
     with pytest.raises(UsageError, match="need a horizon of 26 fortnights, it is 8"):
         validation.truth("non-overlapping")
+
+
+def test_the_hybrid_sees_what_was_observed_at_the_nearest_locations():
+    data = replace(series(), latitude=np.zeros(L), longitude=np.array([0, 0.1, 0.3, 0.4, 2, 3, 4, 5, 6, 7.0]))
+    training, _ = split(data, Settings(history=6, horizon=26, model="hybrid", neighbours=2))
+    assert training.nearest is not None
+    assert training.nearest.places[:5].tolist() == [[1, 2], [0, 2], [3, 1], [2, 1], [5, 3]]
+    np.testing.assert_allclose(training.nearest.offset[2], [[0, 1], [0, -2]], atol=1e-6)
+    numbers = np.array([0, 30, len(training) - 1])
+    batch = training.batch(numbers)
+    assert batch["around"].shape == (3, 6, 2, 3)
+    for row, number in enumerate(numbers):
+        place, start = divmod(int(number), len(training.starts))
+        near = training.nearest.places[training.locations[place]]
+        expected = [[float(where * 1000 + start + step) for where in near] for step in range(6)]
+        assert batch["around"][row, :, :, 0].tolist() == expected
+    there = training.resident(torch.device("cpu")).batch(torch.from_numpy(numbers))
+    for name, values in batch.items():
+        np.testing.assert_array_equal(there[name].numpy(), values, err_msg=name)

@@ -30,7 +30,14 @@ from fairmile.benchmarks.suite.earthquake.models import (
     place_weights,
     scores_of,
 )
-from fairmile.benchmarks.suite.earthquake.nomenclature import OBSERVED, PARAMETERS, top_table
+from fairmile.benchmarks.suite.earthquake.nomenclature import (
+    FORTNIGHT_WEEKS,
+    OBSERVED,
+    PARAMETERS,
+    Prediction,
+    top_table,
+)
+from fairmile.benchmarks.suite.earthquake.parameters import HEADER, score_parameters, wanted
 from fairmile.benchmarks.suite.earthquake.scoring import CHOICE, by_step, score, skills
 from fairmile.benchmarks.suite.earthquake.settings import Settings
 from fairmile.benchmarks.suite.earthquake.windows import Windows, split
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 TARGET = 0.8  # MLCommons Science policy 0.5: 0.8 < NNSE < 0.99
-TOP, LOCATIONS = "top20.csv", "locations.csv"
+TOP, LOCATIONS, PREDICTED = "top20.csv", "locations.csv", "parameters.csv"
 _SOURCE = "Fox et al., GeoHazards 3 (2022) 199"
 PUBLISHED = (
     {"name": "best TFT, Next Year Back, 90 epochs", "metric": "nnse_52wk", "value": 0.937, "source": _SOURCE},
@@ -92,6 +99,7 @@ def _check(settings: Settings) -> None:
         raise UsageError(f"parameter tuning_share: expected a part below 1, found {settings.tuning_share:g}")
     if settings.d_model < 1 or settings.heads < 1 or settings.lstm_layers < 1:
         raise UsageError("parameters d_model, heads and lstm_layers: expected at least 1 each")
+    wanted(settings)  # a name that is none is refused before the data is read
     if settings.model in UNTRAINED and settings.work == "inference":
         raise UsageError(f"model={settings.model} needs no weights", hint="leave out work=inference")
 
@@ -152,6 +160,8 @@ def _values(forecasts: Mapping[Lead, Array], windows: Windows, settings: Setting
                 values[f"skill_{each.short}"] = ours[f"skill_{each.short}"]
             elif each.fortnights > 1:
                 values[f"ahead_skill_{each.short}"] = ours[f"skill_{each.short}"]
+                # The same window, an average instead of a sum: NNSE does not change by a constant.
+                values[f"avg_{each.short}"] = values[f"ahead_{each.short}"]
     return values
 
 
@@ -193,6 +203,10 @@ def _report(
     forecast, data = result.outputs["forecast"], validation.data
     by_lead = {lead: validation.at_lead(forecast, lead) for lead in leads(validation)}
     values = _values(by_lead, validation, settings)
+    published = score_parameters(validation, forecast, wanted(settings), settings)
+    values |= {
+        f"avg_{row.prediction.step * FORTNIGHT_WEEKS}wk": row.average for row in published if row.prediction.is_average
+    }
     if "low" in result.outputs:
         truth = validation.every_step().reshape(forecast.shape)
         seen = ~np.isnan(truth)
@@ -202,6 +216,8 @@ def _report(
     scores = [*rows, own]
     with span("plots"):
         drawn = _figures(session, settings, validation, scores, result)
+    lines = [row.line for row in published]
+    write_atomic(session.folder / PREDICTED, "\n".join([HEADER, *lines]) + "\n")
     _say_top(session, settings, validation, forecast)
     _write_locations(session, settings, validation, by_lead)
     notes = [*data.notes, *_notes(settings, scores, validation)]
@@ -234,7 +250,8 @@ def _notes(settings: Settings, scores: Sequence[Score], validation: Windows) -> 
         f"nnse is the mean over the windows of 2, 14, 26 and 52 weeks of the NNSE averaged over the "
         f"{len(validation.locations)} validation locations, windows that end {ends}",
         "nnse_*: windows that end with the next fortnight and so share all but one with what is known; ahead_*: "
-        "windows that begin after what is known; skill: 1 - squared error / that of persistence",
+        "windows that begin after what is known; avg_*: 2wk+7AVG, 2wk+13AVG, 2wk+26AVG, of a model the average of its "
+        "forecasts of single fortnights; skill: 1 - squared error / that of persistence",
     ]
     if settings.missing == "published":
         notes.append(
@@ -266,7 +283,13 @@ def _notes(settings: Settings, scores: Sequence[Score], validation: Windows) -> 
 def _say_top(session: Session, settings: Settings, validation: Windows, forecast: Array) -> None:
     """Print and write the parameters that are predicted best."""
     published = settings.missing == "published"
-    rows = top_table(*by_step(validation.every_step(), validation.shaped(forecast), published=published))
+    steps = [Prediction(PARAMETERS[0], step, is_average=True) for step in range(2, validation.horizon + 1)]
+    averages = {
+        row.prediction.step: (row.average, row.summed)
+        for row in score_parameters(validation, forecast, steps, settings)
+    }
+    scored = by_step(validation.every_step(), validation.shaped(forecast), published=published)
+    rows = top_table(*scored, averages=averages)
     session.say("\nprediction parameters, best 20 by average NNSE (known: part of the window that is in the history)")
     for row in rows:
         session.say(

@@ -14,9 +14,11 @@ from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.loader import Loader
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.task import Metric
+from fairmile.benchmarks.suite.earthquake.hybrid import SpaceTimeForecaster
 from fairmile.benchmarks.suite.earthquake.nomenclature import PARAMETERS, lead_steps
 from fairmile.benchmarks.suite.earthquake.scoring import CHOICE, scores
 from fairmile.benchmarks.suite.earthquake.tft import Shape, TemporalFusionTransformer
+from fairmile.benchmarks.suite.earthquake.windows import AROUND
 
 if TYPE_CHECKING:
     from fairmile.benchmarks.harness.task import Batch, Samples
@@ -58,7 +60,9 @@ class LstmForecaster(nn.Module):
 MODELS: Mapping[str, Callable[[Shape, Settings], nn.Module]] = {
     "tft": lambda shape, s: TemporalFusionTransformer(shape, s.d_model, s.heads, s.dropout, s.lstm_layers),
     "lstm": lambda shape, s: LstmForecaster(shape, s.d_model, s.dropout, s.lstm_layers),
+    "hybrid": lambda shape, s: SpaceTimeForecaster(shape, len(AROUND), s.d_model, s.heads, s.dropout, s.lstm_layers),
 }
+_INPUTS = ("static", "known", "observed", "around", "offset")  # of a model, in this order; the last two of the hybrid
 
 
 class KnownPart(nn.Module):
@@ -100,6 +104,17 @@ class Forecaster(nn.Module):
     middle: torch.Tensor
     error: torch.Tensor
     focus: torch.Tensor
+    # Ranges and scales belong to the data of a region: a model that starts from another region's weights has its own.
+    own_buffers = (
+        "known_part.low",
+        "known_part.width",
+        "mean",
+        "spread",
+        "known_mean",
+        "known_spread",
+        "middle",
+        "error",
+    )
 
     def __init__(self, settings: Settings, data_shape: Shape, low: Array, high: Array) -> None:
         super().__init__()
@@ -145,9 +160,15 @@ class Forecaster(nn.Module):
         self.middle.copy_((rest * weight).sum(0) / count)
         self.error.copy_((((rest - self.middle) ** 2 * weight).sum(0) / count).sqrt().clamp_min(_SLACK))
 
-    def forward(self, static: torch.Tensor, known: torch.Tensor, observed: torch.Tensor) -> torch.Tensor:
-        """Return [B, horizon, 4, quantiles] in units of the targets."""
+    def forward(
+        self, static: torch.Tensor, known: torch.Tensor, observed: torch.Tensor, *around: torch.Tensor
+    ) -> torch.Tensor:
+        """Return [B, horizon, 4, quantiles] in units of the targets; the hybrid gets `around` and `offset`, too."""
         base, inputs = self._inputs(static, known, observed)
+        if around:
+            columns = list(AROUND)
+            seen = (around[0] - self.mean[columns]) / self.spread[columns]
+            inputs = (*inputs, seen, *around[1:])
         forecast = self.network(*inputs).float().view(len(base), self.horizon, TARGETS, self.quantiles)
         forecast = forecast * self.error[..., None] + self.middle[..., None]
         whole: torch.Tensor = forecast + base[..., None] if self.residual else forecast
@@ -164,7 +185,7 @@ class Forecaster(nn.Module):
 
     def _inputs(
         self, static: torch.Tensor, known: torch.Tensor, observed: torch.Tensor
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         base = self._base(observed)
         if self.residual:
             # The windows of the history are observed already: only the horizon is told what is known of its own.
@@ -262,7 +283,7 @@ class ForecastTask:
 
     def loss(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the mean error of what was observed; each step and target counts by its own spread."""
-        forecast = model(batch["static"], batch["known"], batch["observed"])
+        forecast = model(*(batch[name] for name in _INPUTS if name in batch))
         plain = _unwrapped(model)
         wrong = (batch["target"][..., None] - forecast) / plain.error[..., None]
         weight = batch["weight"] * batch["place_weight"][:, None] * plain.focus
@@ -275,7 +296,7 @@ class ForecastTask:
 
     def predict(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return the forecast [B, horizon, 4], the median of quantiles, with the outer ones beside it."""
-        forecast = model(batch["static"], batch["known"], batch["observed"])
+        forecast = model(*(batch[name] for name in _INPUTS if name in batch))
         if forecast.shape[-1] == 1:
             return {"forecast": forecast[..., 0]}
         low, middle, high = forecast.unbind(-1)

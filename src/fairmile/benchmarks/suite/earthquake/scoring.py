@@ -6,12 +6,17 @@ S is the sum of squares of what was observed about its mean, D that of the error
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairmile.base.errors import UsageError
+from fairmile.benchmarks.suite.earthquake.context import energy_of
+from fairmile.benchmarks.suite.earthquake.features import quarter_energy
 from fairmile.benchmarks.suite.earthquake.nomenclature import PARAMETERS
+
+if TYPE_CHECKING:
+    from fairmile.benchmarks.suite.earthquake.settings import Scale
 
 Array = np.ndarray[Any, Any]
 
@@ -98,6 +103,13 @@ def by_step(observed: Array, predicted: Array, *, published: bool = False) -> tu
             one = score(observed[:, :, step, target], predicted[:, :, step, target], published=published)
             values[:, step, target] = one.average, one.summed
     return values[0], values[1]
+
+
+def mean_energy(values: Array, count: int, scale: Scale) -> Array:
+    """Return the average by energy of the first `count` steps of magnitudes (or of E^0.25), [..., horizon]."""
+    energy = energy_of(np.asarray(values[..., :count], np.float64), scale).mean(axis=-1)
+    level = np.log10(np.maximum(energy, 1.0)) / 1.5
+    return np.asarray(level if scale == "magnitude" else quarter_energy(level))
 
 
 def skill(observed: Array, predicted: Array, reference: Array) -> float:

@@ -10,7 +10,7 @@ from fairmile.benchmarks.harness.settings import Schedule, TrainSettings, option
 Split = Literal["location", "time"]
 Lead = Literal["overlapping", "non-overlapping"]
 Broken = Literal["refuse", "skip"]
-Model = Literal["tft", "lstm", "persistence", "climatology"]
+Model = Literal["tft", "lstm", "hybrid", "persistence", "climatology"]
 Loss = Literal["mse", "mae", "quantile"]
 Missing = Literal["masked", "published"]
 Scale = Literal["magnitude", "energy"]
@@ -50,9 +50,12 @@ class Settings(TrainSettings):
     synthetic_min_magnitude: float = option(2.0, "smallest magnitude of the synthetic catalog")
     synthetic_locations: int = option(60, "maximum number of pixels of the synthetic catalog, most active first")
     synthetic_seed: int = option(0, "seed of the synthetic catalog, independent of the seed of the run")
-    model: Model = option("tft", "model: tft, lstm, or without training persistence or climatology")
+    model: Model = option(
+        "tft", "model: tft, lstm, hybrid (of space and time), or without training persistence or climatology"
+    )
     d_model: int = option(16, "width of the network; 160 as published")
-    heads: int = option(4, "number of attention heads of the tft, as published")
+    heads: int = option(4, "number of attention heads of tft and hybrid, as published")
+    neighbours: int = option(8, "model=hybrid: number of nearest locations whose history the model sees", least=1)
     lstm_layers: int = option(1, "layers of the LSTM encoder and decoder; 2 as published")
     dropout: float = option(0.1, "dropout rate, as published", least=0, most=1)
     loss: Loss = option("mse", "loss: mse (as in NNSE), mae (as published) or quantile (0.1, 0.5 and 0.9)")
@@ -65,6 +68,9 @@ class Settings(TrainSettings):
     )
     tuning_share: float = option(
         0.1, "fraction of training data that selects the best epoch; 0: use validation data", least=0
+    )
+    parameters: str = option(
+        "", "further prediction parameters to score, by published name, such as 2wk+7AVG, Mag Year Back 2wk+13"
     )
     epochs: int = option(2, "number of epochs")
     batch_size: int = option(256, "batch size per rank")

@@ -21,13 +21,40 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+AROUND = (0, 2, 8)  # of the observed variables: what a model sees of a location's neighbours
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest locations of each location."""
+
+    places: Array  # [L, K] int64, the nearest one first
+    offset: Array  # [L, K, 2] float32: north and east, in tenths of a degree of latitude
+
+    @classmethod
+    def of(cls, data: Prepared, count: int) -> Nearest:
+        """Return the `count` nearest of each location, or all others where there are fewer."""
+        if len(data.pixels) < 2:
+            raise UsageError("model=hybrid needs at least 2 locations", hint="lower min_events, or use another model")
+        scale = 10 * np.cos(np.radians(float(np.mean(data.latitude))))
+        north = 10 * (data.latitude[None, :] - data.latitude[:, None])
+        east = scale * (data.longitude[None, :] - data.longitude[:, None])
+        apart = np.hypot(north, east)
+        np.fill_diagonal(apart, np.inf)
+        places = np.argsort(apart, axis=1, kind="stable")[:, : min(count, len(apart) - 1)]
+        offset = np.stack([np.take_along_axis(each, places, 1) for each in (north, east)], -1)
+        return cls(places, offset.astype(np.float32))
+
+
 @dataclass(frozen=True)
 class Windows:
     """Windows at `locations` x `starts`; sample number = place in locations * len(starts) + place in starts.
 
     A batch holds, float32: `static` [B, 5], `known` [B, history + horizon, 13], `observed` [B, history, 9],
     `target` [B, horizon, 4] and `weight` [B, horizon, 4], 0 where the observation is missing (its target is 0 there).
-    Step k of the horizon (from 0) is the fortnight k + 1 after the last one of the history.
+    Step k of the horizon (from 0) is the fortnight k + 1 after the last one of the history. With `nearest`, a batch
+    also holds what was observed at the nearest locations, `around` [B, history, K, 3], and where they lie, `offset`
+    [B, K, 2].
     """
 
     data: Prepared
@@ -35,6 +62,7 @@ class Windows:
     starts: Array  # first fortnight of the history
     history: int
     horizon: int
+    nearest: Nearest | None = None
 
     def __len__(self) -> int:
         return len(self.locations) * len(self.starts)
@@ -47,12 +75,19 @@ class Windows:
         future = past[:, -1:] + 1 + np.arange(self.horizon)
         target = self.data.target.reshape(-1, self.data.target.shape[2])[future]
         weight = ~np.isnan(target)
+        around: dict[str, Array] = {}
+        if self.nearest is not None:
+            there = self.nearest.places[location] * length + start[:, None]
+            series = self.data.observed.reshape(-1, self.data.observed.shape[2])
+            steps = there[:, None] + np.arange(self.history)[:, None]
+            around = {"around": series[steps[..., None], AROUND], "offset": self.nearest.offset[location]}
         return {
             "static": self.data.static[location],
             "known": self.data.known[start[:, None] + np.arange(self.history + self.horizon)],
             "observed": self.data.observed.reshape(-1, self.data.observed.shape[2])[past],
             "target": np.where(weight, target, np.float32(0)),
             "weight": weight.astype(np.float32),
+            **around,
         }
 
     @property
@@ -119,6 +154,9 @@ class _Resident:
         self._past = torch.arange(windows.history, device=device)
         self._future = torch.arange(windows.history, windows.history + windows.horizon, device=device)
         self._all = torch.arange(windows.history + windows.horizon, device=device)
+        if windows.nearest is not None:
+            self._nearest, self._offset = self._there(windows.nearest.places), self._there(windows.nearest.offset)
+            self._around = self._observed[:, list(AROUND)].contiguous()
 
     def _there(self, values: Array) -> Any:
         return self._torch.from_numpy(np.array(values)).to(self._device)
@@ -133,13 +171,19 @@ class _Resident:
         place = torch.div(number, len(windows.starts), rounding_mode="floor")
         start = self._starts[number - place * len(windows.starts)]
         location = self._locations[place]
-        first = (location * windows.data.target.shape[1] + start)[:, None]
+        length = windows.data.target.shape[1]
+        first = (location * length + start)[:, None]
+        around: dict[str, Any] = {}
+        if windows.nearest is not None:
+            there = (self._nearest[location] * length + start[:, None])[:, None]
+            around = {"around": self._around[there + self._past[:, None]], "offset": self._offset[location]}
         return {
             "static": self._static[location],
             "known": self._known[start[:, None] + self._all],
             "observed": self._observed[first + self._past],
             "target": self._target[first + self._future],
             "weight": self._weight[first + self._future],
+            **around,
         }
 
 
@@ -168,7 +212,8 @@ def split(data: Prepared, settings: Settings) -> tuple[Windows, Windows]:
         border = round(length * (1 - share))
         where = everywhere, everywhere
         when = starts[starts + history + horizon <= border], starts[starts + history >= border]
-    parts = [Windows(data, place, time, history, horizon) for place, time in zip(where, when, strict=True)]
+    nearest = Nearest.of(data, settings.neighbours) if settings.model == "hybrid" else None
+    parts = [Windows(data, place, time, history, horizon, nearest) for place, time in zip(where, when, strict=True)]
     for name, part in zip(("training", "validation"), parts, strict=True):
         if not len(part):
             raise UsageError(
