@@ -88,6 +88,17 @@ def test_an_analysis_shows_each_rank_and_what_to_try(fairmile: Fairmile, place: 
     assert "<svg" in (place / "page.html").read_text()
 
 
+def test_why_lists_the_events_of_a_finding(fairmile: Fairmile, first: Path) -> None:
+    shown = fairmile("trace", "analyze", "first", "--why", "1")
+    told = fairmile("trace", "analyze", "first", "--json").json["findings"][0]
+    lines = shown.out.splitlines()
+    assert lines[0].startswith("1. ") and lines[0].endswith(told["title"])
+    assert lines[3].split() == ["event", "rank", "lane", "at", "takes", "counted"]
+    assert len(lines) == 4 + len(told["events"])
+    assert f"{told['event_count']} event" in shown.err
+    assert told["seconds"] <= told["events_s"]
+
+
 def test_an_analysis_names_wait_states_who_came_last_bandwidth_and_the_critical_path(
     fairmile: Fairmile, first: Path
 ) -> None:
@@ -158,6 +169,7 @@ def test_an_export_is_written_once_and_says_so(fairmile: Fairmile, place: Path, 
         (["analyze", "broken.json"], "broken.json"),
         (["analyze", "first", "--on", "nosuch"], "nosuch"),
         (["analyze", "first", "--format", "nosuch"], "nosuch"),
+        (["analyze", "first", "--why", "99"], "--why 99: the trace has "),
         (["replay", "first", "--faster", "gemm"], "gemm: expected NAME=VALUE"),
         (["replay", "first", "--faster", "gemm=quick"], "--faster gemm=quick: expected a number"),
         (["replay", "first", "--faster", "gemm=0"], "gemm cannot change by a factor of 0"),

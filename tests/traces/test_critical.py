@@ -9,9 +9,9 @@ from trace_making import MS, Training, coupled
 
 from fairmile.traces.activity import activities
 from fairmile.traces.analyze import analyze
-from fairmile.traces.critical import time_by_name
 from fairmile.traces.events import EventKind, Lane, Process, Rows
 from fairmile.traces.intervals import one
+from fairmile.traces.self_time import time_by_name
 
 
 @pytest.mark.parametrize("device", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import Breakdown, RankTime
 from fairmile.traces.coupling import CouplingAnalysis
 from fairmile.traces.critical import CriticalPath
-from fairmile.traces.evidence import STEPS
+from fairmile.traces.evidence import STEPS, Finding
+from fairmile.traces.finding_events import COUNTED
 from fairmile.traces.record import Recorded, RecordingPlan, RecordSettings
 from fairmile.traces.replay import Replayed, WhatIf
 from fairmile.traces.traces import EXPORTS, Exported
@@ -147,8 +149,9 @@ def _print_recorded(out: Out, recorded: Recorded) -> None:
     type=click.Path(path_type=Path),
     help="Also write an HTML page with timeline and figures to this file.",
 )
+@click.option("--why", type=click.IntRange(min=1), metavar="N", help="List the events that finding N is made of.")
 @json_output(TraceAnalysis)
-def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: Path | None) -> None:
+def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: Path | None, why: int | None) -> None:
     """Show where time went on every rank, which ranks waited, and what to try.
 
     PATH is a run, a folder of `trace record`, a file, or a pattern: PyTorch profiler traces, Horovod
@@ -158,6 +161,7 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
     Examples:
       fairmile trace analyze first
       fairmile trace analyze first -o first.html
+      fairmile trace analyze first --why 1
       fairmile trace analyze first --on juwels --json
     """
     workspace = Workspace.open()
@@ -165,7 +169,12 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
     if output is not None:
         workspace.reports.write_page(analysis, output, title=Path(paths[0]).name)
         analysis = dataclasses.replace(analysis, page=str(output))
-    out.show(analysis, lambda analysis: _print_analysis(out, analysis))
+    if why is not None and why > len(analysis.findings):
+        raise UsageError(
+            f"--why {why}: the trace has {count(len(analysis.findings), 'finding')}", hint="`--why 1` is the first"
+        )
+    show = _print_analysis if why is None else functools.partial(_print_events, number=why)
+    out.show(analysis, lambda analysis: show(out, analysis))
 
 
 def _print_analysis(out: Out, analysis: TraceAnalysis) -> None:
@@ -177,10 +186,8 @@ def _print_analysis(out: Out, analysis: TraceAnalysis) -> None:
         for each in analysis.breakdown.ranks
     ]
     out.table(("rank", *(name.removesuffix("_s").replace("_", " ") for name in parts)), rows)
-    for each in analysis.findings[:_SHOWN]:
-        of = "" if each.share_of == STEPS else f" of {each.share_of}"
-        costs = f"{format_duration(each.seconds)} ({each.share:.0%}{of})" if each.seconds else each.kind
-        out.items([(costs, each.title), ("", each.why), ("", f"Try: {each.what_to_try}")])
+    for number, each in enumerate(analysis.findings[:_SHOWN], 1):
+        _print_finding(out, number, each)
     if not analysis.findings:
         out.say("no findings")
     _print_waiting(out, analysis.waiting, _LEAST * analysis.total_s)
@@ -192,6 +199,39 @@ def _print_analysis(out: Out, analysis: TraceAnalysis) -> None:
         out.say(f"note: {note}")
     if analysis.page is not None:
         out.say(f"page in {analysis.page}")
+
+
+def _print_finding(out: Out, number: int, finding: Finding) -> None:
+    of = "" if finding.share_of == STEPS else f" of {finding.share_of}"
+    costs = f"{format_duration(finding.seconds)} ({finding.share:.0%}{of})" if finding.seconds else finding.kind
+    out.items([(f"{number}. {costs}", finding.title), ("", finding.why), ("", f"Try: {finding.what_to_try}")])
+
+
+def _print_events(out: Out, analysis: TraceAnalysis, number: int) -> None:
+    """Show one finding and the events it is made of."""
+    finding = analysis.findings[number - 1]
+    _print_finding(out, number, finding)
+    out.table(
+        ("event", "rank", "lane", "at", "takes", "counted"),
+        [
+            (
+                each.name,
+                each.rank,
+                each.lane,
+                format_duration(each.start_s),
+                format_duration(each.duration_s),
+                format_duration(each.counted_s) if each.role == COUNTED else "(cause)",
+            )
+            for each in finding.events
+        ],
+        shrink=("event",),
+    )
+    counted = sum(each.role == COUNTED for each in finding.events)
+    rest = f"; the {counted:,} longest are shown" if counted < finding.event_count else ""
+    total = f"{count(finding.event_count, 'event')} on {count(len(analysis.ranks), 'rank')}"
+    out.say(f"{total} count {format_duration(finding.events_s)}, summed over ranks{rest}")
+    for note in analysis.notes:
+        out.say(f"note: {note}")
 
 
 def _steps_text(times: Breakdown) -> str:

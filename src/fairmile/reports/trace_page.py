@@ -28,13 +28,15 @@ from fairmile.traces.achieved import device_of_names
 from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import StepBreakdown
 from fairmile.traces.coupling import CouplingAnalysis
-from fairmile.traces.evidence import STEPS
+from fairmile.traces.evidence import STEPS, Finding
+from fairmile.traces.finding_events import COUNTED
 from fairmile.traces.waiting import mean_over_ranks
 
 _NAMESPACE = re.compile(r"\w+::")
 _LONGEST_NAME = 100
 _MOST_ROWS = 40
 _MOST_STEPS = 500
+_MOST_FOLDS = 8
 _GREAT = 0.1  # share of the time from which a finding is red
 
 
@@ -112,11 +114,33 @@ def _findings(analysis: TraceAnalysis) -> Iterator[Block]:
                 ]
             )
         yield table(["finding", "costs", "of the time", "why", "what to try"], rows, numbers=["costs", "of the time"])
+        yield from (_events_of(each) for each in analysis.findings[:_MOST_FOLDS] if each.events)
         yield Text(
             "Each line shows what removing this cause alone would gain. Causes overlap: removing two can gain less "
             "than their sum."
         )
     yield from (Note(each) for each in analysis.notes)
+
+
+def _events_of(finding: Finding) -> Fold:
+    """Return the events of a finding, folded."""
+    rows: list[Row] = [
+        [
+            each.name,
+            each.rank,
+            each.lane,
+            Cell(format_duration(each.start_s), each.start_s),
+            Cell(format_duration(each.duration_s), each.duration_s),
+            Cell(format_duration(each.counted_s), each.counted_s) if each.role == COUNTED else "(cause)",
+        ]
+        for each in finding.events
+    ]
+    count = sum(each.role == COUNTED for each in finding.events)
+    title = f"Events of: {finding.title}"
+    if count < finding.event_count:
+        title += f" (the {count} longest of {finding.event_count:,})"
+    columns = ["event", "rank", "lane", "at", "takes", "counted"]
+    return Fold(title, (table(columns, rows, numbers=columns[3:]),))
 
 
 def _timelines(analysis: TraceAnalysis) -> Iterator[Block]:

@@ -18,12 +18,13 @@ from fairmile.traces.achieved import OperatorWork, OperatorWorkDict, operators
 from fairmile.traces.activity import PARTS, Activity, activities
 from fairmile.traces.breakdown import NS, STEP_PARTS, Breakdown, BreakdownDict, breakdown
 from fairmile.traces.coupling import CouplingAnalysis, CouplingAnalysisDict, coupling
-from fairmile.traces.critical import CriticalPath, CriticalPathDict, critical_path, time_by_name
+from fairmile.traces.critical import CriticalPath, CriticalPathDict, critical_path
 from fairmile.traces.events import EventTable
 from fairmile.traces.evidence import Finding, FindingDict
 from fairmile.traces.findings import findings
 from fairmile.traces.intervals import Spans, one, spans
 from fairmile.traces.replay import Replay, WhatIf
+from fairmile.traces.self_time import time_by_name
 from fairmile.traces.waiting import Delay, TransferModel, Waiting, WaitingDict, waiting
 
 _MOST_NAMES = 30
@@ -119,10 +120,11 @@ class TraceAnalysis(Result):
 
     def to_dict(self) -> TraceAnalysisDict:
         """Return all but what only a drawing needs."""
-        drawn = replace(self, waiting=replace(self.waiting, calls=()), timelines=())
+        drawn = replace(self, waiting=replace(self.waiting, calls=(), delayed={}), timelines=())
         document: Any = plain(drawn)
         del document["timelines"]
-        del document["waiting"]["calls"]
+        for name in ("calls", "delayed"):
+            del document["waiting"][name]
         if document["coupling"]:
             del document["coupling"]["edges"]
         return document  # type: ignore[no-any-return]

@@ -203,6 +203,15 @@ class _Newest:
         return max(0, bisect_right(self._versions, self._best[there - 1]) - bisect_right(self._versions, version))
 
 
+def keys_of_exchanges(table: EventTable) -> NDArray[np.object_]:
+    """Return the key of each exchange, by its name where the trace states none; "" for all other rows."""
+    stated, keys = table.attribute("key"), np.full(len(table), "", object)
+    for row in np.flatnonzero(table.of_kind(EventKind.EXCHANGE)).tolist():
+        name = table.name_of(row)
+        keys[row] = str(stated[row]) if stated[row] is not None else _WORD.sub("", name) or name
+    return keys
+
+
 def _sides(
     table: EventTable, rows: NDArray[np.int64], names: Sequence[str]
 ) -> tuple[dict[str, dict[int, list[_Side]]], dict[str, dict[int, list[_Side]]]]:
@@ -210,13 +219,14 @@ def _sides(
     puts: dict[str, dict[int, list[_Side]]] = {}
     gets: dict[str, dict[int, list[_Side]]] = {}
     seen: dict[tuple[bool, str, int, int], int] = {}
-    keys, hows, waits = (table.attribute(name) for name in ("key", "how", "wait_ns"))
+    keys = keys_of_exchanges(table)
+    hows, waits = (table.attribute(name) for name in ("how", "wait_ns"))
     place = {number: names.index(name) for number, name in enumerate(table.components) if name in names}
     for row in rows.tolist():
         name = table.name_of(row)
         verb = str(hows[row] or name)
         gives = bool(_GIVES.search(verb)) and not _TAKES.match(verb)
-        key = str(keys[row]) if keys[row] is not None else _WORD.sub("", name) or name
+        key = str(keys[row])
         version = int(table.sequence[row]) if table.sequence[row] >= 0 else int(table.correlation[row])
         component = int(table.component[row])
         if version < 0:

@@ -13,24 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.traces.activity import PARTS, Activity, lanes_of
+from fairmile.traces.activity import PARTS, Activity
 from fairmile.traces.breakdown import NS
-from fairmile.traces.events import Array, EventKind, EventTable
-from fairmile.traces.intervals import Spans, nothing, spans
+from fairmile.traces.events import EventTable
+from fairmile.traces.intervals import nothing, spans
+from fairmile.traces.self_time import time_by_name
 from fairmile.traces.waiting import Waiting
 
 Edge = tuple[int, int, int, int]
 _LEAST_WAIT_NS = 1000  # shorter ones are noise of the clocks
-_TIMED = (
-    EventKind.REGION,
-    EventKind.COLLECTIVE,
-    EventKind.P2P,
-    EventKind.EXCHANGE,
-    EventKind.IO,
-    EventKind.KERNEL,
-    EventKind.MEMCPY,
-    EventKind.MEMSET,
-)
 
 
 class PathPieceDict(TypedDict):
@@ -123,53 +114,6 @@ def critical_path(
         _listed({name: value * NS for name, value in parts.items()}),
         tuple((name, value * NS) for name, value in named[:most_names]),
     )
-
-
-def time_by_name(table: EventTable, each: Activity, windows: Spans) -> NDArray[np.int64]:
-    """Return for each name how long it ran within windows, each moment counted once, for what ran innermost.
-
-    A device comes before the host, a lane with more work before one with less.
-    """
-    sums = np.zeros(len(table.names), np.int64)
-    if not len(windows):
-        return sums
-    kinds = (*_TIMED, EventKind.PHASE) if each.works_in_phases else _TIMED
-    rows = each.rows[np.isin(table.kind[each.rows], kinds)]
-    lanes = table.lane[rows]
-    order = []
-    for lane in lanes_of(lanes):
-        mine = rows[lanes == lane]
-        busy = spans(table.start_ns[mine], table.end_ns[mine])
-        computes = int((table.kind[mine] != EventKind.COLLECTIVE).any())
-        order.append((-int(table.lanes[lane].on_device), -computes, -busy.length_ns, lane, mine, busy))
-    for *_, mine, busy in sorted(order, key=lambda entry: entry[:4]):
-        if not len(windows):
-            break
-        _add_self_times(table, mine, windows, sums)
-        windows = windows - busy
-    return sums
-
-
-def _add_self_times(table: EventTable, rows: Array, windows: Spans, sums: NDArray[np.int64]) -> None:
-    """Add for each name how long its events were the innermost of one lane."""
-    start, end = table.start_ns[rows], table.end_ns[rows]
-    order = np.lexsort((-end, start))
-    rows, start, end = rows[order], start[order], end[order]
-    own = windows.within(start, end)
-    # Sorted so, the depth of an event is how many began before it less how many of these have ended.
-    depth = np.arange(len(rows)) - np.searchsorted(np.sort(end), start, side="right")
-    depth = np.maximum(depth, 0)
-    for level in range(int(depth.max(initial=0))):
-        outer, inner = np.flatnonzero(depth == level), np.flatnonzero(depth == level + 1)
-        if not len(outer) or not len(inner):
-            continue
-        at = np.searchsorted(outer, inner) - 1
-        held = at >= 0
-        parent = outer[at[held]]
-        begin = start[inner[held]]  # what only overlaps may begin when the one above has ended
-        shared = windows.within(begin, np.maximum(begin, np.minimum(end[inner[held]], end[parent])))
-        np.subtract.at(own, parent, shared)
-    np.add.at(sums, table.name[rows], np.maximum(own, 0))
 
 
 def _walk(rank_activity: Sequence[Activity], waits: Waiting, edges: Sequence[Edge]) -> list[tuple[int, int, int, bool]]:

@@ -11,11 +11,14 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.activity import Activity, on_device
 from fairmile.traces.breakdown import NS, Breakdown
 from fairmile.traces.events import EventKind, EventTable
+from fairmile.traces.finding_events import FindingEvent, FindingEventDict, UsedEvents, events_within
 from fairmile.traces.intervals import Spans, nothing, spans
 from fairmile.traces.replay import Replay, WhatIf
+from fairmile.traces.self_time import time_by_row
 from fairmile.traces.waiting import CollectiveSummary, Waiting, mean_over_ranks
 
 STEPS = "the time of the steps"
+LONG_CALL_NS = 1_000_000  # of the host: from there a call costs by what it does, not by being one of many
 
 
 class FindingDict(TypedDict):
@@ -29,11 +32,17 @@ class FindingDict(TypedDict):
     why: str
     what_to_try: str
     share_of: str
+    events: list[FindingEventDict]
+    event_count: int
+    events_s: float
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that costs time; `kind` is its name for programs, `share` its part of what `share_of` names."""
+    """One thing that costs time; `kind` is its name for programs, `share` its part of what `share_of` names.
+
+    `events` are those that count most of `event_count`, which count `events_s` together, summed over ranks.
+    """
 
     kind: str
     title: str
@@ -43,6 +52,9 @@ class Finding:
     why: str
     what_to_try: str
     share_of: str = STEPS
+    events: tuple[FindingEvent, ...] = ()
+    event_count: int = 0
+    events_s: float = 0.0
 
     def __post_init__(self) -> None:
         assert self.seconds >= 0 and 0 <= self.share <= 1, f"{self.kind}: {self.share:.0%} of {self.share_of}"
@@ -65,9 +77,8 @@ class Evidence:
         self.labels = {(each.component, each.rank): each.label for each in rank_activity}
         self.has_device = any(each.has_device for each in rank_activity)
         self.has_work = any(len(each.compute) or len(each.input) or len(each.host) for each in rank_activity)
-        self.synced_s = (
-            self.mean_in_steps([_drained(table, each) for each in rank_activity]) if self.has_device else 0.0
-        )
+        self.drained = [_drained(table, each) if self.has_device else nothing() for each in rank_activity]
+        self.synced_s = self.mean_in_steps(self.drained)
 
     def finding(
         self,
@@ -78,16 +89,34 @@ class Evidence:
         why: str,
         what_to_try: str,
         *,
+        events: UsedEvents,
         base_s: float | None = None,
         share_of: str = STEPS,
     ) -> Finding:
-        """Return a finding: a share of the time of the steps, mean over ranks, or of `base_s`, and never more.
+        """Return a finding: a share of the time of the steps, mean over ranks, or of `base_s`.
 
-        Bounding is for estimates, a sum over calls or a replay; what is measured is counted within its base.
+        It never costs more than that, nor more than its events last. Bounding is for estimates, a sum over calls or a
+        replay; what is measured is counted within its base.
         """
         base_s = self.total_s if base_s is None else base_s
-        seconds = min(max(seconds, 0.0), max(base_s, 0.0))
-        return Finding(kind, title, seconds, seconds / base_s if base_s > 0 else 0.0, where, why, what_to_try, share_of)
+        seconds = min(max(seconds, 0.0), max(base_s, 0.0), events.seconds)
+        return Finding(
+            kind,
+            title,
+            seconds,
+            seconds / base_s if base_s > 0 else 0.0,
+            where,
+            why,
+            what_to_try,
+            share_of,
+            events.listed(self.table, self.labels),
+            len(events),
+            events.seconds,
+        )
+
+    def events_within(self, part: str) -> UsedEvents:
+        """Return what ran in one part of the time of all ranks."""
+        return events_within(self.table, self.activity, [each.parts[part] for each in self.activity])
 
     def mean_in_steps(self, sets: Sequence[Spans]) -> float:
         """Return how long sets of moments, one for each rank, last within its steps: the mean over ranks."""
@@ -119,7 +148,11 @@ class Evidence:
 
 
 def _drained(table: EventTable, each: Activity) -> Spans:
-    """Return when a device had nothing to do after the host had waited for it."""
+    """Return when a device had nothing to do after the host had waited for it, until the host gave it new work.
+
+    Only the time in which the host issues work counts, without long calls: they would keep the device waiting anyway.
+    Where nothing of the host was recorded but what it waits for, all of it does.
+    """
     rows = each.rows[(table.kind[each.rows] == EventKind.SYNC) & ~on_device(table, each.rows)]
     busy = each.device_busy
     if not len(rows) or len(busy) < 2:
@@ -128,7 +161,13 @@ def _drained(table: EventTable, each: Activity) -> Spans:
     at = np.searchsorted(busy.ends, ends, side="right")
     gaps = np.unique(at[(at > 0) & (at < len(busy))])
     gaps = gaps[np.isin(gaps, at[busy.starts[np.minimum(at, len(busy) - 1)] > ends])]
-    return spans(busy.ends[gaps - 1], busy.starts[gaps])
+    empty = spans(busy.ends[gaps - 1], busy.starts[gaps])
+    if not len(each.parts["launch"]):
+        return empty & each.idle
+    empty &= each.parts["launch"]
+    ran, own = time_by_row(table, each, empty, EventKind.LAUNCH)
+    long_ = ran[own >= LONG_CALL_NS]
+    return empty - spans(table.start_ns[long_], table.end_ns[long_])
 
 
 def sentence_start(text: str) -> str:

@@ -14,21 +14,22 @@ import numpy as np
 from fairmile.base.units import format_duration, format_size
 from fairmile.traces.activity import Activity
 from fairmile.traces.breakdown import NS, Breakdown
-from fairmile.traces.coupling import CouplingAnalysis
-from fairmile.traces.critical import time_by_name
+from fairmile.traces.coupling import CouplingAnalysis, keys_of_exchanges
 from fairmile.traces.events import EventKind, EventTable
-from fairmile.traces.evidence import Evidence, Finding, sentence_start
+from fairmile.traces.evidence import LONG_CALL_NS, Evidence, Finding, sentence_start
+from fairmile.traces.finding_events import UsedEvents, events_of_calls, events_overlapping, events_within, gaps
 from fairmile.traces.intervals import spans
 from fairmile.traces.rank_findings import HANG, hangs, late_ranks
 from fairmile.traces.replay import Replay
+from fairmile.traces.self_time import time_by_name
 from fairmile.traces.waiting import CollectiveSummary, Waiting
 
 _LEAST = 0.01  # share of the time from which something is worth a finding
 _SMALL_BYTES = 64 << 10
 _SLOW = 0.5  # of the model's speed
 _TINY_KERNEL_S = 10e-6
-_LONG_CALL_S = 1e-3
 _MOVES_LONG = 0.1  # of the time of its steps that a component spends on moving data
+_UNRECORDED = 0.05  # of the time, from which it is a finding that nothing was recorded
 _STALE = "old data"
 _WITHOUT_TIME = (HANG, _STALE)  # what is told whatever it costs
 _TURNS = re.compile(r"nchwToNhwc|nhwcToNchw|nhwc2nchw|nchw2nhwc", re.IGNORECASE)
@@ -55,6 +56,7 @@ def findings(
         *_communication(evidence),
         *_device(evidence),
         *_host(evidence),
+        *_unrecorded(evidence),
         *_shared_checkpoints(evidence),
         *_coupled(evidence, coupled),
         *_exchanges(evidence, coupled),
@@ -76,6 +78,7 @@ def _shared_input(evidence: Evidence) -> Iterator[Finding]:
             f"per step ({_percent(share)} of the time).",
             "Use more loader workers, persistent_workers and prefetch_factor; cache decoded data; use faster storage. "
             "`fairmile predict time` predicts the rate that the loader must deliver.",
+            events=evidence.events_within("input"),
         )
 
 
@@ -106,6 +109,7 @@ def _communication(evidence: Evidence) -> Iterator[Finding]:
             f"{calls:,} calls move at most {format_size(_SMALL_BYTES)} each and take "
             f"{format_duration(sum(each.transfer_s for each in small) / max(1, calls))} each, whatever their size.",
             "Combine them: flatten tensors into one buffer, use larger buckets, or reduce all metrics as one vector.",
+            events=events_of_calls(evidence.waits, small, "exposed_transfer"),
         )
     else:
         rest += small
@@ -131,6 +135,7 @@ def _queued(evidence: Evidence) -> Iterator[Finding]:
         f"moves, {format_duration(seconds)} in total while no other transfer runs. Causes are the cycle time of the "
         "back end, data that is not computed yet, and copies to and from its buffer.",
         "Shorten HOROVOD_CYCLE_TIME, or fuse more tensors (HOROVOD_FUSION_THRESHOLD).",
+        events=events_of_calls(evidence.waits, queued, "exposed_queue"),
     )
 
 
@@ -162,7 +167,8 @@ def _exposed(evidence: Evidence, rest: Sequence[CollectiveSummary]) -> Iterator[
         what = f"Transfers of {format_duration(exposed)}, including all waits for rank {names}, which has no trace,"
         advice = f"Add the trace of rank {names} to separate waits from transfers. {advice}"
     where = f"mostly {top.operation}{size} of group {top.group!r}, {top.calls:,} calls"
-    yield evidence.finding("exposed communication", title, seconds, where, f"{what} {meanwhile}", advice)
+    used = events_of_calls(evidence.waits, rest, "exposed_transfer")
+    yield evidence.finding("exposed communication", title, seconds, where, f"{what} {meanwhile}", advice, events=used)
 
 
 def _slowness(each: CollectiveSummary, all_: Sequence[CollectiveSummary]) -> tuple[float, str] | None:
@@ -197,6 +203,7 @@ def _slow_link(evidence: Evidence, each: CollectiveSummary) -> Finding:
         f"suggests {format_duration(should_s)}.",
         "Check which network is used (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, UCX_TLS), the state of the links "
         "(nvidia-smi topo, ibstat), and other traffic on them; compare with `fairmile benchmark collectives`.",
+        events=events_of_calls(evidence.waits, [each], "exposed_transfer"),
     )
 
 
@@ -217,6 +224,7 @@ def _device(evidence: Evidence) -> Iterator[Finding]:
             + ("; pageable memory is copied twice." if pageable else "."),
             "Pin memory in the loader (pin_memory=True), copy with non_blocking=True one batch ahead, keep data on "
             "the device.",
+            events=evidence.events_within("copies"),
         )
     if evidence.synced_s > 0:
         count = int(np.count_nonzero(evidence.table.of_kind(EventKind.SYNC))) / evidence.count / max(1, evidence.steps)
@@ -228,9 +236,12 @@ def _device(evidence: Evidence) -> Iterator[Finding]:
             "After each such call, the device is idle until new work is issued.",
             "Look for .item(), .cpu(), nonzero() or printed tensors in the loop; log every n-th step; copy with "
             "non_blocking=True.",
+            events=gaps(evidence.table, evidence.activity, evidence.drained),
         )
     yield from _layouts(evidence)
-    waits = evidence.mean_in_steps([each.idle & each.sync for each in evidence.activity])
+    drained = evidence.drained
+    stuck = [each.idle & each.sync for each in evidence.activity]
+    waits = evidence.mean_in_steps(stuck)
     if waits > 0.05 * evidence.total_s:
         yield evidence.finding(
             "waiting host",
@@ -241,8 +252,10 @@ def _device(evidence: Evidence) -> Iterator[Finding]:
             "no kernel or copy runs.",
             "It may wait for another process or device, or for the device to start (first use, lazily loaded kernels). "
             "Warm up before recording, or record the other processes as well.",
+            events=events_within(evidence.table, evidence.activity, stuck),
         )
-    idle = evidence.mean("idle_s") - waits
+    rest = [each.idle - each.sync - gap for each, gap in zip(evidence.activity, drained, strict=True)]
+    idle = evidence.mean_in_steps(rest)
     if idle > 0.05 * evidence.total_s:
         yield evidence.finding(
             "idle device",
@@ -251,6 +264,7 @@ def _device(evidence: Evidence) -> Iterator[Finding]:
             "all ranks" if evidence.count > 1 else evidence.activity[0].label,
             f"For {_percent(idle / evidence.total_s)} of the time the trace shows no activity on device or host.",
             "Python code outside operators, or other threads, may run: record with --stack, or add spans to the code.",
+            events=gaps(evidence.table, evidence.activity, rest),
         )
 
 
@@ -270,7 +284,8 @@ def _layouts(evidence: Evidence) -> Iterator[Finding]:
     if not rows.any():
         return
     ran = [each.rows[rows[each.rows]] for each in evidence.activity]
-    seconds = evidence.mean_in_steps([spans(table.start_ns[mine], table.end_ns[mine]) for mine in ran])
+    moments = [spans(table.start_ns[mine], table.end_ns[mine]) for mine in ran]
+    seconds = evidence.mean_in_steps(moments)
     yield evidence.finding(
         "layouts",
         "Data is converted between memory layouts",
@@ -278,11 +293,34 @@ def _layouts(evidence: Evidence) -> Iterator[Finding]:
         f"{np.count_nonzero(rows) / evidence.count / max(1, evidence.steps):,.0f} kernels per step and rank",
         "Convolutions use channels-last layout; other layouts are converted before and after them.",
         "Use model.to(memory_format=torch.channels_last) and the same for the input (channels_last_3d for volumes).",
+        events=events_overlapping(table, evidence.activity, moments, rows),
+    )
+
+
+def _unrecorded(evidence: Evidence) -> Iterator[Finding]:
+    """Time of a program without a device in which no rank recorded anything, as far as all ranks have it."""
+    if evidence.has_device or not evidence.has_work:
+        return
+    seconds = evidence.least("idle_s")
+    if seconds <= _UNRECORDED * evidence.total_s:
+        return
+    yield evidence.finding(
+        "unrecorded time",
+        "No activity was recorded",
+        seconds,
+        "all ranks" if evidence.count > 1 else evidence.activity[0].label,
+        f"For {_percent(seconds / evidence.total_s)} of the time, the trace shows no operator, input, copy or "
+        "communication on any rank. Python code, a sleep or another process may run.",
+        "Record with --stack, or add spans to the code.",
+        events=gaps(evidence.table, evidence.activity, [each.idle for each in evidence.activity]),
     )
 
 
 def _host(evidence: Evidence) -> Iterator[Finding]:
-    launch = evidence.mean("launch_s") - evidence.synced_s
+    launches = [
+        each.parts["launch"] - drained for each, drained in zip(evidence.activity, evidence.drained, strict=True)
+    ]
+    launch = evidence.mean_in_steps(launches)
     if launch <= 0.03 * evidence.total_s:
         return
     if not evidence.has_device:
@@ -293,6 +331,7 @@ def _host(evidence: Evidence) -> Iterator[Finding]:
             "all ranks" if evidence.count > 1 else evidence.activity[0].label,
             f"{_percent(launch / evidence.total_s)} of the time is inside named blocks but outside any operator.",
             "Use fewer and larger operators: torch.compile, fused optimizers, larger batches.",
+            events=events_within(evidence.table, evidence.activity, launches),
         )
         return
     long_ = _long_on_host(evidence, launch)
@@ -307,6 +346,7 @@ def _host(evidence: Evidence) -> Iterator[Finding]:
             f"{format_duration(seconds)} of it in {name} ({format_duration(each_s)} per call).",
             "Check what it does: first use of a device, allocation or copies of memory, work that the device could do. "
             "Do it once, ahead of time, or in another thread.",
+            events=events_within(evidence.table, evidence.activity, launches),
         )
         return
     rows = evidence.table.of_kind(EventKind.KERNEL) & evidence.table.on_device()
@@ -322,6 +362,7 @@ def _host(evidence: Evidence) -> Iterator[Finding]:
         "one. "
         f"The device is idle for {_percent(launch / evidence.total_s)} of the time while the host prepares the next.",
         "Use torch.compile (mode='reduce-overhead'), CUDA graphs, fused or foreach optimizers, or larger batches.",
+        events=events_within(evidence.table, evidence.activity, launches),
     )
 
 
@@ -339,7 +380,7 @@ def _long_on_host(evidence: Evidence, launch_s: float) -> tuple[str, float, floa
     top = int(sums.argmax())
     seconds = float(sums[top]) * NS / evidence.count
     each_s = seconds * evidence.count / max(1, int(np.count_nonzero(table.name == top)))
-    return (table.names[top], seconds, each_s) if seconds > 0.5 * launch_s and each_s >= _LONG_CALL_S else None
+    return (table.names[top], seconds, each_s) if seconds > 0.5 * launch_s and each_s >= LONG_CALL_NS * NS else None
 
 
 def _shared_checkpoints(evidence: Evidence) -> Iterator[Finding]:
@@ -352,6 +393,7 @@ def _shared_checkpoints(evidence: Evidence) -> Iterator[Finding]:
             "all ranks" if evidence.count > 1 else evidence.activity[0].label,
             f"Every rank spends at least {format_duration(seconds)} writing and computes nothing meanwhile.",
             "Use asynchronous or sharded checkpoints, or write them less often.",
+            events=evidence.events_within("checkpoint"),
         )
 
 
@@ -376,6 +418,7 @@ def _coupled(evidence: Evidence, coupled: CouplingAnalysis | None) -> Iterator[F
                 f"{_percent(waiter.cost)} of its steps.",
                 f"Give {_part(giver.name)} more resources or {_part(waiter.name)} fewer, exchange less often, or "
                 "continue with an older version.",
+                events=_exchanged(evidence, waiter.name, keys),
                 base_s=waiter.span_s,
                 share_of=f"the time of {_part(waiter.name)}",
             )
@@ -397,6 +440,7 @@ def _exchanges(evidence: Evidence, coupled: CouplingAnalysis | None) -> Iterator
             f"Exchanges take {_percent(each.cost)} of its steps, {format_duration(moving)} of it without waiting for "
             "others.",
             "Exchange less data or less often, avoid conversions and copies, or overlap it with compute.",
+            events=_exchanged(evidence, each.name, keys),
             base_s=each.span_s,
             share_of=f"the time of {_part(each.name)}",
         )
@@ -411,7 +455,16 @@ def _exchanges(evidence: Evidence, coupled: CouplingAnalysis | None) -> Iterator
                 f"When {_part(old.taker)} gets it, {_part(old.giver)} has put {old.versions_behind:.1f} newer versions "
                 f"(mean; at most {old.most_versions_behind}). The data is {format_duration(old.age_s)} old.",
                 f"Get the newest version, or let {_part(old.giver)} put less often.",
+                events=_exchanged(evidence, old.taker, [old.key]),
             )
+
+
+def _exchanged(evidence: Evidence, component: str, keys: Sequence[str]) -> UsedEvents:
+    """Return the exchanges of a component under some keys, each with its time."""
+    table = evidence.table
+    rows = table.of_kind(EventKind.EXCHANGE) & np.isin(keys_of_exchanges(table), list(keys))
+    rows = np.flatnonzero(rows & (table.component == table.components.index(component)))
+    return UsedEvents(rows, np.maximum(table.end_ns[rows] - table.start_ns[rows], 0).astype(np.float64))
 
 
 def _part(name: str) -> str:

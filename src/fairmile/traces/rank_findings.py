@@ -9,9 +9,11 @@ import numpy as np
 from fairmile.base.units import format_duration, format_size
 from fairmile.traces.events import Array, EventKind
 from fairmile.traces.evidence import Evidence, Finding, sentence_start
+from fairmile.traces.finding_events import UsedEvents, events_of_delays
 from fairmile.traces.waiting import Delay
 
-_DOMINATES = 0.6  # of the waiting for one cause, from which one rank is the straggler
+_DOMINATES = 0.6  # of the waiting for one cause, from which one rank of many is the straggler
+_OF_FEW = 0.3  # more than that, over the number of ranks: of two that take turns, one has 60 % by chance
 _CLEARLY = 1.01
 HANG = "hang"
 _RANK_CAUSES = {
@@ -100,7 +102,8 @@ def _hang(evidence: Evidence, rows: Array, last: Mapping[int, int], behind: Sequ
     first = min(last[rank] for rank in behind) + 1
     there = rows[table.sequence[rows] >= first]
     call = int(there[np.argmin(table.sequence[there])])
-    came = sorted({int(rank) for rank in table.rank[rows[table.sequence[rows] == table.sequence[call]]]})
+    waiting = rows[table.sequence[rows] == table.sequence[call]]
+    came = sorted({int(rank) for rank in table.rank[waiting]})
     lacking = sorted(rank for rank in behind if last[rank] < int(table.sequence[call]))
     size = f" of {format_size(int(table.bytes[call]))}" if table.bytes[call] >= 0 else ""
     group = table.groups[int(table.group[call])].name if table.group[call] >= 0 else ""
@@ -117,6 +120,7 @@ def _hang(evidence: Evidence, rows: Array, last: Mapping[int, int], behind: Sequ
         f"this group. {stuck}",
         f"Check what {_ranks(lacking)} did last: an error, another code path, a missing batch, or a wait in another "
         "group. The stack in its dump or `py-spy dump` shows it.",
+        events=UsedEvents(waiting, np.zeros(len(waiting))),
     )
 
 
@@ -131,11 +135,12 @@ def late_ranks(evidence: Evidence) -> Iterator[Finding]:
         by_cause.setdefault(delay.cause, []).append(delay)
     for cause, delays in by_cause.items():
         whole = sum(each.waiting_s for each in delays)
+        dominates = _DOMINATES + _OF_FEW / evidence.count
         # A rank is the straggler where most waits are for it; what is left is spread over ranks.
         single = [
             each
             for each in delays
-            if each.waiting_s >= _DOMINATES * whole and each.lost_s >= 0.5 * each.waiting_s / max(1, evidence.count - 1)
+            if each.waiting_s >= dominates * whole and each.lost_s >= 0.5 * each.waiting_s / max(1, evidence.count - 1)
         ]
         for each in single:
             yield _late_rank(evidence, each)
@@ -171,7 +176,9 @@ def _late_rank(evidence: Evidence, delay: Delay) -> Finding:
     where = f"{label}, {delay.calls:,} of its collectives"
     why = f"{numbers}{why} In total, they waited {format_duration(delay.waiting_s)}.{spread}"
     cause = _CAUSE_NAMES.get(delay.cause, delay.cause)
-    return evidence.finding(kind, title.format(who=sentence_start(label), cause=cause), delay.lost_s, where, why, what)
+    used = events_of_delays(evidence.table, evidence.activity, evidence.waits, [delay])
+    title = title.format(who=sentence_start(label), cause=cause)
+    return evidence.finding(kind, title, delay.lost_s, where, why, what, events=used)
 
 
 def _spent_per_step(evidence: Evidence, delay: Delay) -> tuple[float, float | None]:
@@ -207,4 +214,5 @@ def _imbalance(evidence: Evidence, cause: str, seconds: float, delays: Sequence[
         f"all ranks; mostly for {who}",
         f"{numbers} Each collective waits for the last rank.",
         "Balance the work per batch (bucket by length or size), or synchronize less: larger batches, local steps.",
+        events=events_of_delays(evidence.table, evidence.activity, evidence.waits, delays),
     )

@@ -31,6 +31,8 @@ _FURTHEST = 8  # how many calls back a call is looked for that all ranks had lef
 _DEEPEST = 50  # how far a delay is followed from one group of ranks to the next
 
 Whole = NDArray[np.int64]
+Delayed = dict[tuple[str, int, str], list[tuple[int, Whole, NDArray[np.float64]]]]
+"""By component, rank and cause: the place of a group's calls, the calls, and what each of its ranks waited."""
 
 
 class TransferModel(Protocol):
@@ -219,6 +221,7 @@ class Waiting:
     worst: tuple[WorstCall, ...]
     notes: tuple[str, ...]
     calls: tuple[Waits, ...] = field(default=(), repr=False, compare=False)
+    delayed: Delayed = field(default_factory=dict, repr=False, compare=False)
 
 
 def waiting(table: EventTable, rank_activity: Sequence[Activity], model: TransferModel | None = None) -> Waiting:
@@ -227,15 +230,17 @@ def waiting(table: EventTable, rank_activity: Sequence[Activity], model: Transfe
     bare = _with_exposed([_waits(each) for each in meetings], rank_activity)
     earlier = _waiting_by_rank(bare, len(rank_activity))
     calls = [_with_causes(each, rank_activity, earlier) for each in bare]
+    delays, delayed = _delays(calls, rank_activity)
     return Waiting(
         tuple(each.label for each in rank_activity),
         tuple(_states(calls, rank_activity)),
-        tuple(_delays(calls, rank_activity)),
+        tuple(delays),
         tuple(_summaries(calls, model)),
         _matrix(calls, len(rank_activity)),
         tuple(_worst(calls, rank_activity)),
         tuple(notes),
         tuple(calls),
+        delayed,
     )
 
 
@@ -338,6 +343,28 @@ def _anchors(each: Meetings) -> Whole:
     return anchor
 
 
+def _settled_anchors(each: Waits, rank_activity: Sequence[Activity]) -> Whole:
+    """Return for each call the last one before it that held every rank until it left, -1 before the first of those.
+
+    In a call that runs beside compute no rank catches up with a late one: what made it late lies before that call.
+    """
+    meetings, anchor = each.meetings, each.anchor.copy()
+    held = np.ones(len(meetings), bool)
+    for column, member in enumerate(meetings.members):
+        held &= ~rank_activity[member].compute.covers(meetings.leave[:, column] - 1)
+    settled = np.flatnonzero(held)
+    if not len(settled):
+        return anchor
+    before = np.searchsorted(settled, np.arange(len(meetings))) - 1
+    anchor[before < 0] = -1
+    for back in range(_FURTHEST, -1, -1):  # the nearest one last
+        rows = np.flatnonzero(before - back >= 0)
+        earlier = settled[before[rows] - back]
+        free = (meetings.leave[earlier] <= meetings.enter[rows]).all(axis=1)
+        anchor[rows[free]] = earlier[free]
+    return anchor
+
+
 def _waiting_by_rank(calls: Sequence[Waits], ranks: int) -> list[Spans]:
     """Return when each rank waited without computing."""
     begins: list[list[Whole]] = [[] for _ in range(ranks)]
@@ -356,6 +383,7 @@ def _with_causes(each: Waits, rank_activity: Sequence[Activity], earlier: Sequen
     meetings = each.meetings
     if not each.wait.any():
         return each
+    each = replace(each, anchor=_settled_anchors(each, rank_activity))
     spent = np.zeros(each.cost.shape)
     known = each.anchor >= 0
     for column, member in enumerate(meetings.members):
@@ -430,8 +458,13 @@ def _states(calls: Sequence[Waits], rank_activity: Sequence[Activity]) -> list[W
     ]
 
 
-def _delays(calls: Sequence[Waits], rank_activity: Sequence[Activity]) -> list[Delay]:
+def _delays(calls: Sequence[Waits], rank_activity: Sequence[Activity]) -> tuple[list[Delay], Delayed]:
+    """Return who came late for which reason, the most expensive first, and the calls in which others waited for it."""
     sums: dict[tuple[int, str], list[float]] = {}
+    delayed: Delayed = {}
+
+    def name(member: int, cause: str) -> tuple[str, int, str]:
+        return rank_activity[member].component, rank_activity[member].rank, cause
 
     def add(member: int, cause: str, waits: float, lost: float, direct: float) -> None:
         entry = sums.setdefault((member, cause), [0.0] * 5)
@@ -453,11 +486,15 @@ def _delays(calls: Sequence[Waits], rank_activity: Sequence[Activity]) -> list[D
                     waits = float(totals[mine, at].sum())
                     add(member, cause, waits, float((lost[mine] * share).sum()), waits)
                     sums[(member, cause)][0] += int(mine.sum()) - 1
+                    waited = (number, np.flatnonzero(mine), cost[mine, :, at])
+                    delayed.setdefault(name(member, cause), []).append(waited)
                     compared.add((member, cause), each.spent[mine, :, at], each.last[mine], cost[mine, :, at] > 0)
         for call in np.flatnonzero(totals[:, -1] > 0).tolist():
             share = totals[call, -1] / totals[call].sum()
             for (member, cause), part in origins.of(number, call).items():
                 add(member, cause, totals[call, -1] * part, lost[call] * share * part, 0.0)
+                waited = (number, np.array([call]), cost[call : call + 1, :, -1] * part)
+                delayed.setdefault(name(member, cause), []).append(waited)
     kept = [
         Delay(
             rank_activity[member].component,
@@ -468,7 +505,7 @@ def _delays(calls: Sequence[Waits], rank_activity: Sequence[Activity]) -> list[D
         )
         for (member, cause), values in sums.items()
     ]
-    return sorted(kept, key=lambda each: (-each.lost_s, -each.waiting_s, each.rank, each.cause))
+    return sorted(kept, key=lambda each: (-each.lost_s, -each.waiting_s, each.rank, each.cause)), delayed
 
 
 def _lost(each: Waits) -> NDArray[np.float64]:
