@@ -19,6 +19,7 @@ from fairmile.benchmarks.suite.miniweather.surrogate import CellSamples
 from fairmile.benchmarks.suite.mnist.data import made_digits
 from fairmile.benchmarks.suite.opencatalyst.surfaces import make_structures
 from fairmile.benchmarks.suite.sgemm.data import COLUMNS, make_table
+from fairmile.benchmarks.suite.uno.screens import make_screen
 
 
 def declared(name: str, number: int = 0) -> list[Field]:
@@ -79,6 +80,13 @@ def test_generated_kernels_have_the_form_of_the_published_table() -> None:
     table = make_table(1, rows=5)
     columns = [*table.settings.astype(np.int64).T, *table.times_ms.T]
     assert differences(declared("sgemm"), dict(zip(COLUMNS, columns, strict=True))) == []
+
+
+def test_a_generated_screen_has_the_form_of_the_published_rows() -> None:
+    made = make_screen(1, cells=10, drugs=10, genes=4, descriptors=6)
+    found = {"x_train_0": made.cells[made.cell], "x_train_1": made.drugs[made.drug], "AUC": made.auc}
+    found |= {"Sample": made.cell.astype("S"), "Drug1": made.drug.astype("S")}
+    assert differences(declared("uno"), found) == []
 
 
 def test_what_is_not_as_declared_is_told() -> None:

@@ -18,6 +18,7 @@ SMALL = {
     "mnist": {"batch_size": 2},
     "opencatalyst": {"batch_size": 2},
     "sgemm": {"batch_size": 2},
+    "uno": {"batch_size": 2, "width": 8},
 }
 
 

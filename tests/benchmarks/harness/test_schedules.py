@@ -86,7 +86,7 @@ def test_settings_that_make_no_schedule_are_refused(settings: dict[str, object],
         rates(**settings)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "nadam"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamax", "adamw", "nadam"])
 def test_every_optimizer_moves_what_is_trained_and_nothing_else(name: str) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))

@@ -70,6 +70,8 @@ def make_optimizer(settings: TrainSettings, parameters: Iterable[torch.nn.Parame
         return torch.optim.Adam(trained, **given, **fast)
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(trained, **given, **fast)
+    if settings.optimizer == "adamax":
+        return torch.optim.Adamax(trained, foreach=kinds == {"cuda"}, **given)
     return torch.optim.NAdam(trained, foreach=kinds == {"cuda"}, **given)
 
 

@@ -17,7 +17,7 @@ from fairmile.base.words import did_you_mean
 Work = Literal["train", "prepare", "inference"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Strategy = Literal["single", "ddp", "fsdp", "deepspeed", "horovod"]
-Optimizer = Literal["sgd", "adam", "adamw", "nadam"]
+Optimizer = Literal["sgd", "adam", "adamax", "adamw", "nadam"]
 Schedule = Literal["constant", "steps", "cosine", "onecycle", "plateau"]
 S = TypeVar("S", bound="TrainSettings")
 
@@ -48,7 +48,7 @@ class TrainSettings:
     max_steps: int = option(0, "maximum number of optimizer steps; 0: no limit", least=0)
     batch_size: int = option(32, "batch size per rank", least=1)
     eval_batch_size: int = option(0, "batch size per rank in evaluation; 0: same as batch_size", least=0)
-    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
+    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamax, adamw or nadam")
     learning_rate: float = option(1e-3, "peak learning rate")
     momentum: float = option(0.9, "momentum of sgd", least=0)
     weight_decay: float = option(0.0, "weight decay of the optimizer", least=0)
