@@ -29,6 +29,9 @@ class VisibleFolder(CatalogFolder):
     def scan(self) -> Iterator[tuple[str, Stamp]]:
         return ((path, stamp) for path, stamp in super().scan() if path.rpartition("/")[0] not in self.hidden)
 
+    def stamp(self, relative: str) -> Stamp | None:
+        return None if relative.rpartition("/")[0] in self.hidden else super().stamp(relative)
+
     def read(self, relative: str) -> Card:
         if relative.rpartition("/")[0] in self.hidden:
             raise NotFound("no such card")

@@ -132,7 +132,12 @@ class Card(Mapping[str, Any]):
 
     def texts(self, key: str) -> list[str]:
         """Return every text under the key."""
-        return [text for value in as_list(self.body.get(key)) if (text := text_of(value)) is not None]
+        value = self.body.get(key)
+        if value is None:
+            return []
+        if type(value) is str:
+            return [value] if value else []
+        return [text for each in as_list(value) if (text := text_of(each)) is not None]
 
     def text(self, key: str) -> str:
         """Return the first text under the key, or an empty one."""

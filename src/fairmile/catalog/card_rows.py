@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.catalog.card import Card
 from fairmile.catalog.extract import aliases_of, facets_of, links_of, summary_of, texts_of
 from fairmile.catalog.folder import CatalogFolder, Stamp
@@ -16,6 +17,64 @@ from fairmile.catalog.query import ANY_CARD, IN_KEYWORDS, IN_NAME, facet_token, 
 
 # Names are kept in blobs of this many cards, which a regular expression searches at one go.
 CHUNK_CARDS = 512
+INSERT_CARD = "INSERT INTO card VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_ALIAS = "INSERT INTO alias VALUES (?, ?, ?)"
+INSERT_FACET = "INSERT INTO facet VALUES (?, ?, ?)"
+INSERT_LINK = "INSERT INTO link VALUES (?, ?, ?)"
+_WORD = lazy_pattern(r"[^\W_]{3,40}")
+
+
+def insert_text(table: str) -> str:
+    """Return the statement that makes a card searchable, among the latest versions or the older ones."""
+    return f"INSERT INTO {table}(rowid, words, marks) VALUES (?, ?, ?)"
+
+
+class Entry(NamedTuple):
+    """All that the tables hold of one card."""
+
+    kind: str
+    name: str
+    facts: tuple[Any, ...]  # the columns of `card` from its catalog to `gone`
+    summary: str
+    aliases: list[tuple[str, str]]
+    facets: list[tuple[str, str]]
+    links: list[tuple[str, str]]
+    text: str
+    marks: str
+    names: list[str]
+    keywords: list[str]
+    words: set[str]
+
+    def row(self, number: int | None, latest: bool, uses: int) -> tuple[Any, ...]:
+        """Return the row of the card itself."""
+        return (number, *self.facts, latest, uses, self.summary)
+
+
+def entry_of(card: Card, path: str, stamp: Stamp) -> Entry:
+    """Return the entry of a card; all that can fail on a strange card happens here."""
+    handle, gone = card.handle, "tombstone" in card
+    title, keywords = card.title, card.keywords
+    facets = facets_of(card)
+    tokens = dict.fromkeys(token for facet, value in facets for token in _facet_tokens(facet, value))
+    name, marked, rest = texts_of(card)
+    marks = [ANY_CARD, *tokens, marked_words(name, IN_NAME), marked_words(f"{name} {marked}", IN_KEYWORDS)]
+    facts = (
+        *(card.catalog, path, stamp.size_bytes, stamp.mtime_ns),
+        *(handle.kind, handle.name, handle.version, version_key(card.version[:200]), card.iri, title),
+        *(card.digest, card.content, gone),
+    )
+    summary = json.dumps(summary_of(card), ensure_ascii=False)
+    shown = dict.fromkeys(" ".join(text.split()) for text in (title, card.name, *card.texts("alternateName")))
+    return Entry(
+        *(handle.kind, handle.name, facts, summary, aliases_of(card)),
+        # What was removed is neither counted nor suggested.
+        [] if gone else [(facet, normal(value)) for facet, value in facets],
+        links_of(card),
+        *(f"{name} {marked} {rest}", " ".join(marks)),
+        [] if gone else list(shown),
+        [] if gone else list(dict.fromkeys(" ".join(text.split()) for text in keywords)),
+        set() if gone else set(_WORD.findall(" ".join((title, *keywords)).lower())),
+    )
 
 
 class CardRows:
@@ -31,58 +90,35 @@ class CardRows:
         ).fetchone()
         return row[0] or 0
 
-    def put(self, card: Card, path: str, stamp: Stamp, uses: int) -> None:
+    def put(self, entry: Entry, uses: int) -> None:
         """Write the rows of a card, in place of those of the same path."""
-        handle, gone = card.handle, "tombstone" in card
-        # All that can fail on a strange card comes before the first change.
-        facets, aliases, links, texts = facets_of(card), aliases_of(card), links_of(card), texts_of(card)
-        words = {word: None for facet, value in facets for word in _facet_tokens(facet, value)}
-        facts = (
-            *(handle.kind, handle.name, handle.version, version_key(card.version[:200]), card.iri, card.title),
-            *(card.digest, card.content, gone),
-        )
-        summary = json.dumps(summary_of(card), ensure_ascii=False)
-        old = self._db.execute("SELECT id FROM card WHERE catalog = ? AND path = ?", (card.catalog, path)).fetchone()
+        catalog, path = entry.facts[:2]
+        old = self._db.execute("SELECT id FROM card WHERE catalog = ? AND path = ?", (catalog, path)).fetchone()
         if old:
-            self.forget(card.catalog, [path])
+            self.forget(catalog, [path])
         # An only version is the latest at once; where there are several, `_mark_latest` decides after.
-        alone = not self._versions(card.catalog, handle.kind, handle.name)
-        cursor = self._db.execute(
-            "INSERT INTO card VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                *(old[0] if old else None, card.catalog, path, stamp.size_bytes, stamp.mtime_ns),
-                *facts,
-                *(alone, uses, summary),
-            ),
-        )
+        alone = not self._versions(catalog, entry.kind, entry.name)
+        cursor = self._db.execute(INSERT_CARD, entry.row(old[0] if old else None, alone, uses))
         number = cursor.lastrowid
         assert number is not None
-        self._db.executemany("INSERT INTO alias VALUES (?, ?, ?)", [(v, w, number) for v, w in aliases])
-        if not gone:  # what was removed is neither counted nor suggested
-            self._db.executemany("INSERT INTO facet VALUES (?, ?, ?)", [(f, normal(v), number) for f, v in facets])
-        self._db.executemany("INSERT INTO link VALUES (?, ?, ?)", [(number, r, t) for r, t in links])
-        name, keywords, rest = texts
-        marks = [ANY_CARD, *words, marked_words(name, IN_NAME), marked_words(f"{name} {keywords}", IN_KEYWORDS)]
-        self._db.execute(
-            f"INSERT INTO {'latest' if alone else 'older'}(rowid, words, marks) VALUES (?, ?, ?)",
-            (number, f"{name} {keywords} {rest}", " ".join(marks)),
-        )
-        if not gone:
-            self._put_names(number, card)
+        self._db.executemany(INSERT_ALIAS, [(v, w, number) for v, w in entry.aliases])
+        self._db.executemany(INSERT_FACET, [(f, v, number) for f, v in entry.facets])
+        self._db.executemany(INSERT_LINK, [(number, r, t) for r, t in entry.links])
+        self._db.execute(insert_text("latest" if alone else "older"), (number, entry.text, entry.marks))
+        self._put_names(number, entry)
 
     def _versions(self, catalog: str, kind: str, name: str) -> list[tuple[int, int]]:
         sql = "SELECT id, latest FROM card WHERE catalog = ? AND kind = ? AND name = ? ORDER BY gone, version_key DESC"
         return self._db.execute(sql, (catalog, kind, name)).fetchall()
 
-    def _put_names(self, number: int, card: Card) -> None:
-        names = dict.fromkeys(" ".join(text.split()) for text in (card.title, card.name, *card.texts("alternateName")))
-        self._append_lines("names", number, list(names))
-        for keyword in dict.fromkeys(" ".join(text.split()) for text in card.keywords):
+    def _put_names(self, number: int, entry: Entry) -> None:
+        if entry.names:
+            self._append_lines("names", number, entry.names)
+        for keyword in entry.keywords:
             cursor = self._db.execute("INSERT OR IGNORE INTO tag(raw, value) VALUES (?, ?)", (keyword, normal(keyword)))
             if cursor.rowcount == 1 and cursor.lastrowid is not None:
                 self._append_lines("tags", cursor.lastrowid, [keyword])
-        words = {word for text in (card.title, *card.keywords) for word in re.findall(r"[^\W_]{3,40}", text.lower())}
-        for word in words:
+        for word in entry.words:
             cursor = self._db.execute("INSERT OR IGNORE INTO word(word) VALUES (?)", (word,))
             if cursor.rowcount == 1:
                 self._db.execute("INSERT INTO gram(rowid, word) VALUES (?, ?)", (cursor.lastrowid, word))
@@ -148,10 +184,10 @@ def _facet_tokens(facet: str, value: str) -> list[str]:
 def read_in_place(folder: CatalogFolder, path: str) -> Card:
     """Return the card in a file, which must stand where its handle says: else it could not be changed or removed."""
     card = folder.read(path)
-    expected = (folder.path(card.handle), folder.tombstone_path(card.handle))
-    if folder.cards_root / path not in expected:
+    handle = card.handle
+    if path not in folder.paths(handle):
         raise UsageError(
-            f"the card {folder.cards_root / path} describes {card.handle}, whose place is {expected[0]}",
+            f"the card {folder.cards_root / path} describes {handle}, whose place is {folder.path(handle)}",
             hint="move it there, or add it with `fairmile catalog add`",
         )
     return card

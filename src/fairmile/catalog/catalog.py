@@ -182,7 +182,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL, package=__package__):
         return [{"field": each.field, "message": each.message} for each in _WORK["file_warnings"](card.body)]
 
     def _write_new(self, index: Index, cards: Sequence[Card], document: Document | None) -> None:
-        generation = self.local.touch_generation()
+        generation = self.local.touch_generation([self.local.relative_path(card.handle) for card in cards])
         if document is not None:
             self.local.keep_raw(document.data, document.sha256)
         written: list[Card] = []
@@ -334,7 +334,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL, package=__package__):
     def _write(self, index: Index, card: Card, *, replace: bool) -> None:
         if self.local.tombstone_path(card.handle).exists():
             raise Conflict(f"{card.handle} was removed and its name stays reserved", hint="give it another version")
-        generation = self.local.touch_generation()
+        generation = self.local.touch_generation([self.local.relative_path(card.handle)])
         try:
             self.local.write(card, replace=replace)
         except FileExistsError:
@@ -361,7 +361,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL, package=__package__):
                 return RemovedCard(self._buried(index, name, kind, reason, successor), dry_run=True)
         with self._changing() as index:
             buried = self._buried(index, name, kind, reason, successor)
-            generation = self.local.touch_generation()
+            generation = self.local.touch_generation(self.local.paths(buried.handle))
             self.local.bury(Card({k: v for k, v in buried.items() if k != "tombstone"}), buried["tombstone"])
             if index.writable:
                 index.put(self.local, buried, generation)

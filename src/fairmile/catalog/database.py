@@ -26,31 +26,34 @@ CREATE TABLE card(
   id INTEGER PRIMARY KEY, catalog TEXT, path TEXT, size INTEGER, mtime INTEGER,
   kind TEXT, name TEXT, version TEXT, version_key TEXT, iri TEXT, title TEXT,
   digest TEXT, content TEXT, gone INTEGER, latest INTEGER, uses INTEGER, summary TEXT);
-CREATE UNIQUE INDEX card_path ON card(catalog, path);
-CREATE INDEX card_name ON card(name, kind);
-CREATE INDEX card_asset ON card(kind, name, catalog) WHERE latest AND NOT gone;
-CREATE INDEX card_rank ON card(id, gone, uses, name, version_key);
 CREATE TABLE alias(value TEXT, what TEXT, card INTEGER);
-CREATE INDEX alias_value ON alias(value);
-CREATE INDEX alias_card ON alias(card);
 CREATE TABLE facet(facet TEXT, value TEXT, card INTEGER);
-CREATE INDEX facet_value ON facet(facet, value);
-CREATE INDEX facet_card ON facet(card);
 CREATE TABLE link(card INTEGER, relation TEXT, target TEXT);
-CREATE INDEX link_target ON link(target);
-CREATE INDEX link_card ON link(card);
 CREATE TABLE names(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
 CREATE TABLE tag(id INTEGER PRIMARY KEY, raw TEXT UNIQUE, value TEXT);
 CREATE TABLE tags(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
 CREATE TABLE word(id INTEGER PRIMARY KEY, word TEXT UNIQUE);
 CREATE VIRTUAL TABLE gram USING fts5(word, tokenize='trigram', content='', detail=none);
 """
+# Apart from the tables: many cards are written faster before these exist.
+INDEXES = {
+    "card_path": "CREATE UNIQUE INDEX card_path ON card(catalog, path)",
+    "card_name": "CREATE INDEX card_name ON card(name, kind)",
+    "card_asset": "CREATE INDEX card_asset ON card(kind, name, catalog) WHERE latest AND NOT gone",
+    "card_rank": "CREATE INDEX card_rank ON card(id, gone, uses, name, version_key)",
+    "alias_value": "CREATE INDEX alias_value ON alias(value)",
+    "alias_card": "CREATE INDEX alias_card ON alias(card)",
+    "facet_value": "CREATE INDEX facet_value ON facet(facet, value)",
+    "facet_card": "CREATE INDEX facet_card ON facet(card)",
+    "link_target": "CREATE INDEX link_target ON link(target)",
+    "link_card": "CREATE INDEX link_card ON link(card)",
+}
 # Latest versions and older ones are apart, so that a search need not sift the older ones out.
 _TEXT_TABLE = """
 CREATE VIRTUAL TABLE {} USING fts5(
   words, marks, tokenize='porter unicode61 remove_diacritics 2', prefix='3');
 """
-SCHEMA = _TABLES + _TEXT_TABLE.format("latest") + _TEXT_TABLE.format("older")
+SCHEMA = _TABLES + ";\n".join([*INDEXES.values(), ""]) + _TEXT_TABLE.format("latest") + _TEXT_TABLE.format("older")
 
 
 def lock_of(path: Path) -> Lock:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.catalog.card import Card
 from fairmile.catalog.identity import Handle
+from fairmile.catalog.journal import changes_since, record_changes
 
 CARD_SUFFIX = ".jsonld"
 TOMBSTONE_SUFFIX = ".tombstone.json"
@@ -52,8 +54,10 @@ class CatalogFolder:
         except OSError:
             return ""
 
-    def touch_generation(self, *, unfinished: bool = False) -> str:
+    def touch_generation(self, paths: Sequence[str] | None = None, *, unfinished: bool = False) -> str:
         """Mark the catalog as changed, before the change: an index that misses it can tell.
+
+        `paths` are the cards that change, relative; without them an index looks at all files.
 
         A change of many cards is marked `unfinished` before and once more after it: an index may look in between.
         """
@@ -63,6 +67,8 @@ class CatalogFolder:
         # a rename over a file makes ext4 flush it.
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            if paths is not None:
+                record_changes(self.root, token, paths)
             descriptor = os.open(self.generation_file, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
                 os.pwrite(descriptor, line, 0)
@@ -78,8 +84,31 @@ class CatalogFolder:
         """Tell whether a change of many cards is under way, or was interrupted."""
         return self.generation().startswith(_UNFINISHED)
 
+    def changes_since(self, known: str, generation: str) -> list[str] | None:
+        """Return the paths of the cards that may have changed between two generations; None when it is not known."""
+        return [] if generation and known == generation else changes_since(self.root, known, generation)
+
+    def stamp(self, relative: str) -> Stamp | None:
+        """Return the stamp of the card or tombstone at a path; None where `scan` would not yield it."""
+        parent, _, name = relative.rpartition("/")
+        above = f"{self.root}/cards/{parent}"
+        if os.path.islink(above) or os.path.islink(os.path.dirname(above)):
+            return None
+        if name.endswith(CARD_SUFFIX) and os.path.lexists(f"{above}/{name.removesuffix(CARD_SUFFIX)}{TOMBSTONE_SUFFIX}"):
+            return None
+        try:
+            status = os.lstat(f"{above}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        is_card = stat.S_ISREG(status.st_mode) and name.endswith((CARD_SUFFIX, TOMBSTONE_SUFFIX))
+        return Stamp(status.st_size, status.st_mtime_ns) if is_card else None
+
     def relative_path(self, handle: Handle) -> str:
         return f"{handle.kind}/{handle.name}/{handle.version}{CARD_SUFFIX}"
+
+    def paths(self, handle: Handle) -> list[str]:
+        """Return the relative paths at which the card or its tombstone may stand."""
+        return [self.relative_path(handle), f"{handle.kind}/{handle.name}/{handle.version}{TOMBSTONE_SUFFIX}"]
 
     def path(self, handle: Handle) -> Path:
         return self.cards_root / self.relative_path(handle)
@@ -113,9 +142,10 @@ class CatalogFolder:
 
     def read(self, relative: str) -> Card:
         """Return the card in the file."""
-        path = self.cards_root / relative
+        path = f"{self.root}/cards/{relative}"
         try:
-            text = path.read_text(encoding="utf-8")
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
             body = json.loads(text)
             if not isinstance(body, dict):
                 raise ValueError(f"expected a JSON object, found {type(body).__name__}")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import field, replace
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import quote
@@ -22,7 +24,8 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import closest, slug
 from fairmile.catalog.card import Card
-from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows, read_in_place
+from fairmile.catalog.bulk_rows import BulkRows
+from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows, entry_of, read_in_place
 from fairmile.catalog.counts import Counts, count_all, count_some
 from fairmile.catalog.database import (
     BUSY,
@@ -66,6 +69,10 @@ _COUNTED = 10_000  # matches of a search whose facets are counted
 # So few cards are read anew in a moment where the index cannot be brought in line with them.
 _FEW_CARDS = 2000
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
+
+
+# A card file that is new or changed: its folder, path and stamp, and whether the index knows the path.
+_Change = tuple[CatalogFolder, str, Stamp, bool]
 
 
 class DamagedCardDict(TypedDict):
@@ -319,20 +326,39 @@ class Index:
             for catalog in self._orphans():
                 done.removed += self._cards.forget(catalog, [row[0] for row in self._paths(catalog)])
                 self._db.execute("DELETE FROM meta WHERE key = ?", (f"catalog:{catalog}",))
-            changed: list[tuple[CatalogFolder, str, Stamp, bool]] = []
-            for folder in folders:
-                self._set_meta(f"catalog:{folder.name}", folder.generation())
-                known = {path: Stamp(size, mtime) for path, size, mtime in self._paths(folder.name)}
-                try:
-                    stamps = dict(folder.scan())
-                except SystemFailure as error:
-                    done.damaged.append((folder.name, str(error)))
-                    continue
-                done.removed += self._cards.forget(folder.name, [path for path in known if path not in stamps])
-                changed += [(folder, p, stamp, p in known) for p, stamp in stamps.items() if known.get(p) != stamp]
-            changed.sort(key=lambda entry: (-uses.get(_asset(entry[1]), 0), entry[1]))
-            self._put_all(changed, uses, done, on_card)
+            bulk = BulkRows(self._db) if self._is_empty() else None
+            changed = [each for folder in folders for each in self._changes(folder, done)]
+            changed.sort(key=itemgetter(1))
+            changed.sort(key=lambda entry: -uses.get(_asset(entry[1]), 0))
+            self._put_all(changed, uses, done, on_card, bulk)
         return done
+
+    def _is_empty(self) -> bool:
+        tables = ("card", "word", "tag")
+        return not any(self._db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)
+
+    def _changes(self, folder: CatalogFolder, done: Refresh) -> list[_Change]:
+        """Forget the cards of a catalog that are gone; return those that are new or changed."""
+        known_as, generation = self.meta(f"catalog:{folder.name}"), folder.generation()
+        recent = None if known_as is None else folder.changes_since(known_as, generation)
+        self._set_meta(f"catalog:{folder.name}", generation)
+        try:
+            if recent is None:
+                known = {path: Stamp(size, mtime) for path, size, mtime in self._paths(folder.name)}
+                stamps = dict(folder.scan())
+            else:
+                known = {path: stamp for path in recent if (stamp := self._stamp(folder.name, path))}
+                stamps = {path: stamp for path in recent if (stamp := folder.stamp(path))}
+        except SystemFailure as error:
+            done.damaged.append((folder.name, str(error)))
+            return []
+        done.removed += self._cards.forget(folder.name, [path for path in known if path not in stamps])
+        return [(folder, p, stamp, p in known) for p, stamp in stamps.items() if known.get(p) != stamp]
+
+    def _stamp(self, catalog: str, path: str) -> Stamp | None:
+        sql = "SELECT size, mtime FROM card WHERE catalog = ? AND path = ?"
+        row = self._db.execute(sql, (catalog, path)).fetchone()
+        return Stamp(*row) if row else None
 
     def _orphans(self) -> list[str]:
         """Return the catalogs not asked for that other settings cannot mean either: their folder is gone."""
@@ -345,25 +371,36 @@ class Index:
 
     def _put_all(
         self,
-        changed: Sequence[tuple[CatalogFolder, str, Stamp, bool]],
+        changed: Sequence[_Change],
         uses: Mapping[str, int],
         done: Refresh,
         on_card: Callable[[int, int], None] | None,
+        bulk: BulkRows | None,
     ) -> None:
+        """Read the changed cards and write their rows, one by one or, into an empty index, in `bulk`."""
+        files = Counter((folder.name, _asset(path)) for folder, path, _, _ in changed) if bulk else Counter()
         assets: set[tuple[str, str, str]] = set()
         for number, (folder, path, stamp, known) in enumerate(changed, 1):
+            asset = _asset(path)
             try:
-                card = read_in_place(folder, path)
-                self._cards.put(card, path, stamp, uses.get(_asset(path), 0))
-                assets.add((folder.name, card.kind, card.name))
+                entry = entry_of(read_in_place(folder, path), path, stamp)
             except (FairmileError, RecursionError) as error:
-                self._cards.forget(folder.name, [path])
+                self._cards.forget(folder.name, [path] if known else [])
                 done.damaged.append((f"{folder.name}/{path}", str(error)))
                 continue
+            alone = files[folder.name, asset] == 1
+            if bulk is not None:
+                bulk.put(entry, latest=alone, uses=uses.get(asset, 0))
+            else:
+                self._cards.put(entry, uses.get(asset, 0))
+            if not alone:
+                assets.add((folder.name, entry.kind, entry.name))
             done.changed += known
             done.added += not known
             if on_card:
                 on_card(number, len(changed))
+        if bulk is not None:
+            bulk.finish()
         for catalog, kind, name in assets:
             self._cards.mark_latest(catalog, kind, name)
 
@@ -376,7 +413,8 @@ class Index:
         with self.held():
             twin = folder.relative_path(card.handle) if gone else relative.removesuffix(".jsonld") + TOMBSTONE_SUFFIX
             self._cards.forget(folder.name, [twin])
-            self._cards.put(card, relative, Stamp(status.st_size, status.st_mtime_ns), self._cards.uses(card))
+            entry = entry_of(card, relative, Stamp(status.st_size, status.st_mtime_ns))
+            self._cards.put(entry, self._cards.uses(card))
             self._cards.mark_latest(folder.name, card.kind, card.name)
             self._set_meta(f"catalog:{folder.name}", generation)
 

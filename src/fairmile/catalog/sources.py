@@ -268,12 +268,12 @@ def _replace(folder: CatalogFolder, cards: Mapping[str, Card], report: SyncRepor
     report.changed, report.removed = len(changes), len(gone)
     if dry_run or not (changes or gone or folder.is_unfinished()):
         return
-    folder.touch_generation(unfinished=True)
+    folder.touch_generation([*(relative for relative, _ in changes), *gone], unfinished=True)
     for _, card in changes:
         folder.write(card, replace=True)
     for relative in gone:
         folder.remove(relative)
-    folder.touch_generation()
+    folder.touch_generation([])
 
 
 def _same(folder: CatalogFolder, relative: str, card: Card, present: set[str]) -> bool:
