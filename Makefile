@@ -87,6 +87,7 @@ dist: $(VENV)/.dev
 speed: $(VENV)/.dev
 	$(BIN)/python speed/start.py
 	$(BIN)/python speed/search.py
+	$(BIN)/python speed/scale.py
 	$(BIN)/python speed/transfer.py
 	$(BIN)/python speed/jobs.py
 	$(BIN)/python speed/meter.py

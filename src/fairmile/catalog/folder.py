@@ -94,7 +94,8 @@ class CatalogFolder:
         above = f"{self.root}/cards/{parent}"
         if os.path.islink(above) or os.path.islink(os.path.dirname(above)):
             return None
-        if name.endswith(CARD_SUFFIX) and os.path.lexists(f"{above}/{name.removesuffix(CARD_SUFFIX)}{TOMBSTONE_SUFFIX}"):
+        tombstone = f"{above}/{name.removesuffix(CARD_SUFFIX)}{TOMBSTONE_SUFFIX}"
+        if name.endswith(CARD_SUFFIX) and os.path.lexists(tombstone):
             return None
         try:
             status = os.lstat(f"{above}/{name}")

@@ -23,8 +23,8 @@ from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import closest, slug
-from fairmile.catalog.card import Card
 from fairmile.catalog.bulk_rows import BulkRows
+from fairmile.catalog.card import Card
 from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows, entry_of, read_in_place
 from fairmile.catalog.counts import Counts, count_all, count_some
 from fairmile.catalog.database import (
