@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairmile.flows.drawing import COLOURS, draw
+from fairmile.flows.drawing import COLOURS, draw, lay_out
 from fairmile.flows.results import FlowStatus, StepStatus
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,6 +45,26 @@ def test_boxes_of_one_layer_do_not_overlap() -> None:
         if group[2].text != "first"
     )
     assert all(x + width < after for (x, width), (after, _) in itertools.pairwise(spans))
+
+
+def test_edges_go_around_the_boxes_between_their_ends() -> None:
+    chain = [("raw", [], "done"), ("params", [], "done"), ("mesh", ["params"], "done"), ("check", ["mesh"], "done")]
+    steps = status(
+        *chain, ("solve", ["check", "raw"], "done"), ("notes", [], "done"), ("all", ["solve", "notes"], "done")
+    )
+    drawn = lay_out(steps)
+    assert [len(points) for _, _, points in drawn.edges if len(points) > 3] == [7, 9]
+    for need, number, points in drawn.edges:
+        for box in (each for place, each in enumerate(drawn.boxes) if place not in (need, number)):
+            for (x1, y1), (x2, y2) in itertools.pairwise(points):  # the curve stays between these corners
+                is_beside = max(x1, x2) < box.x - box.width / 2 or min(x1, x2) > box.x + box.width / 2
+                assert is_beside or max(y1, y2) <= box.y or min(y1, y2) >= box.y + box.height, (need, number)
+
+
+def test_a_picture_with_very_many_long_edges_is_made_at_once() -> None:
+    steps = [(f"s{n}", [f"s{n - 1}", f"s{n // 2}"] if n else [], "done") for n in range(400)]
+    drawn = lay_out(status(*steps))
+    assert len(drawn.boxes) == 400 and len(drawn.edges) == 399
 
 
 def test_many_nodes_of_one_step_are_one_box() -> None:

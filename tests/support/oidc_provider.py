@@ -1,7 +1,7 @@
 """An OIDC provider in a process of its own, made of Authlib's grants: it checks client, redirect and PKCE itself.
 
-`python oidc_provider.py` prints its address. People log in by a form with their name. `PUT /fault/NAME` makes the
-next ID token wrong in one way.
+`python oidc_provider.py` prints its address. People log in by a form with their name, in a browser or, with the code
+of a terminal, at `/activate`. `PUT /fault/NAME` makes the next ID token wrong in one way.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ PEOPLE: dict[str, dict[str, Any]] = {
     "carol": {"preferred_username": "root", "groups": ["/hpc/hydro"]},  # the name of a local account
     "dan": {"preferred_username": "dan", "groups": ["/hpc/admins", "/hpc/hydro"]},
 }
+POLL_S = 0.1  # a terminal may ask as often
 NOT_IN_TOKEN = ("dan",)  # whose claims only userinfo has
 
 
@@ -56,6 +57,7 @@ def _serve() -> None:  # noqa: C901, PLR0915  one program, which nobody imports
     from authlib.oauth2.rfc6749 import ClientMixin
     from authlib.oauth2.rfc6749.grants import AuthorizationCodeGrant
     from authlib.oauth2.rfc7636 import CodeChallenge
+    from authlib.oauth2.rfc8628 import DeviceAuthorizationEndpoint, DeviceCodeGrant, DeviceCredentialDict
     from authlib.oidc.core.grants import OpenIDCode
     from joserfc import jwk, jwt
     from werkzeug.serving import make_server
@@ -65,6 +67,9 @@ def _serve() -> None:  # noqa: C901, PLR0915  one program, which nobody imports
     codes: dict[str, Code] = {}
     tokens: dict[str, str] = {}
     faults: list[str] = []
+    terminals: dict[str, DeviceCredentialDict] = {}  # by their device codes
+    answers: dict[str, tuple[str, bool]] = {}  # by the codes that users enter: who it was, and whether they agreed
+    asked_at: dict[str, float] = {}
 
     class Client(ClientMixin):
         client_id = CLIENT_ID
@@ -91,7 +96,7 @@ def _serve() -> None:  # noqa: C901, PLR0915  one program, which nobody imports
             return kind == "code"
 
         def check_grant_type(self, kind: str) -> bool:
-            return kind == "authorization_code"
+            return kind in ("authorization_code", DeviceCodeGrant.GRANT_TYPE)
 
     @dataclass
     class Code:
@@ -157,6 +162,33 @@ def _serve() -> None:  # noqa: C901, PLR0915  one program, which nobody imports
 
             return UserInfo(sub=f"id-{user}", **({} if user in NOT_IN_TOKEN else PEOPLE[user]))
 
+    class DeviceCodes(DeviceAuthorizationEndpoint):
+        INTERVAL = POLL_S
+        CLIENT_AUTH_METHODS = ("client_secret_basic",)
+
+        def get_verification_uri(self) -> str:
+            return f"{issuer}/activate"
+
+        def save_device_credential(self, client_id: str, scope: str, data: dict[str, Any]) -> None:
+            terminals[data["device_code"]] = DeviceCredentialDict(client_id=client_id, scope=scope, **data)
+
+    class DeviceGrant(DeviceCodeGrant):
+        TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic",)
+
+        def query_device_credential(self, device_code: str) -> DeviceCredentialDict | None:
+            return terminals.get(device_code)
+
+        def query_user_grant(self, user_code: str) -> tuple[str, bool] | None:
+            return answers.get(user_code)
+
+        def should_slow_down(self, credential: DeviceCredentialDict) -> bool:
+            before, asked_at[credential["device_code"]] = asked_at.get(credential["device_code"]), time.monotonic()
+            return before is not None and time.monotonic() - before < POLL_S
+
+        def save_token(self, token: dict[str, Any]) -> None:
+            super().save_token(token)
+            del terminals[self.request.credential["device_code"]]
+
     def spoiled(token: str, fault: str) -> str:
         claims = dict(jwt.decode(token, key).claims)
         changes = {
@@ -186,6 +218,8 @@ def _serve() -> None:  # noqa: C901, PLR0915  one program, which nobody imports
         app, query_client=lambda client: Client() if client == CLIENT_ID else None, save_token=save_token
     )
     server.register_grant(Grant, [IdToken(require_nonce=True), CodeChallenge(required=True)])
+    server.register_grant(DeviceGrant, [IdToken(require_nonce=False)])
+    server.register_endpoint(DeviceCodes)
 
     @app.get("/.well-known/openid-configuration")
     def configuration() -> Any:
@@ -194,6 +228,7 @@ def _serve() -> None:  # noqa: C901, PLR0915  one program, which nobody imports
             "authorization_endpoint": f"{issuer}/authorize",
             "token_endpoint": f"{issuer}/token",
             "userinfo_endpoint": f"{issuer}/userinfo",
+            "device_authorization_endpoint": f"{issuer}/device",
             "jwks_uri": f"{issuer}/jwks",
         }
 
@@ -208,6 +243,21 @@ def _serve() -> None:  # noqa: C901, PLR0915  one program, which nobody imports
             return f'<!doctype html><html lang="en"><title>Provider</title><form method="post">{buttons}</form></html>'
         user = flask.request.form["user"]
         return server.create_authorization_response(grant_user=user, grant=server.get_consent_grant(end_user=user))
+
+    @app.post("/device")
+    def device() -> Any:
+        return server.create_endpoint_response("device_authorization")
+
+    @app.route("/activate", methods=["GET", "POST"])
+    def activate() -> Any:
+        if flask.request.method == "GET":
+            field = '<label>Code <input name="code"></label>'
+            buttons = "".join(f'<button name="user" value="{name}">{name}</button>' for name in [*PEOPLE, "nobody"])
+            form = f'<form method="post">{field}{buttons}</form>'
+            return f'<!doctype html><html lang="en"><title>Provider</title>{form}</html>'
+        user = flask.request.form["user"]
+        answers[flask.request.form["code"]] = (user, user in PEOPLE)
+        return "Done."
 
     @app.post("/token")
     def token() -> Any:

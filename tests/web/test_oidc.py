@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -224,6 +225,94 @@ def test_a_browser_logs_in_at_the_provider_and_then_a_terminal(
     login = mine.access.login(centre.address, on_code=confirm)
     context.close()
     assert (login.user, login.server) == ("ada", centre.address)
+
+
+class Terminal:
+    """A terminal that logs in with a code of the provider, and people who enter it there."""
+
+    def __init__(self, centre: Centre) -> None:
+        self.centre, self.client = centre, centre.browser()
+        answer = self.client.post(f"{centre.address}/api/login/device", json={"sso": True})
+        assert answer.status_code == 200, answer.text
+        self.begun = answer.json()
+
+    def enter(self, user: str) -> None:
+        httpx.post(
+            self.begun["verification_uri"], data={"code": self.begun["user_code"], "user": user}, trust_env=False
+        ).raise_for_status()
+
+    def ask(self) -> httpx.Response:
+        """Ask for the token until the login is over."""
+        for _ in range(100):
+            answer = self.client.post(
+                f"{self.centre.address}/api/login/token", json={"device_code": self.begun["device_code"]}
+            )
+            if answer.status_code != 200 or answer.json()["status"] != "pending":
+                return answer
+            time.sleep(0.05)
+        raise AssertionError("the login did not end")
+
+
+def test_a_terminal_logs_in_with_a_code_of_the_provider(centre: Centre, tmp_path: Path) -> None:
+    environ = {"FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    mine = Workspace.open(environ={**environ, "SSL_CERT_FILE": str(centre.certificate.file)}, cwd=tmp_path)
+
+    def confirm(code: logins.DeviceLogin) -> None:
+        assert code.verification_uri == f"{centre.issuer}/activate"
+        form = {"code": code.user_code, "user": "ada"}
+        httpx.post(code.verification_uri, data=form, trust_env=False).raise_for_status()
+
+    login = mine.access.login(centre.address, sso=True, on_code=confirm)
+    assert (login.user, login.server) == ("ada", centre.address)
+    account = centre.workspace.access.accounts.get("ada").to_dict()
+    assert (account["groups"], account["login"]) == (["hydro"], centre.issuer)
+    (token,) = (each for each in centre.workspace.access.tokens("ada") if each.id == login.token)
+    assert (token.label, list(token.rights)) == ("terminal", ["browse"])
+
+
+def test_a_code_of_the_provider_gives_one_token_and_the_terminal_never_the_providers_code(centre: Centre) -> None:
+    terminal = Terminal(centre)
+    assert set(terminal.begun) == {"device_code", "user_code", "verification_uri", "expires_in", "interval"}
+    at_provider = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "client_id": CLIENT_ID}
+    taken = httpx.post(
+        f"{centre.issuer}/token",
+        data={**at_provider, "device_code": terminal.begun["device_code"]},
+        auth=(CLIENT_ID, CLIENT_SECRET),
+        trust_env=False,
+    )
+    assert taken.status_code == 400, "the terminal holds what the provider takes for a login"
+    terminal.enter("ada")
+    assert terminal.ask().json()["secret"].startswith("fairmile_")
+    again = terminal.ask()
+    assert again.status_code == 401 and "this login has ended" in again.text
+
+
+def test_logins_of_terminals_that_the_provider_does_not_confirm_end(centre: Centre) -> None:
+    for user, fault, reason in [
+        ("nobody", "no", "the provider refused the login"),
+        ("bob", "no", "may not use this server"),
+        ("carol", "no", "there is an account 'root' already"),
+        ("ada", "nonce", "belongs to another login"),
+        ("ada", "audience", "is not valid"),
+        ("ada", "none", "proves nothing"),
+        ("ada", "key", "is not valid"),
+    ]:
+        terminal = Terminal(centre)
+        terminal.enter(user)
+        spoil_next(centre.issuer, fault)
+        answer = terminal.ask()
+        assert answer.status_code == 401 and reason in answer.json()["error"]["message"], (user, fault, answer.text)
+        spoil_next(centre.issuer, "no")
+    failed = [each.facts for each in centre.workspace.access.audit() if each.facts["what"] == "log in failed"]
+    assert "the provider refused the login" in {each.get("why") for each in failed}
+
+
+def test_a_person_logged_in_here_cannot_confirm_a_code_that_belongs_to_the_provider(centre: Centre) -> None:
+    terminal = Terminal(centre)
+    browser, _ = centre.log_in("ada")
+    for code in (terminal.begun["user_code"], terminal.begun["device_code"]):
+        page = browser.post(f"{centre.address}/device", data={"code": code}, headers={"origin": centre.address})
+        assert "no terminal shows this code" in page.text
 
 
 @pytest.mark.parametrize(

@@ -199,9 +199,12 @@ class Access(Noun, internal=_INTERNAL, package=__package__):
 
     # Servers of others
 
-    def login(self, server: str, *, on_code: Callable[[DeviceLogin], None] = print_code) -> Login:
-        """Log in to a server: confirm the code that is shown in a browser. The token is kept for this user alone."""
-        return self._servers().log_in(server, on_code)
+    def login(self, server: str, *, sso: bool = False, on_code: Callable[[DeviceLogin], None] = print_code) -> Login:
+        """Log in to a server: confirm the code that is shown in a browser. The token is kept for this user alone.
+
+        With `sso` the code is confirmed at the login provider of the server, such as that of your institution.
+        """
+        return self._servers().log_in(server, on_code, sso=sso)
 
     def logout(self, server: str) -> Logout:
         """Revoke the token that is kept for a server, and forget it."""

@@ -186,8 +186,8 @@ class Accounts:
         self._audit.note(name, "log in", address=address)
         return self.get(name), self.new_session(name)
 
-    def log_in_person(self, person: Person, address: str) -> tuple[User, str]:
-        """Return the account of somebody whom a provider vouches for, and the secret of a new session.
+    def log_in_person(self, person: Person, address: str) -> User:
+        """Return the account of somebody whom a provider vouches for.
 
         It is added at the first login; at later ones, groups and rights follow the provider. An account that has the
         same name and logs in otherwise is somebody else's.
@@ -206,7 +206,7 @@ class Accounts:
         if (groups, rights) != (user.groups, user.rights):
             user = self.update(user.name, rights=rights, groups=groups, by=user.login)
         self._audit.note(user.name, "log in", address=address, provider=user.login)
-        return user, self.new_session(user.name)
+        return user
 
     def _hash(self, password: str) -> str:
         with self._hashing:

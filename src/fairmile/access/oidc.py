@@ -1,4 +1,6 @@
-"""Logging in at an OIDC provider: authorization code with PKCE, and accounts from the claims of its ID token.
+"""Logging in at an OIDC provider, and accounts from the claims of its ID token.
+
+A browser logs in by authorization code with PKCE, a terminal by the provider's device codes (RFC 8628).
 
 Between the way there and the way back, the browser keeps what belongs together (state, nonce, PKCE verifier, the page
 to return to) in a sealed cookie; the server keeps nothing. An ID token counts when issuer, audience, nonce, expiry and
@@ -34,6 +36,9 @@ LOGIN_S = 600.0
 _SKEW_S = 60.0
 _DISCOVERY_S = 3_600.0
 _KEYS_AGAIN_S = 60.0  # a token signed with an unknown key makes us ask again, but not more often
+_SLOWER_S = 5.0  # RFC 8628: after `slow_down`
+_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_MOST_SHOWN = 200  # letters of a code or an address that a user is to read
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _JWT: Registry[Any] = Registry("check of tokens", {"jwt": Plugin("jwt", extra="web")})
 
@@ -95,6 +100,17 @@ class Begun:
     sealed: str
 
 
+@dataclass
+class ProviderCode:
+    """A login of a terminal that begins: the user enters `user_code` at the provider, which knows `device_code`."""
+
+    device_code: str
+    user_code: str
+    verification_uri: str
+    interval_s: float
+    life_s: float
+
+
 class OidcProvider:
     """One provider, as the settings name it."""
 
@@ -149,6 +165,41 @@ class OidcProvider:
         claims = self._claims(str(tokens.get("id_token", "")), kept["nonce"])
         return self._person(self._with_groups(claims, tokens)), str(kept["after"])
 
+    def begin_device(self) -> ProviderCode:
+        """Return a code of the provider that logs in a terminal."""
+        address = self._discovered().get("device_authorization_endpoint")
+        if not isinstance(address, str):
+            raise UsageError(
+                "this server's login provider has no login for terminals", hint="log in without --sso, with a browser"
+            )
+        _check_address(address)
+        status, facts = self._submit(address, {"scope": " ".join(self.settings.scopes)})
+        texts = [facts.get(name) for name in ("device_code", "user_code", "verification_uri")]
+        if status != 200 or not all(isinstance(each, str) and each for each in texts):
+            raise SystemFailure("the login provider gave no code for this terminal", hint="log in without --sso")
+        device_code, user_code, there = map(str, texts)
+        _check_address(there)
+        if not (user_code.isprintable() and there.isprintable() and max(len(user_code), len(there)) <= _MOST_SHOWN):
+            raise SystemFailure("the login provider gave no code that can be read", hint="log in without --sso")
+        return ProviderCode(
+            device_code, user_code, there, _number(facts, "interval", _SLOWER_S), _number(facts, "expires_in", LOGIN_S)
+        )
+
+    def finish_device(self, code: ProviderCode) -> Person | None:
+        """Return who has entered a code; None as long as nobody has."""
+        form = {"grant_type": _DEVICE_GRANT, "device_code": code.device_code}
+        status, tokens = self._submit(self._discovered()["token_endpoint"], form)
+        if status == 200 and "id_token" in tokens:
+            claims = self._claims(str(tokens["id_token"]), "")
+            return self._person(self._with_groups(claims, tokens))
+        error = tokens.get("error")
+        if error == "slow_down":
+            code.interval_s += _SLOWER_S
+        if error not in ("authorization_pending", "slow_down"):
+            why = {"access_denied": "the provider refused the login", "expired_token": "this login has ended"}
+            raise NotLoggedIn(why.get(str(error), "the provider did not confirm the login"), hint="begin again")
+        return None
+
     # The provider
 
     def _discovered(self) -> Mapping[str, Any]:
@@ -172,23 +223,26 @@ class OidcProvider:
             "code": code,
             "redirect_uri": redirect_uri,
             "code_verifier": verifier,
-            "client_id": self.settings.client_id,
         }
-        facts = self._discovered()
+        status, tokens = self._submit(self._discovered()["token_endpoint"], form)
+        if status != 200 or "id_token" not in tokens:
+            raise NotLoggedIn("the provider did not confirm the login", hint="begin again")
+        return tokens
+
+    def _submit(self, address: str, form: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
+        """Send a form as this client of the provider; return the status of the answer and what it says."""
+        form = {**form, "client_id": self.settings.client_id}
         headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
         if secret := self._secret():
-            methods = facts.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+            methods = self._discovered().get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
             if "client_secret_basic" in methods:
                 pair = f"{quote(self.settings.client_id, safe='')}:{quote(secret, safe='')}"
                 headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
             else:
                 form["client_secret"] = secret
         with closing(Client(self._context)) as client:
-            head, data = client.submit("POST", facts["token_endpoint"], urlencode(form).encode(), headers)
-        tokens = _mapping(data)
-        if head.status != 200 or "id_token" not in tokens:
-            raise NotLoggedIn("the provider did not confirm the login", hint="begin again")
-        return tokens
+            head, data = client.submit("POST", address, urlencode(form).encode(), headers)
+        return head.status, _mapping(data)
 
     def _secret(self) -> str:
         if not self.settings.client_secret_file:
@@ -209,7 +263,10 @@ class OidcProvider:
     # Its tokens
 
     def _claims(self, token: str, nonce: str) -> Mapping[str, Any]:
-        """Return the claims of an ID token that was made for us, for this login, by this provider, just now."""
+        """Return the claims of an ID token that was made for us, for this login, by this provider, just now.
+
+        The login of a terminal has no nonce.
+        """
         jwt = _JWT["jwt"]
         try:
             header = jwt.get_unverified_header(token)
@@ -299,6 +356,11 @@ def _check_address(address: str) -> None:
     is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
     if not parts.hostname or not (parts.scheme == "https" or is_local):
         raise UsageError(f"access.oidc: {address!r} is not an https:// address")
+
+
+def _number(facts: Mapping[str, Any], name: str, default: float) -> float:
+    value = facts.get(name)
+    return float(value) if isinstance(value, (int, float)) and 0 < value <= LOGIN_S else default
 
 
 def _mapping(data: bytes) -> Mapping[str, Any]:

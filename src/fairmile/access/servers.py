@@ -120,10 +120,13 @@ class Servers:
 
     # Logging in
 
-    def log_in(self, server: str, on_code: Callable[[DeviceLogin], None]) -> Login:
-        """Show a code that the user confirms in a browser, wait for it, and keep the token."""
+    def log_in(self, server: str, on_code: Callable[[DeviceLogin], None], *, sso: bool = False) -> Login:
+        """Show a code that the user confirms in a browser, wait for it, and keep the token.
+
+        With `sso` the code is confirmed at the login provider of the server.
+        """
         base = server_address(server)
-        begun = _device_login(self._call("POST", f"{base}/api/login/device", {}))
+        begun = _device_login(self._call("POST", f"{base}/api/login/device", {"sso": True} if sso else {}))
         on_code(begun)
         while True:
             answer = self._call("POST", f"{base}/api/login/token", {"device_code": begun.device_code})

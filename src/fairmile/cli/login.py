@@ -13,17 +13,20 @@ from fairmile.workspace import Workspace
 
 @click.command()
 @click.argument("server", metavar="[URL]", required=False)
+@click.option("--sso", is_flag=True, help="Confirm the code at the login provider of the server.")
 @click.option("--list", "listed", is_flag=True, help="List the servers that you are logged in to.")
 @json_output(Login, Logins)
-def login(server: str | None, listed: bool, out: Out) -> int:
+def login(server: str | None, sso: bool, listed: bool, out: Out) -> int:
     """Log in to a Fairmile server with a browser, on this or another machine.
 
     Shows a code to enter in the browser, where you log in with your password or at your institution. The token is
     kept in ~/.config/fairmile/tokens.json, readable by you alone, and used when you search, sync and fetch.
+    With --sso the code belongs to the server's login provider, such as your institution, and you confirm it there.
 
     \b
     Examples:
       fairmile login https://data.example.org
+      fairmile login https://data.example.org --sso
       fairmile login --list
     """
     access = Workspace.open().access
@@ -36,7 +39,9 @@ def login(server: str | None, listed: bool, out: Out) -> int:
     def show(begun: DeviceLogin) -> None:
         out.say(f"Open {begun.verification_uri} in a browser and enter {begun.user_code}")
 
-    out.show(access.login(server, on_code=show), lambda each: out.line(f"logged in to {each.server} as {each.user}"))
+    out.show(
+        access.login(server, sso=sso, on_code=show), lambda each: out.line(f"logged in to {each.server} as {each.user}")
+    )
     return 0
 
 

@@ -6,19 +6,19 @@ drawn that no longer way through other boxes implies.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from fairmile.base.digest import sha256_hex
 from fairmile.base.files import write_atomic
 from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
+from fairmile.flows.layout import LINE_PX, ROOF_PX, Box, Layout, Point, place
 from fairmile.flows.results import FlowStatus, StepStatus
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ else:
 
 FORMATS = ("svg", "mermaid")
 _MOST_SHOWN = 8  # nodes of one step; more are one box
-_SWEEPS = 6  # over the layers, to uncross edges
-_LETTER_PX, _SMALL_PX, _LINE_PX, _MARGIN_PX, _LAYER_PX, _GAP_PX, _LEAST_PX = 8.0, 7.0, 17, 20, 56, 18, 90
 _STATE_LETTERS = 16  # room for a state and a time, so that boxes keep their places while a flow runs
 _LONGEST = 40
 # Fill and line of each state; text on all of them is dark enough to be read.
@@ -52,7 +50,7 @@ _SHAPES = {
     "oval": ('(["', '"])'),
 }
 _SAME_SHAPES = {"diamond": "hexagon", "ellipse": "oval", "circle": "oval"}
-_ROOF_PX = 14  # of a house
+_ARROW_PX = 2  # between the end of an edge and its box
 _STYLE = """\
 <style>
 @media (prefers-color-scheme: dark) {
@@ -90,60 +88,6 @@ class Drawing(Result):
         return self.text if self.format == "svg" else f"<pre>{escape(self.text)}</pre>"
 
 
-@dataclass
-class Box:
-    """One box of the picture: a step, or all nodes of one that is repeated often; the last line shows the state."""
-
-    lines: list[str]
-    state: str
-    needs: list[int]
-    title: str = ""
-    shape: str = ""
-    steps: Sequence[str] = ()  # the names of its nodes
-    room: int = 0  # letters that its last line may come to have
-    layer: int = 0
-    x: float = 0.0
-    y: float = 0.0
-    followers: list[int] = field(default_factory=list)
-
-    @property
-    def width(self) -> float:
-        slant = 2 * _ROOF_PX if self.shape in ("hexagon", "oval") else 0
-        name_px = max(map(len, self.lines[:-1])) * _LETTER_PX
-        state_px = max(len(self.lines[-1]), self.room) * _SMALL_PX
-        return max(max(name_px, state_px) + 20, _LEAST_PX) + slant
-
-    @property
-    def height(self) -> float:
-        return len(self.lines) * _LINE_PX + 14 + (_ROOF_PX if self.shape in ("house", "invhouse") else 0)
-
-    def points(self) -> list[tuple[float, float]]:
-        """Return the corners of an outline other than a box."""
-        left, right, top, bottom = self.x - self.width / 2, self.x + self.width / 2, self.y, self.y + self.height
-        if self.shape == "house":
-            return [(left, bottom), (left, top + _ROOF_PX), (self.x, top), (right, top + _ROOF_PX), (right, bottom)]
-        if self.shape == "invhouse":
-            return [(left, top), (left, bottom - _ROOF_PX), (self.x, bottom), (right, bottom - _ROOF_PX), (right, top)]
-        middle, inner = (top + bottom) / 2, _ROOF_PX
-        sides = [(left, middle), (left + inner, top), (right - inner, top)]
-        return [*sides, (right, middle), (right - inner, bottom), (left + inner, bottom)]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The boxes of a picture at their places, and its size."""
-
-    boxes: list[Box]
-    width: float
-    height: float
-
-    @property
-    def digest(self) -> str:
-        """Changes with the places and the edges of boxes, not with their states."""
-        places = [(box.x, box.y, box.width, box.height, box.needs, box.lines[0]) for box in self.boxes]
-        return sha256_hex(repr(places).encode())[:16]
-
-
 def lay_out(
     status: FlowStatus, labels: Mapping[str, str] | None = None, shapes: Mapping[str, str] | None = None
 ) -> Layout:
@@ -151,8 +95,7 @@ def lay_out(
 
     `labels` are texts of steps in place of their names, `shapes` words of Graphviz such as `house`.
     """
-    boxes = _boxes(status.steps, labels or {}, shapes or {})
-    return Layout(boxes, *_place(boxes))
+    return place(_boxes(status.steps, labels or {}, shapes or {}))
 
 
 def draw(
@@ -168,23 +111,20 @@ def _boxes(steps: Sequence[StepStatus], labels: Mapping[str, str], shapes: Mappi
     for step in steps:
         groups.setdefault(step.name.partition("[")[0], []).append(step)
     boxes: list[Box] = []
-    place: dict[str, int] = {}
+    at: dict[str, int] = {}
     members: list[list[StepStatus]] = []
     for name, group in groups.items():
         for part in [group] if len(group) > _MOST_SHOWN else [[each] for each in group]:
-            place |= {each.name: len(boxes) for each in part}
+            at |= {each.name: len(boxes) for each in part}
             boxes.append(_group(name, part) if len(part) > 1 else _single(part[0], labels.get(part[0].name, "")))
             shape = shapes.get(name, "")
             boxes[-1].shape = _SAME_SHAPES.get(shape, shape if shape in _SHAPES else "")
             boxes[-1].steps = [each.name for each in part]
             members.append(part)
     for number, part in enumerate(members):
-        needs = {place[need] for each in part for need in each.needs if need in place} - {number}
+        needs = {at[need] for each in part for need in each.needs if need in at} - {number}
         boxes[number].needs = sorted(needs)
     _drop_implied(boxes)
-    for number, box in enumerate(boxes):
-        for need in box.needs:
-            boxes[need].followers.append(number)
     return boxes
 
 
@@ -240,16 +180,18 @@ def draw_svg(layout: Layout, title: str) -> str:
         _STYLE,
         f'<rect class="flow-page" width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
     ]
-    for box in boxes:
-        parts += [_edge(boxes[need], box) for need in box.needs]
+    parts += [_edge(points) for _, _, points in layout.edges]
     parts += [draw_box(number, box) for number, box in enumerate(boxes)]
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _edge(one: Box, other: Box) -> str:
-    x1, y1, x2, y2 = one.x, one.y + one.height, other.x, other.y - 2
-    bend = max((y2 - y1) / 2, 12)
-    path = f"M{x1:.1f} {y1:.1f}C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} {x2:.1f} {y2:.1f}"
+def _edge(points: Sequence[Point]) -> str:
+    *_, (x, y) = points
+    path = "M{:.1f} {:.1f}".format(*points[0])
+    for (x1, y1), (x2, y2) in itertools.pairwise([*points[:-1], (x, y - _ARROW_PX)]):
+        bend = (y2 - y1) / 2
+        bends = f"C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} "
+        path += f"{'L' if x1 == x2 else bends}{x2:.1f} {y2:.1f}"
     line = 'fill="none" stroke="#999" stroke-width="1.2" marker-end="url(#arrow)"'
     return f'<path class="flow-edge" d="{path}" {line}/>'
 
@@ -260,12 +202,12 @@ def draw_box(number: int, box: Box) -> str:
     dash = ' stroke-dasharray="4 3"' if box.state == "left out" else ""
     paint = f'fill="{fill}" stroke="{line}" stroke-width="1.4"{dash}'
     parts = [f'<g data-box="{number}"><title>{escape(_visible(box.title))}</title>', f"<{_outline(box)} {paint}/>"]
-    roof = _ROOF_PX if box.shape == "house" else 0
+    roof = ROOF_PX if box.shape == "house" else 0
     for number, text in enumerate(box.lines):
         is_last = number == len(box.lines) - 1
         style = f'fill="{line}" font-size="11"' if is_last else 'fill="#1b1b1b"'
         style += ' font-weight="600"' if number == 0 else ""
-        y = box.y + roof + 20 + number * _LINE_PX
+        y = box.y + roof + 20 + number * LINE_PX
         parts.append(f'<text x="{box.x:.1f}" y="{y:.1f}" text-anchor="middle" {style}>{escape(_visible(text))}</text>')
     return "".join([*parts, "</g>"])
 
@@ -282,41 +224,6 @@ def _outline(box: Box) -> str:
 def _visible(text: str) -> str:
     """Return a text without characters that XML cannot hold."""
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "�", text)
-
-
-def _place(boxes: list[Box]) -> tuple[float, float]:
-    """Give each box its place and return the size of the picture: layers by the longest path, few crossings."""
-    for box in boxes:  # those before a box come before it in the list
-        box.layer = max((boxes[need].layer + 1 for need in box.needs), default=0)
-    layers: list[list[int]] = [[] for _ in range(max((box.layer for box in boxes), default=0) + 1)]
-    for number, box in enumerate(boxes):
-        layers[box.layer].append(number)
-    _uncross(boxes, layers)
-    widths = [sum(boxes[each].width for each in layer) + _GAP_PX * (len(layer) - 1) for layer in layers]
-    width = max(widths, default=0.0) + 2 * _MARGIN_PX
-    y = float(_MARGIN_PX)
-    for layer, own in zip(layers, widths, strict=True):
-        x = (width - own) / 2
-        for each in layer:
-            boxes[each].x, boxes[each].y = x + boxes[each].width / 2, y
-            x += boxes[each].width + _GAP_PX
-        y += max((boxes[each].height for each in layer), default=0.0) + _LAYER_PX
-    return width, y - _LAYER_PX + _MARGIN_PX
-
-
-def _uncross(boxes: list[Box], layers: list[list[int]]) -> None:
-    """Order each layer by where the neighbours of its boxes stand, down and up again."""
-    for sweep in range(_SWEEPS):
-        at = {each: place for layer in layers for place, each in enumerate(layer)}
-        for layer in layers if sweep % 2 == 0 else reversed(layers):
-            layer.sort(key=lambda each: _mean(boxes[each], at, down=sweep % 2 == 0, own=at[each]))
-            at |= {each: place for place, each in enumerate(layer)}
-
-
-def _mean(box: Box, at: Mapping[int, int], *, down: bool, own: int) -> float:
-    neighbours: Iterable[int] = box.needs if down else box.followers
-    places = [at[each] for each in neighbours]
-    return sum(places) / len(places) if places else float(own)
 
 
 # Mermaid

@@ -12,7 +12,8 @@ from typing import TypedDict
 from fairmile.base.digest import sha256_hex
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
-from fairmile.flows.drawing import Box, Layout, draw_box, draw_svg
+from fairmile.flows.drawing import draw_box, draw_svg
+from fairmile.flows.layout import Box, Layout
 from fairmile.flows.results import FlowStatus, StepStatus, StepStatusDict
 from fairmile.flows.state import FlowState
 

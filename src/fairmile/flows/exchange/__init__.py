@@ -11,14 +11,19 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
-from fairmile.runs.record.packing import new_zip
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.packing import new_zip
+else:
+    new_zip = lazy("fairmile.runs.record.packing:new_zip")
 
 
 @dataclass(frozen=True)

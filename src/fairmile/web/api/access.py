@@ -6,12 +6,14 @@ from typing import Annotated
 
 from fastapi import Body, Query, Request
 
-from fairmile.access.accounts import DAY_S
+from fairmile.access.accounts import DAY_S, Accounts
+from fairmile.access.attempts import NotLoggedIn
 from fairmile.access.logins import DeviceLogins
-from fairmile.access.results import AccessRequest
+from fairmile.access.oidc import ProviderCode
+from fairmile.access.results import AccessRequest, User
 from fairmile.access.rules import Policy
 from fairmile.access.servers import OfferedAccess
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.results import Result
 from fairmile.web.access import Identity
 from fairmile.web.accounts import address_of
@@ -52,14 +54,37 @@ def device_logins(request: Request) -> DeviceLogins:
     return logins
 
 
+def terminal_secret(accounts: Accounts, user: User) -> str:
+    """Return the secret of a new token for the terminal of somebody who has logged in."""
+    return accounts.new_token(user, "terminal", rights=["browse"]).secret
+
+
 # Logging in from a terminal
 
 
 @routes.post("/api/login/device", right=None, result="fairmile.access.logins:DeviceLogin")
-def begin_login(request: Request) -> Result:
-    """Begin a login: show the code to the user, who enters it at the address in a browser."""
-    address = f"{request.url.scheme}://{request.url.netloc}/device"
-    return device_logins(request).begin(address, address_of(request.scope))
+def begin_login(request: Request, sso: Annotated[bool, Body(embed=True)] = False) -> Result:
+    """Begin a login: show the code to the user, who enters it at the address in a browser.
+
+    With `sso`, code and address are those of the login provider of this server.
+    """
+    caller = address_of(request.scope)
+    if not sso:
+        return device_logins(request).begin(f"{request.url.scheme}://{request.url.netloc}/device", caller)
+    access = workspace_of(request).access
+    provider = access.oidc
+    if provider is None:
+        raise NotFound("this server has no login provider", hint="log in without --sso")
+
+    def finish(code: ProviderCode) -> str:
+        try:
+            person = provider.finish_device(code)
+            return terminal_secret(access.accounts, access.accounts.log_in_person(person, caller)) if person else ""
+        except NotLoggedIn as error:
+            access.note("", "log in failed", address=caller, why=str(error))
+            raise
+
+    return device_logins(request).begin_at_provider(provider.begin_device, finish, caller)
 
 
 @routes.post("/api/login/token", right=None, result="fairmile.access.logins:DeviceAnswer")

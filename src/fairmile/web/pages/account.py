@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 from urllib.parse import parse_qs
 
@@ -12,7 +13,7 @@ from fairmile.access.attempts import NotLoggedIn, TooManyAttempts
 from fairmile.access.oidc import OidcProvider
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.web.accounts import LOGIN_COOKIE, address_of, cookie_of, login_cookie_of, session_of
-from fairmile.web.api.access import device_logins, session_only
+from fairmile.web.api.access import device_logins, session_only, terminal_secret
 from fairmile.web.render import Page
 from fairmile.web.routes import Routes, identity_of, workspace_of
 
@@ -56,7 +57,7 @@ def return_from_provider(request: Request) -> Page | Response:
     try:
         accounts.by_address.check(address)
         person, after = _provider(request).finish(answer, sealed)
-        _, secret = accounts.log_in_person(person, address)
+        secret = accounts.new_session(accounts.log_in_person(person, address).name)
     except (NotLoggedIn, TooManyAttempts) as error:
         accounts.by_address.failed(address)
         workspace_of(request).access.note("", "log in failed", address=address, why=str(error))
@@ -122,13 +123,11 @@ def confirm_device(request: Request, form: Form) -> Page:
     """Let the terminal that shows the code log in."""
     accounts = workspace_of(request).access.accounts
     user = accounts.get(session_only(request).name)
-
-    def secret() -> str:
-        return accounts.new_token(user, "terminal", rights=["browse"]).secret
-
     problem = ""
     try:
-        device_logins(request).confirm(form_values(form).get("code", ""), user.name, secret)
+        device_logins(request).confirm(
+            form_values(form).get("code", ""), user.name, partial(terminal_secret, accounts, user)
+        )
     except (NotFound, TooManyAttempts) as error:
         problem = f"{error}. {error.hint or ''}"
     return Page("device.html", "Log in a terminal", {"problem": problem, "done": not problem})
