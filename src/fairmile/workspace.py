@@ -501,7 +501,7 @@ class Workspace:
     def models(self) -> Models:
         from fairmile.models.models import Models
 
-        return Models(self.catalog, self.assets, lambda: self.runs, self._step_of, self.environ)
+        return Models(self.catalog, self.assets, lambda: self.runs, self._step_of, self._validation_of, self.environ)
 
     @property
     def benchmarks(self) -> MeasuredBenchmarks:
@@ -513,6 +513,11 @@ class Workspace:
         from fairmile.benchmarks.benchmarks import Benchmarks
 
         return Benchmarks(lambda: self.catalog).step_of(target)
+
+    def _validation_of(self, run: Run) -> Mapping[str, object]:
+        from fairmile.benchmarks.benchmarks import Benchmarks
+
+        return Benchmarks(lambda: self.catalog).validation_of(run)
 
     @property
     def predict(self) -> Predict:

@@ -31,6 +31,7 @@ from fairmile.benchmarks.results import (
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.resolve import Nouns, Target, resolve
+from fairmile.runs.record.run import Run
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
@@ -208,6 +209,24 @@ class Benchmarks(Noun, internal=_INTERNAL, package=__package__):
             f"{target.word} has no training step to trace{known}",
             hint="use FILE.py:FUNCTION or a YAML description; see `fairmile predict --help`",
         )
+
+    def validation_of(self, run: Run) -> dict[str, object]:
+        """Return what opens the validation data of a run of a benchmark, and its arguments; it is opened elsewhere."""
+        asset = run.record.spec.asset
+        folder = self.get(asset).folder if "/benchmark/" in asset else None
+        if folder is None:
+            raise UsageError(
+                f"run {run.id} has no validation data: it is not a run of a benchmark that Fairmile trains",
+                hint="`fairmile runs ls` lists runs; --data FILE compares on your own inputs",
+            )
+        given = run.record.captured.inputs.get("data")
+        arguments = {
+            "folder": str(folder),
+            "params": dict(run.params),
+            "data": (given.there or given.path) if given is not None else "",
+            "seed": run.record.spec.seed or 0,
+        }
+        return {"call": "fairmile.benchmarks.harness.validation:open_validation", "with": arguments}
 
     def new(self, name: str, folder: AnyPath, *, kind: str = "learning", dry_run: bool = False) -> NewBenchmark:
         """Write a benchmark that runs as it is into a new folder, and return its files.

@@ -65,6 +65,12 @@ def show(name: str, weights: bool, out: Out) -> int:
     help="Describe an input, as x=float32[batch,3]; repeatable.",
 )
 @click.option("--data", default="", metavar="FILE", help="Compare also on inputs from this .npy or .npz file.")
+@click.option(
+    "--validate-on",
+    default="",
+    metavar="RUN",
+    help="Compare and score on the validation data of this benchmark run.  [default: the run of --weights]",
+)
 @click.option("--trust-pickle", is_flag=True, help="Load a pickle, which can execute any code.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs to compare on.")
 @click.option("--replace", is_flag=True, help="Overwrite an existing file.")
@@ -247,6 +253,10 @@ def _print_conversion(converted: Conversion, out: Out) -> None:
     out.line()
     rows = [[each["inputs"], _difference(each["largest"]), _difference(each["typical"])] for each in proof["cases"]]
     out.table(["inputs", "largest", "typical"], rows)
+    if scores := proof.get("scores"):
+        out.line()
+        cells = [[name, f"{each['source']:.9g}", f"{each['result']:.9g}"] for name, each in scores.items()]
+        out.table(["score", "source", "result"], cells)
 
 
 def _difference(value: float | None) -> str:

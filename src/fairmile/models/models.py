@@ -52,12 +52,14 @@ class Models(CatalogModels, package=__package__):
         assets: Assets,
         runs: Callable[[], Runs],
         step_of: Callable[[str], Path],
+        validation_of: Callable[[Run], Mapping[str, object]],
         environ: Mapping[str, str],
     ) -> None:
         super().__init__(catalog, assets)
         self._environ = environ
         self._runs = runs
         self._step_of = step_of
+        self._validation_of = validation_of
 
     def describe(self, name: str | Path) -> ModelDescription:
         """Return what a model file declares: format, inputs, outputs, parameters, operators, sha256.
@@ -109,6 +111,7 @@ class Models(CatalogModels, package=__package__):
         *,
         out: str | Path | None = None,
         weights: str | Path = "",
+        validate_on: str = "",
         replace: bool = False,
         dry_run: bool = False,
         **how: Any,
@@ -116,17 +119,27 @@ class Models(CatalogModels, package=__package__):
         """Convert a model to another format, prove that it computes the same, and return file, proof, run and card.
 
         `name` is a file, or a model or benchmark of the catalog; `weights` are those of a run, by its id, or a file.
-        `to` is onnx, pytorch, keras, safetensors or openvino. `how` are fields of a Request: `code` (FILE.py:FUNCTION
-        or MODULE:CLASS) builds the PyTorch model whose weights a file holds, `params` are its arguments, `inputs`
-        describe what goes in (`x=float32[batch,3]`), `data` names a .npz or .npy file with inputs to compare on,
-        `trust_pickle` allows to load a pickle, `seed` draws the inputs. Without a proof nothing is published.
+        `to` is onnx, pytorch, keras, safetensors or openvino. `validate_on` names a run of a benchmark, by default that
+        of `weights`: source and result are compared and scored on its validation data. `how` are fields of a Request:
+        `code` (FILE.py:FUNCTION or MODULE:CLASS) builds the PyTorch model whose weights a file holds, `params` are its
+        arguments, `inputs` describe what goes in (`x=float32[batch,3]`), `data` names a .npz or .npy file with inputs
+        to compare on, `trust_pickle` allows to load a pickle, `seed` draws the inputs. Without a proof nothing is
+        published.
         """
         check_target(to)
         request, origin = self._request(name, to, weights, how)
+        judge = self._judge(validate_on, weights)
+        request = dataclasses.replace(request, judge=judge) if judge else request
         source = str(name)
         return convert_model(
             self._runs(), self._catalog, request, source, origin, out=out, replace=replace, dry_run=dry_run
         )
+
+    def _judge(self, validate_on: str, weights: str | Path) -> dict[str, object]:
+        """Return what opens the validation data of a run: the one that is named, else the one that has the weights."""
+        if not validate_on and (not weights or _is_path(weights)):
+            return {}
+        return dict(self._validation_of(self._runs().get(validate_on or str(weights))))
 
     def _request(self, name: str | Path, to: str, weights: str | Path, how: Mapping[str, Any]) -> tuple[Request, str]:
         """Return what the program that converts is asked for, and the id of what the new file is derived from."""

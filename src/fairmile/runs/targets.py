@@ -37,6 +37,7 @@ else:
     RunSpec = lazy("fairmile.runs.record.spec:RunSpec")
 
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
+_INCLUDED = "{python} -m fairmile.benchmarks "  # of a benchmark whose program comes with Fairmile
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
 _OWN_FOLDER = "{benchmark}"
@@ -306,6 +307,8 @@ def _data_of(catalog: Catalog, card: Card) -> str:
 
 def _sources(catalog: Catalog, card: Card) -> tuple[str, ...]:
     """Return what brings the files of a card's command: the card itself, or the programs that it links to."""
+    if _INCLUDED in card.text("command"):
+        return ()
     return (str(card.handle),) if card.files or card.text("codeRepository") else _programs(catalog, card)
 
 

@@ -48,6 +48,12 @@ def test_a_missing_file_and_a_format_without_a_converter_are_refused_before_a_ru
     assert list(workspace.runs.ls()) == []
 
 
+def test_only_runs_of_benchmarks_have_validation_data(workspace: Workspace) -> None:
+    other = workspace.runs.run(["true"])
+    with pytest.raises(UsageError, match=f"run {other.id} has no validation data"):
+        workspace.models.convert("tides.safetensors", "onnx", validate_on=other.id)
+
+
 def test_a_plan_names_the_file_and_an_unknown_format_the_nearest(workspace: Workspace) -> None:
     assert workspace.models.convert("tides.safetensors", "onnx", dry_run=True).file == "tides.onnx"
     with pytest.raises(UsageError, match="no conversion to 'onx'") as caught:

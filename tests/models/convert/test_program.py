@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -20,6 +22,9 @@ from safetensors.torch import load_file, save_file
 from small_networks import small_networks
 
 from fairmile.base.errors import Unsupported, UsageError
+from fairmile.benchmarks.harness.ranks import Ranks
+from fairmile.benchmarks.harness.session import Session
+from fairmile.benchmarks.suite.cosmoflow import benchmark as cosmoflow
 from fairmile.models.convert import program
 from fairmile.models.convert.program import convert, main
 from fairmile.models.convert.proof import Array, prove, sample_inputs
@@ -218,6 +223,44 @@ def test_networks_of_pytorch_become_onnx_by_code_that_builds_them(
     assert proof.largest <= 1e-6
     assert proof.second_opinion.startswith("ONNX's reference evaluator differs by")
     assert [each.name for each in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.thorough
+def test_cosmoflow_keeps_its_scores_in_onnx_and_in_pytorch_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    params = {"train_samples": 32, "validation_samples": 12, "size": 8, "depth": 2, "width": 4, "epochs": 1}
+    (tmp_path / "trained").mkdir()
+    cosmoflow.run(Session("cosmoflow", params, 0, None, tmp_path / "trained", tmp_path / ".cache", False, Ranks.of({})))
+    folder = str(Path(str(cosmoflow.__file__)).parent)
+    judge = {
+        "call": "fairmile.benchmarks.harness.validation:open_validation",
+        "with": {"folder": folder, "params": params, "data": "", "seed": 0},
+    }
+    trained = json.loads((tmp_path / "trained" / "results.json").read_text())
+    asked = {"code": f"{folder}/step.py:build", "takes_settings": True, "judge": judge}
+    file, _, proof = convert(Request("onnx", str(tmp_path / "trained" / "checkpoint.pt"), **asked), tmp_path)
+    assert proof.cases[-1].inputs == "validation data"
+    assert proof.cases[-1].largest <= 1e-6
+    back = Request("pytorch", str(shutil.copy(file, tmp_path / "cosmoflow.onnx")), "onnx", judge=judge)
+    _, _, again = convert(back, tmp_path)
+    for of_proof in (proof, again):
+        for name, (source, result) in of_proof.scores.items():
+            assert source == pytest.approx(result, rel=1e-6), name
+    assert proof.scores["mae"][0] == pytest.approx(_model_score(trained, "mae"), rel=1e-6)
+
+
+def _model_score(results: dict[str, Any], metric: str) -> float:
+    return next(float(each["values"][metric]) for each in results["scores"] if each["kind"] == "model")
+
+
+def test_validation_data_of_another_model_is_refused(dense: Path, tmp_path: Path) -> None:
+    class Other:
+        inputs: ClassVar = {"image": np.zeros((4, 8, 8), np.float32)}
+
+    with pytest.raises(UsageError, match=r"x float32\[batch, 3\] does not take validation data of shape \[4, 8, 8\]"):
+        program._validated(Other(), open_model(request(dense, "onnx")))  # type: ignore[arg-type]
 
 
 def test_an_input_is_described_by_name_type_and_sizes() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import MissingExtra
 
 ABSENT = "scikit-learn is not installed: the baselines that need it were left out"
 
@@ -12,6 +16,15 @@ ABSENT = "scikit-learn is not installed: the baselines that need it were left ou
 def can_fit() -> bool:
     """Tell whether scikit-learn is installed."""
     return find_spec("sklearn") is not None
+
+
+def save_estimator(model: Any, file: Path) -> None:
+    """Write a fitted estimator as a skops file, which runs no code when it is read."""
+    if find_spec("skops") is None:
+        raise MissingExtra(f"{file.name} is written by skops, which is not installed", "models")
+    import skops.io
+
+    skops.io.dump(model, file)
 
 
 @contextmanager

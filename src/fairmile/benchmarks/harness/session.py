@@ -38,6 +38,7 @@ class Session:
     is_resumed: bool
     ranks: Ranks
     init: Path | None = None  # weights to start from, of any task
+    on_task: Callable[[Any], None] | None = None  # gets the task before it is trained; what it raises ends the program
 
     @classmethod
     def of(cls, name: str, environ: Mapping[str, str], folder: Path) -> Session:

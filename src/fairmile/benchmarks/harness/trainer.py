@@ -55,6 +55,8 @@ class Trained:
 
 def fit(task: Task, session: Session) -> Trained:
     """Train a task as its settings say, or only evaluate it where they ask for inference."""
+    if session.on_task is not None:
+        session.on_task(task)
     trains = task.settings.work != "inference"
     with _reproducible(task.settings), Journal(session, is_on=trains) as journal:
         strategy = make_strategy(task.settings, session.ranks)

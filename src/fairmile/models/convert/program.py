@@ -6,24 +6,27 @@ not the same. What fails for a reason of the model is written as an error; the e
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
 import os
 import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from fairmile.base.errors import FairmileError, Unsupported
+from fairmile.base.errors import FairmileError, Unsupported, UsageError
 from fairmile.base.garbage import search_rarely
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter import log
 from fairmile.models.convert.estimators import FLOAT32, plain_outputs
 from fairmile.models.convert.keras_layers import write_keras
 from fairmile.models.convert.proof import Array, Arrays, Case, Compute, Proof, difference, prove, sample_inputs
 from fairmile.models.convert.request import TARGETS, Request
-from fairmile.models.convert.runtimes import onnxruntime_of, openvino_of, reference_of, torch_of
+from fairmile.models.convert.runtimes import in_order, onnxruntime_of, openvino_of, reference_of, torch_of
 from fairmile.models.convert.sources import Source, load_torch, open_model, read_weights
 from fairmile.models.convert.targets import FIRST_EXPORTER, write_onnx, write_openvino, write_torch, write_weights
 
@@ -38,27 +41,87 @@ def convert(request: Request, folder: Path) -> tuple[Path, str, Proof]:
     file = folder / f"model{TARGETS[request.to]}"
     if not request.code and request.format in _WEIGHTS and request.to in ("pytorch", "safetensors"):
         return _convert_weights(request, file if request.to == "safetensors" else folder / "model.pt")
-    source = open_model(request)
+    validation = _open_validation(request.judge)
+    # The benchmark of the run builds its model for its own data, whose sizes no parameter may state.
+    built = validation.build() if validation is not None and request.takes_settings else None
+    source = open_model(request, built=built)
     if request.to == "safetensors":
         if source.kind != "torch":
             raise Unsupported(f"no conversion from {request.format} to safetensors")
         return _state_of(source, file)
-    cases = sample_inputs(source.specs, request.seed, source.ranges, _given(request.data, source))
-    hub, way, proof = _proved(request.to, source, file, folder, cases)
+    sets = ("data", _given(request.data, source)), ("validation data", _validated(validation, source))
+    given = {what: arrays for what, arrays in sets if arrays}
+    ranges = {**source.ranges, **_ranges(given)}
+    evidence = Evidence(sample_inputs(source.specs, request.seed, ranges, given), validation)
+    hub, way, proof = _proved(request.to, source, file, folder, evidence)
     if not proof.holds and way.startswith((FIRST_EXPORTER, FLOAT32)):
-        hub, way, proof = _second_way(request.to, source, file, folder, cases, (hub, way, proof))
+        hub, way, proof = _second_way(request.to, source, file, folder, evidence, (hub, way, proof))
     if request.to == "onnx":
-        first = next(iter(cases.values()))
-        proof = Proof(
-            proof.tolerance, proof.tolerance_from, proof.judge, proof.cases, _second(hub, first, source), proof.worst
-        )
+        first = next(iter(evidence.cases.values()))
+        proof = dataclasses.replace(proof, second_opinion=_second(hub, first, source))
     if request.to != "onnx" and source.kind != "onnx":
         hub.unlink()
     return file, way, proof
 
 
+class Validation(Protocol):
+    """The validation data of a benchmark's run."""
+
+    @property
+    def inputs(self) -> Mapping[str, Array]: ...
+
+    def build(self) -> tuple[Any, tuple[Any, ...]]: ...
+
+    def scores(self, compute: Compute) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What source and result are compared on: sets of inputs by what they are, and the data of a run."""
+
+    cases: Mapping[str, Arrays]
+    validation: Validation | None = None
+
+
+def _open_validation(judge: Mapping[str, Any]) -> Validation | None:
+    """Return the validation data of the run that a request names, opened by the benchmark of the run."""
+    if not judge:
+        return None
+    module, _, function = str(judge["call"]).rpartition(":")
+    opened: Validation = getattr(importlib.import_module(module), function)(**judge["with"])
+    return opened
+
+
+def _validated(validation: Validation | None, source: Source) -> dict[str, Array]:
+    """Return the validation data under the names of the inputs; refuse that of another model."""
+    if validation is None:
+        return {}
+    names = [each.name for each in source.specs]
+    if len(names) != len(validation.inputs):
+        raise UsageError(
+            f"the model has {len(names)} inputs, and the model of the run {len(validation.inputs)}",
+            hint="--validate-on takes a run that trained the same model",
+        )
+    inputs = in_order(validation.inputs, names)
+    for spec in source.specs:
+        sizes = zip(spec.shape or inputs[spec.name].shape, inputs[spec.name].shape, strict=False)
+        fits = len(spec.shape or ()) in (0, inputs[spec.name].ndim)
+        if not fits or any(isinstance(own, int) and own != size for own, size in sizes):
+            raise UsageError(
+                f"input {spec} does not take validation data of shape {list(inputs[spec.name].shape)}",
+                hint="--validate-on takes a run that trained the same model",
+            )
+    return inputs
+
+
+def _ranges(given: Mapping[str, Arrays]) -> dict[str, tuple[float, float]]:
+    """Return the values that integers have in given data."""
+    arrays = [(name, each) for case in given.values() for name, each in case.items() if each.size]
+    return {name: (float(each.min()), float(each.max())) for name, each in arrays if each.dtype.kind in "iu"}
+
+
 def _proved(
-    to: str, source: Source, file: Path, folder: Path, cases: Mapping[str, Arrays], *, refused: str = ""
+    to: str, source: Source, file: Path, folder: Path, evidence: Evidence, *, refused: str = ""
 ) -> tuple[Path, str, Proof]:
     """Write a model as ONNX and from there as what is wanted, and return the ONNX file, the way, and the proof."""
     hub, ways = _as_onnx(source, folder, refused)
@@ -66,7 +129,11 @@ def _proved(
     ways += [way] if way else []
     if source.kind == "sklearn":
         result = partial(_plain, result)
-    return hub, ", then ".join(ways), prove(cases, source.compute, source.exact, result, _JUDGES[to])
+    proof = prove(evidence.cases, source.compute, source.exact, result, _JUDGES[to])
+    if evidence.validation is not None and proof.holds:
+        before, after = (evidence.validation.scores(each) for each in (source.compute, result))
+        proof = dataclasses.replace(proof, scores={name: (before[name], after[name]) for name in before})
+    return hub, ", then ".join(ways), proof
 
 
 def _plain(compute: Compute, arrays: Mapping[str, Array]) -> list[Array]:
@@ -74,16 +141,16 @@ def _plain(compute: Compute, arrays: Mapping[str, Array]) -> list[Array]:
 
 
 def _second_way(
-    to: str, source: Source, file: Path, folder: Path, cases: Mapping[str, Arrays], first: tuple[Path, str, Proof]
+    to: str, source: Source, file: Path, folder: Path, evidence: Evidence, first: tuple[Path, str, Proof]
 ) -> tuple[Path, str, Proof]:
     """Convert again by the other exporter, or in float64; the first result stays where that cannot be had."""
     largest = first[2].largest
     refused = f"its result differs by {largest:.1e}" if np.isfinite(largest) else "its result fails"
     if source.kind != "sklearn":
-        return _proved(to, source, file, folder, cases, refused=refused)
+        return _proved(to, source, file, folder, evidence, refused=refused)
     content = first[0].read_bytes()
     try:
-        second = _proved(to, source, file, folder, cases, refused=refused)
+        second = _proved(to, source, file, folder, evidence, refused=refused)
     except Exception:  # noqa: BLE001  few operators of ONNX Runtime have float64, and each fails in its own way
         second = first
     if not second[2].holds:
@@ -173,6 +240,8 @@ def main(argv: list[str]) -> int:
     if np.isfinite(proof.largest):
         log(largest_difference=proof.largest, typical_difference=proof.typical)
     log(tolerance=proof.tolerance)
+    for name, (before, after) in proof.scores.items():
+        log(**{f"source.{name}": before, f"result.{name}": after})
     (folder / RESULT).write_text(json.dumps({"file": file.name, "way": way, "proof": proof.to_dict()}))
     if not proof.holds:
         worst: dict[str, Any] = dict(proof.worst)

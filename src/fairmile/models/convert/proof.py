@@ -10,7 +10,7 @@ import numpy as np
 
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.models.convert.request import CaseDict, ProofDict
+from fairmile.models.convert.request import CaseDict, ProofDict, ScoreDict
 from fairmile.models.formats.description import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +45,7 @@ class Proof:
     cases: tuple[Case, ...]
     second_opinion: str = ""
     worst: Mapping[str, Array] = field(default_factory=dict)
+    scores: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of source and result, by metric
 
     @property
     def largest(self) -> float:
@@ -59,7 +60,7 @@ class Proof:
         return self.largest <= self.tolerance
 
     def to_dict(self) -> ProofDict:
-        return {
+        data: ProofDict = {
             "holds": self.holds,
             "largest": _finite(self.largest),
             "typical": _finite(self.typical),
@@ -69,6 +70,12 @@ class Proof:
             "second_opinion": self.second_opinion,
             "cases": [each.to_dict() for each in self.cases],
         }
+        if self.scores:
+            scores: dict[str, ScoreDict] = {
+                name: {"source": source, "result": result} for name, (source, result) in self.scores.items()
+            }
+            data["scores"] = scores
+        return data
 
 
 def _finite(value: float) -> float | None:
@@ -76,7 +83,7 @@ def _finite(value: float) -> float | None:
 
 
 def sample_inputs(
-    specs: Sequence[TensorSpec], seed: int, ranges: Mapping[str, tuple[float, float]], data: Mapping[str, Array]
+    specs: Sequence[TensorSpec], seed: int, ranges: Mapping[str, tuple[float, float]], data: Mapping[str, Arrays]
 ) -> dict[str, Arrays]:
     """Return sets of inputs by what they are: several batch sizes, zeros, large values, and given data.
 
@@ -84,11 +91,11 @@ def sample_inputs(
     """
     generator = np.random.default_rng(seed)
     cases: dict[str, Arrays] = {}
-    given = {each.name: _typed(data[each.name], each) for each in specs} if data else {}
+    given = {what: {each.name: _typed(case[each.name], each) for each in specs} for what, case in data.items()}
     if any(each.type == "string" for each in specs):
         if not given:
             raise UsageError("texts to compare on are missing", hint="give some with --data FILE.npy")
-        return {"data": given}
+        return given
     varies = any(not isinstance(size, int) for spec in specs for size in spec.shape or ())
     for batch in _BATCHES if varies else (0,):
         what = f"normal, size {batch}" if varies else "normal"
@@ -100,7 +107,7 @@ def sample_inputs(
     cases["large values"] = {
         name: (array * _LARGE).astype(array.dtype) if array.dtype.kind == "f" else array for name, array in last.items()
     }
-    return cases | ({"data": given} if given else {})
+    return cases | given
 
 
 def _typed(array: Array, spec: TensorSpec) -> Array:

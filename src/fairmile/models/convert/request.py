@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, field
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.quick_dataclass import dataclass
@@ -30,6 +30,11 @@ class CaseDict(TypedDict):
     typical: float | None
 
 
+class ScoreDict(TypedDict):
+    source: float
+    result: float
+
+
 class ProofDict(TypedDict):
     holds: bool
     largest: float | None
@@ -39,6 +44,7 @@ class ProofDict(TypedDict):
     judge: str
     second_opinion: str
     cases: list[CaseDict]
+    scores: NotRequired[dict[str, ScoreDict]]  # on the validation data of a run
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class Request:
     format: str = ""  # of the source, as recognised
     code: str = ""  # FILE.py:FUNCTION or MODULE:NAME that builds a PyTorch model
     params: dict[str, object] = field(default_factory=dict)  # of that function
+    judge: dict[str, object] = field(default_factory=dict)  # what opens the validation data of a run, and its arguments
     takes_settings: bool = False  # it is the step of a benchmark, whose settings lie beside trained weights
     inputs: tuple[str, ...] = ()  # such as x=float32[batch,3]
     data: str = ""  # .npz or .npy with inputs to compare on

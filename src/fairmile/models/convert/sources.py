@@ -23,6 +23,7 @@ from fairmile.models.convert.request import Request, parse_input
 from fairmile.models.convert.runtimes import onnxruntime_of, torch_of
 from fairmile.models.formats import recognise
 from fairmile.models.formats.description import TensorSpec
+from fairmile.models.formats.skops import untrusted
 
 _SAVED_WEIGHTS = ("model", "state_dict", "model_state_dict")
 
@@ -40,10 +41,15 @@ class Source:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def open_model(request: Request, *, with_exact: bool = True) -> Source:
-    """Return the model that a request names, loaded; in float64 as well unless `with_exact` is off."""
+def open_model(
+    request: Request, *, with_exact: bool = True, built: tuple[Any, tuple[Any, ...]] | None = None
+) -> Source:
+    """Return the model that a request names, loaded; in float64 as well unless `with_exact` is off.
+
+    `built` is a PyTorch model with inputs, in place of what the code of the request builds.
+    """
     if request.code:
-        return _torch_source(request, *_built(request), with_exact=with_exact)
+        return _torch_source(request, *(built or _built(request)), with_exact=with_exact)
     path = Path(request.source)
     if request.format == "onnx":
         return Source("onnx", path, tuple(recognise(path).inputs), onnxruntime_of(path), _onnx_exact(path, with_exact))
@@ -273,12 +279,13 @@ def _estimator(request: Request, path: Path) -> Any:
     if request.format == "skops":
         import skops.io
 
-        unknown = skops.io.get_untrusted_types(file=path)
+        types = skops.io.get_untrusted_types(file=path)  # skops itself does not know the trees of scikit-learn
+        unknown = untrusted(types)
         if unknown and not request.trust_pickle:
             raise UsageError(
                 f"{path.name} names types of others: {', '.join(unknown)}", hint="allow it: --trust-pickle"
             )
-        return skops.io.load(path, trusted=unknown)
+        return skops.io.load(path, trusted=types)
     if not request.trust_pickle:
         raise UsageError(
             f"{path.name} is a pickle: loading it can execute any code",

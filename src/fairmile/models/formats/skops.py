@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairmile.models.formats.description import ModelDescription, TensorSpec, count_values
@@ -12,7 +12,10 @@ from fairmile.models.formats.pickles import estimators, sklearn_inputs
 from fairmile.models.formats.source import Source
 
 _SCHEMA = "schema.json"
-_TRUSTED = ("sklearn.", "numpy.", "builtins.", "scipy.", "collections.")
+_TRUSTED = ("sklearn.", "numpy.", "scipy.")
+_PLAIN = ("bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "function", "int", "list", "range")
+_PLAIN += ("NoneType", "set", "slice", "str", "tuple", "type")
+_TRUSTED_NAMES = {f"builtins.{each}" for each in _PLAIN} | {"collections.OrderedDict", "collections.defaultdict"}
 _MOST_NODES = 200_000
 
 
@@ -28,7 +31,7 @@ def read(source: Source) -> ModelDescription:
         raise source.damaged("skops file", "its schema is not an object")
     walk = _Walk(source)
     walk.take(schema)
-    others = sorted(each for each in walk.classes if not each.startswith(_TRUSTED))
+    others = untrusted(walk.classes)
     root = f"{schema.get('__module__')}.{schema.get('__class__')}"
     return ModelDescription(
         str(source.path),
@@ -45,6 +48,11 @@ def read(source: Source) -> ModelDescription:
         details={"class": root},
         warnings=(f"loading it needs trust in {', '.join(others[:5])}",) if others else (),
     )
+
+
+def untrusted(names: Iterable[str]) -> list[str]:
+    """Return the types that neither Python's plain values nor scikit-learn and its arrays have."""
+    return sorted(each for each in names if not each.startswith(_TRUSTED) and each not in _TRUSTED_NAMES)
 
 
 class _Walk:

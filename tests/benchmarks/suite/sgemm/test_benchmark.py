@@ -14,6 +14,7 @@ from fairmile.benchmarks.suite.sgemm import baselines, benchmark
 from fairmile.benchmarks.suite.sgemm.data import COLUMNS, make_table, split
 from fairmile.benchmarks.suite.sgemm.models import TimeModel
 from fairmile.benchmarks.suite.sgemm.settings import Settings
+from fairmile.models.formats import recognise
 
 
 def session(folder: Path, data: Path | None = None, **params: object) -> Session:
@@ -63,6 +64,15 @@ def test_preparing_alone_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     benchmark.run(session(tmp_path, work="prepare", rows=100))
     assert "10 kernels to learn from, 33 to test (a random third)" in capsys.readouterr().out
     assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.thorough
+def test_fitted_trees_can_be_kept_as_skops_files_that_need_no_trust(tmp_path: Path) -> None:
+    benchmark.run(session(tmp_path, rows=300, train_share=0.6, epochs=1, save_trees=True))
+    for name in ("decision-tree", "gradient-boosting", "extra-trees"):
+        described = recognise(tmp_path / f"{name}.skops")
+        assert (described.format, described.runs_code) == ("skops", False)
+    assert np.load(tmp_path / "rows.npy").shape == (99, 14)
 
 
 def test_scores_are_on_both_scales() -> None:

@@ -88,7 +88,7 @@ class KnownPart(nn.Module):
         """Return [B, horizon, 4] in units of the targets, of the first target over the history, [B, history]."""
         values = magnitudes.float() * self.width[0] + self.low[0]
         energy = 10.0 ** (1.5 * values) if self.is_magnitude else values**4
-        sums = (energy @ self.reach).view(len(energy), -1, TARGETS)
+        sums = (energy @ self.reach).unflatten(1, (-1, TARGETS))
         known = torch.log10(sums.clamp_min(1.0)) / 1.5 if self.is_magnitude else sums**0.25
         # Nothing known: as little as the target ever was.
         return ((known - self.low) / self.width).clamp_min(0.0)
@@ -169,7 +169,8 @@ class Forecaster(nn.Module):
             columns = list(AROUND)
             seen = (around[0] - self.mean[columns]) / self.spread[columns]
             inputs = (*inputs, seen, *around[1:])
-        forecast = self.network(*inputs).float().view(len(base), self.horizon, TARGETS, self.quantiles)
+        forecast = self.network(*inputs).float()
+        forecast = forecast.view(-1, self.horizon, TARGETS, self.quantiles)
         forecast = forecast * self.error[..., None] + self.middle[..., None]
         whole: torch.Tensor = forecast + base[..., None] if self.residual else forecast
         return whole
@@ -194,7 +195,7 @@ class Forecaster(nn.Module):
             known = torch.cat([known, torch.cat([past, future], 1)], 2)
         static = static * 2 - 1
         if self.hide_place and (self.training or self.hide_place == 1):
-            static = static * (torch.rand(len(static), 1, device=static.device) >= self.hide_place)
+            static = static * (torch.rand(static.shape[0], 1, device=static.device) >= self.hide_place)
         return base, (static, known, (observed - self.mean) / self.spread)
 
 

@@ -128,7 +128,7 @@ class VariableSelection(nn.Module):
         embedded = rows.t().unsqueeze(-1) * self.scale + self.shift  # [V, N, width]
         if torch.is_autocast_enabled(rows.device.type):  # such sums stay in full precision, at twice the memory
             embedded = embedded.to(torch.get_autocast_dtype(rows.device.type))
-        flat = embedded.transpose(0, 1).reshape(len(rows), -1)
+        flat = embedded.transpose(0, 1).flatten(1)
         weights = torch.softmax(self.weights(flat, context).float(), dim=-1)
         combined = torch.einsum("nv,vnd->nd", weights.to(embedded.dtype), self.each(embedded))
         return combined.reshape(*shape[:-1], -1), weights.reshape(shape)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fairmile.benchmarks.harness.classical import can_fit, one_core
+from fairmile.benchmarks.harness.classical import can_fit, one_core, save_estimator
 from fairmile.benchmarks.harness.scores import Score
 from fairmile.benchmarks.suite.sgemm.data import Parts
 from fairmile.benchmarks.suite.sgemm.models import features
 
 Array = np.ndarray[Any, Any]
+ROWS = "rows.npy"  # kernels of the test part, as the trees take them
+_KEPT_ROWS = 1000
 _TREES, _ROUNDS, _LEAVES, _RATE = 30, 300, 63, 0.15
 
 
@@ -29,13 +32,13 @@ def scores(predicted_ln: Array, true_ln: Array) -> dict[str, float]:
     }
 
 
-def baseline_scores(parts: Parts, seed: int) -> tuple[list[Score], dict[str, Array]]:
-    """Return what needs no network, and what each predicts."""
+def baseline_scores(parts: Parts, seed: int, keep: Path | None = None) -> tuple[list[Score], dict[str, Array]]:
+    """Return what needs no network, and what each predicts; `keep` is a folder for the fitted trees."""
     train, test = (features(torch.as_tensor(each, dtype=torch.float32)).numpy() for each in (parts.train, parts.test))
     predicted = {
         "mean": np.full(len(parts.test), parts.train_ln.mean()),
         "linear": _linear(train, parts.train_ln, test),
-        **(_trees(train, parts.train_ln, test, seed) if can_fit() else {}),
+        **(_trees(train, parts.train_ln, test, seed, keep) if can_fit() else {}),
     }
     return [
         Score("trivial" if name == "mean" else "classical", name, scores(values, parts.test_ln))
@@ -48,7 +51,7 @@ def _linear(train: Array, target: Array, test: Array) -> Array:
     return np.asarray(np.c_[test, np.ones(len(test))] @ weights)
 
 
-def _trees(train: Array, target: Array, test: Array, seed: int) -> dict[str, Array]:
+def _trees(train: Array, target: Array, test: Array, seed: int, keep: Path | None) -> dict[str, Array]:
     from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
     from sklearn.tree import DecisionTreeRegressor
 
@@ -59,4 +62,9 @@ def _trees(train: Array, target: Array, test: Array, seed: int) -> dict[str, Arr
         "extra trees": ExtraTreesRegressor(_TREES, random_state=seed % 2**32),
     }
     with one_core():
-        return {name: model.fit(train, target).predict(test) for name, model in models.items()}
+        predicted = {name: model.fit(train, target).predict(test) for name, model in models.items()}
+    if keep is not None:
+        np.save(keep / ROWS, test[:_KEPT_ROWS])
+        for name, model in models.items():
+            save_estimator(model, keep / f"{name.replace(' ', '-')}.skops")
+    return predicted

@@ -51,7 +51,9 @@ def run(session: Session) -> None:
     if not session.ranks.is_first:
         return
     with span("baselines"):
-        scores, predicted = baselines.baseline_scores(parts, session.seed)
+        scores, predicted = baselines.baseline_scores(
+            parts, session.seed, session.folder if settings.save_trees else None
+        )
     weights = sum(each.numel() for each in trained.model.parameters())
     scores.append(Score("model", settings.model, trained.scores, f"{weights:,} parameters"))
     notes = [] if is_real else ["These times are not measured: no published figure applies."]
