@@ -87,6 +87,7 @@ EXTRAS: Mapping[str, _Extra] = {
     "pilot": _Extra(("parsl",), "sweeps on pilot jobs"),
     "plots": _Extra(("matplotlib",), "figures in reports"),
     "predict": _Extra(("torch",), "predictions of memory and time"),
+    "quantum": _Extra(("dimod", "dwave.samplers"), "faster annealing on a CPU, D-Wave"),
     "ray": _Extra(("ray",), "tuning with Ray Tune"),
     "rdf": _Extra(("pyoxigraph",), "reading HPC Ontology"),
     "s3": _Extra(("botocore",), "S3 with credentials"),

@@ -82,7 +82,7 @@ def tune() -> None:
     "--sampler", help="How to choose values: random, grid, tpe, gp, cma-es, nsga-ii, bohb or pbt.  [default: tpe]"
 )
 @click.option("--pruner", help="How to stop poor trials early: asha, hyperband, median or none.  [default: none]")
-@click.option("--extrapolate", help="Stop poor trials by extrapolating their curves: least-squares or svr.")
+@click.option("--extrapolate", help="Stop poor trials by extrapolating their curves: least-squares, svr or qubo-svr.")
 @click.option("--tuning-seed", type=int, metavar="N", help="Seed of the sampler.")
 @WAIT
 @run_options

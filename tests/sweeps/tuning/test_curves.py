@@ -109,6 +109,13 @@ def test_a_hopeless_trial_is_stopped_with_a_reason_and_a_promising_one_goes_on(m
     assert watch.stop_early(known, curve(0.97, 0.15, noise=0.003)[:15], 0.9, "higher", STEPS) == ""
 
 
+def test_an_annealer_learns_from_finished_curves_too():
+    known = population(14)
+    ends = [Extrapolation("qubo-svr").predict(curve(end, 0.3)[:12], STEPS, known) for end in (0.55, 0.9)]
+    assert [each.value for each in ends] == pytest.approx([0.55, 0.9], abs=0.1)
+    assert all(each.low < each.value < each.high < math.inf for each in ends)
+
+
 def test_lower_is_better_mirrors_higher():
     def mirrored(points):
         return [(s, -v) for s, v in points]

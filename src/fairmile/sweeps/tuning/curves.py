@@ -58,6 +58,9 @@ METHODS: Registry[Callable[[Sequence[Curve]], Method]] = Registry(
         "svr": Plugin(
             "fairmile.sweeps.tuning.curves:SupportVectors", "tune", "support-vector regression on finished curves"
         ),
+        "qubo-svr": Plugin(
+            "fairmile.sweeps.tuning.annealed_curves:AnnealedVectors", "tune", "the same by simulated annealing; slower"
+        ),
     },
     entry_points="fairmile.extrapolations",
 )
@@ -408,8 +411,7 @@ class SupportVectors:
 
         return value, scale * _bound(np.abs(errors).tolist())
 
-    @staticmethod
-    def _fitted(rows: Array, wanted: Array) -> Any:
+    def _fitted(self, rows: Array, wanted: Array) -> Any:
         return _sklearn().svm.SVR(kernel="rbf", C=3.0, epsilon=0.05, gamma=1 / rows.shape[1]).fit(rows, wanted)
 
 

@@ -123,7 +123,7 @@ class Settings:
     min_steps: int | None = None  # before this step no trial is stopped; None: see `first_rung`
     reduction: int = 3  # of ASHA and Hyperband: one of so many goes on
     startup: int = 5  # trials before medians and extrapolations are believed
-    extrapolate: str = ""  # least-squares, svr: stop by the curve so far
+    extrapolate: str = ""  # least-squares, svr, qubo-svr: stop by the curve so far
     population: int = 4  # of PBT
     interval: int = 1  # of PBT: steps between exchanges
     options: Mapping[str, Value] = field(default_factory=dict)

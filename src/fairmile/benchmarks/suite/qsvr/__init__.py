@@ -1,0 +1,1 @@
+"""Regression on an annealer, beside classical support vectors and least squares."""
