@@ -63,6 +63,7 @@ BEFORE = {
     **{f"sweep {name}": SWEPT for name in ("show", "cancel", "rm")},
     **{f"flow {name}": FLOWN for name in ("status", "log", "watch")},
     **{f"tune {name}": STUDIED for name in ("show", "stop")},
+    "benchmark compare": ["run mnist -p epochs=1"],
     "benchmark submit": ["run --name cosmoflow -- cat cosmoflow-mllog.txt"],
     "runs import": [*RECORDED, "runs export last -o tides.crate.zip"],
     "runs project": [f"run --name tides -p epochs={n} -- sleep 0.{{epochs}}" for n in (1, 2, 3)],

@@ -9,6 +9,7 @@ from typing import Any
 from fairmile.base.errors import UsageError
 from fairmile.base.yaml import load
 from fairmile.benchmarks.benchmarks import Benchmarks
+from fairmile.benchmarks.comparison import BenchmarkTable, compare_benchmarks
 from fairmile.benchmarks.results import StagePlan, StageRuns
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.benchmarks.storage import StorageFolder, StoragePlan, StorageRun, measure_storage, plan_storage
@@ -35,6 +36,13 @@ class MeasuredBenchmarks(Benchmarks):
         self._runs = runs
         self._store = store
         self._environ = environ
+
+    def compare(self, *references: str) -> BenchmarkTable:
+        """Return a row for each benchmark: trivial and best classical baseline, model, time and energy, over all seeds.
+
+        `references` are runs, groups or names of runs; without any, every run of a benchmark counts.
+        """
+        return compare_benchmarks(self._runs(), references)
 
     def plan_stages(self, name: str, steps: Sequence[str] = ()) -> StagePlan:
         """Return the steps of a benchmark that would run, up to the last one named."""

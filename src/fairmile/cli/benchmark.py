@@ -35,6 +35,7 @@ from fairmile.runs.record.values import parse_params
 from fairmile.workspace import Workspace
 
 _ENTRIES = {
+    "compare": Entry("fairmile.cli.benchmark_compare", "compare", "Show the results of all benchmarks in one table."),
     "submit": Entry("fairmile.cli.benchmark_submit", "submit", "Make a submission from runs, and check it."),
 }
 _POOR_FIT = 0.2  # of the measured time, from which a warning says that the model is off
@@ -53,7 +54,7 @@ _COLUMNS = {
 
 @click.group(cls=LazyGroup, entries=_ENTRIES)
 def benchmark() -> None:
-    """List, create and submit benchmarks, and measure storage and collectives.
+    """List, create, compare and submit benchmarks, and measure storage and collectives.
 
     `fairmile run NAME` runs a benchmark.
     """

@@ -213,6 +213,7 @@ EXAMPLES = (
     Example("benchmark new tides --dry-run", 'fm.benchmarks.new("tides", ".", dry_run=True)'),
     _only_named("benchmark stages miniweather", 'fm.benchmarks.stages("miniweather")'),
     Example("benchmark stages miniweather --dry-run", 'fm.benchmarks.plan_stages("miniweather")'),
+    _only_named("benchmark compare mnist", 'fm.benchmarks.compare("mnist")'),
     _only_named(
         "benchmark submit last --to mlperf-hpc --org Lake -o submission",
         'fm.benchmarks.submit(["last"], "submission", to="mlperf-hpc", org="Lake")',

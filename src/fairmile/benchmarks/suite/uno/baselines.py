@@ -99,12 +99,12 @@ def _ridge(parts: Parts, components: tuple[Array, Array]) -> Array:
 
 
 def _products(parts: Parts, components: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
-    square, product = 0.0, 0.0
+    square, product = np.zeros(1), np.zeros(1)
     for at in range(0, len(rows), _CHUNK):
         chunk = rows[at : at + _CHUNK]
         values = _features(parts, components, chunk)
         square, product = square + values.T @ values, product + values.T @ parts.screen.auc[chunk].astype(np.float64)
-    return np.asarray(square), np.asarray(product)
+    return square, product
 
 
 def _solve(square: Array, product: Array, ridge: float) -> Array:

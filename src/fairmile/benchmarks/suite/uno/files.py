@@ -81,7 +81,8 @@ def _rows(path: Path, file: h5py.File, tables: list[str], starts: Array, wanted:
 def _responses(path: Path, file: h5py.File, name: str) -> dict[str, Array]:
     """Return the columns of a table of responses by their names."""
     table = _table(path, file, name)
-    content, columns = table[()], {}
+    content = table[()]
+    columns: dict[str, Array] = {}
     for field in (each for each in content.dtype.names if each != "index"):
         block = content[field].reshape(len(content), -1)
         titles = _strings(table.attrs.get(f"{field}_kind")) if field.startswith("values_block_") else [field]
