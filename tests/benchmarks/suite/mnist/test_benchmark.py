@@ -24,10 +24,32 @@ def test_the_reference_network_has_as_many_parameters_as_its_card_says() -> None
     assert sum(each.numel() for each in model.parameters()) == 101_770
 
 
-@pytest.mark.parametrize("side", [8, 28])
-def test_the_convolutional_network_takes_images_of_either_size(side: int) -> None:
-    model = make_model(Settings(model="cnn"), side)
-    assert model(torch.zeros(2, side, side)).shape == (2, 10)
+def test_every_network_takes_images_of_either_size() -> None:
+    for side in (8, 28):
+        images = torch.rand(2, side, side)
+        for name, shape in {"cnn": (2, 10), "lstm": (2, 10), "autoencoder": (2, side, side)}.items():
+            assert make_model(Settings(model=name), side)(images).shape == shape
+
+
+def test_a_recurrent_network_reads_rows_in_their_order() -> None:
+    torch.manual_seed(1)
+    model, images = make_model(Settings(model="lstm"), 8).eval(), torch.rand(2, 8, 8)
+    assert not torch.allclose(model(images), model(images.flip(1)), atol=1e-3)
+
+
+@pytest.mark.parametrize(("model", "epochs"), [("lstm", 8), ("autoencoder", 15)])
+def test_other_models_beat_what_is_trivial(tmp_path: Path, model: str, epochs: int) -> None:
+    benchmark.run(session(tmp_path, model=model, epochs=epochs, learning_rate=5e-3, evaluate_every=100, threads=1))
+    found = json.loads((tmp_path / "results.json").read_text())
+    metric = found["metric"]["name"]
+    scores = {each["kind"]: each["values"][metric] for each in found["scores"]}
+    if model == "lstm":
+        assert scores["model"] > 0.7 > scores["trivial"]
+        assert found["figures"] == ["confusion.svg", "misread.svg"]
+    else:
+        assert scores["classical"] < 0.5 * scores["trivial"]
+        assert scores["model"] < 0.7 * scores["trivial"]
+        assert found["figures"] == ["restored.svg"]
 
 
 def test_it_learns_the_digits_and_tells_its_baselines(tmp_path: Path) -> None:

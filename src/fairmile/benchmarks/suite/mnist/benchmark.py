@@ -1,4 +1,4 @@
-"""MNIST: how many of the test images are read right."""
+"""MNIST: how many of the test images are read right, or how well an autoencoder restores them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from fairmile.benchmarks.harness.scores import Results, Score
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.harness.trainer import Trained, fit
+from fairmile.benchmarks.suite.mnist import autoencoding
+from fairmile.benchmarks.suite.mnist.autoencoding import Autoencoding
 from fairmile.benchmarks.suite.mnist.data import Digits, made_digits, read_digits
 from fairmile.benchmarks.suite.mnist.models import make_model
+from fairmile.benchmarks.suite.mnist.samples import Images, scaled
 from fairmile.benchmarks.suite.mnist.settings import Settings
 from fairmile.meter import span
 
@@ -43,16 +46,15 @@ def run(session: Session) -> None:
     if settings.work == "prepare":
         session.say(f"{digits.about}: {len(digits.train_labels):,} to learn from, {len(digits.test_labels):,} to test")
         return
-    with span("baselines"):
-        scores = baselines(digits, settings.neighbours)
     is_real = session.data is not None
     settings = dataclasses.replace(settings, epochs=settings.epochs or (_EPOCHS if is_real else _EPOCHS_SMALL))
-    trained = fit(task := Recognition(settings, digits, is_real), session)
-    scores.append(Score("model", settings.model, trained.scores))
-    figures: list[str] = []
-    if session.ranks.is_first:
-        with span("plots"):
-            figures = _figures(task, trained, session)
+    task: Recognition | Autoencoding
+    if settings.model == "autoencoder":
+        task = Autoencoding(settings, digits)
+        scores, figures = _restore(task, session)
+    else:
+        task = Recognition(settings, digits, is_real)
+        scores, figures = _recognise(task, session)
     results = Results(
         benchmark="MNIST",
         data=f"{digits.about}, {len(digits.train_labels):,} to learn from, {len(digits.test_labels):,} to test",
@@ -60,34 +62,40 @@ def run(session: Session) -> None:
         scores=scores,
         seed=session.seed,
         settings=dataclasses.asdict(settings),
-        published=_PUBLISHED,
+        published=_PUBLISHED if settings.model == "mlp" else (),
         notes=() if is_real else ("These are not MNIST's images: no published figure applies.",),
         figures=figures,
     )
     session.report(results)
 
 
-@dataclass(frozen=True)
-class Images:
-    """Images and their digits, in memory or on a device."""
+def _recognise(task: Recognition, session: Session) -> tuple[list[Score], list[str]]:
+    """Train a network that reads digits; return its score below the baselines', and figures."""
+    settings = task.settings
+    with span("baselines"):
+        scores = baselines(task.digits, settings.neighbours)
+    trained = fit(task, session)
+    scores.append(Score("model", settings.model, trained.scores))
+    if not session.ranks.is_first:
+        return scores, []
+    with span("plots"):
+        return scores, _figures(task, trained, session)
 
-    images: Array | torch.Tensor
-    labels: Array | torch.Tensor
 
-    @property
-    def size_bytes(self) -> int:
-        return self.images.nbytes
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def batch(self, numbers: Any) -> dict[str, Any]:
-        """Return images and digits with these numbers."""
-        return {"image": self.images[numbers], "digit": self.labels[numbers]}
-
-    def resident(self, device: torch.device) -> Images:
-        """Return the same on a device."""
-        return Images(torch.as_tensor(self.images, device=device), torch.as_tensor(self.labels, device=device))
+def _restore(task: Autoencoding, session: Session) -> tuple[list[Score], list[str]]:
+    """Train an autoencoder; return its score below the baselines', and a figure."""
+    with span("baselines"):
+        scores, restored = autoencoding.baselines(task.digits, task.settings.code)
+    trained = fit(task, session)
+    scores.append(Score("model", "autoencoder", trained.scores, f"{task.settings.code} numbers for each image"))
+    if not session.ranks.is_first:
+        return scores, []
+    restored |= {"autoencoder": trained.outputs["image"]}
+    with span("plots"):
+        name = save_figure(
+            session.folder / "restored.svg", lambda each: autoencoding.draw(each, task.digits, restored), size=(7, 3.2)
+        )
+    return scores, [name] if name else []
 
 
 @dataclass(frozen=True)
@@ -116,11 +124,11 @@ class Recognition:
 
     def loss(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the cross entropy."""
-        return nn.functional.cross_entropy(model(_scaled(batch["image"])).float(), batch["digit"].long())
+        return nn.functional.cross_entropy(model(scaled(batch["image"])).float(), batch["digit"].long())
 
     def predict(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return the digit that each image is taken for."""
-        return {"guess": model(_scaled(batch["image"])).argmax(1).to(torch.uint8)}
+        return {"guess": model(scaled(batch["image"])).argmax(1).to(torch.uint8)}
 
     def scores(self, outputs: Mapping[str, Array]) -> Mapping[str, float]:
         """Return the share of right guesses."""
@@ -155,10 +163,6 @@ def _nearest(digits: Digits, neighbours: int) -> Array:
         votes = digits.train_labels[nearest]
         digits_read.append(np.array([np.bincount(row, minlength=10).argmax() for row in votes]))
     return np.concatenate(digits_read)
-
-
-def _scaled(images: torch.Tensor) -> torch.Tensor:
-    return images.float() / 255
 
 
 def _figures(task: Recognition, trained: Trained, session: Session) -> list[str]:

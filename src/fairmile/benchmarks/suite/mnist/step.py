@@ -8,6 +8,7 @@ import torch
 
 from fairmile.benchmarks.harness.one_step import OneStep, one_step
 from fairmile.benchmarks.harness.settings import read_settings
+from fairmile.benchmarks.suite.mnist.autoencoding import Autoencoding
 from fairmile.benchmarks.suite.mnist.benchmark import Recognition
 from fairmile.benchmarks.suite.mnist.models import make_model
 from fairmile.benchmarks.suite.mnist.settings import Settings
@@ -19,7 +20,11 @@ def build(**params: Any) -> OneStep:
     """Return a step of blank images."""
     settings = read_settings(Settings, params)
     no_digits: Any = None
-    task = Recognition(settings, no_digits, is_real=False)
+    task = (
+        Autoencoding(settings, no_digits)
+        if settings.model == "autoencoder"
+        else Recognition(settings, no_digits, is_real=False)
+    )
 
     def batch() -> dict[str, torch.Tensor]:
         images = torch.zeros(settings.batch_size, _SIDE, _SIDE, dtype=torch.uint8)
