@@ -102,6 +102,12 @@ def predict(_: Path) -> None:
     _torch()
 
 
+def quantum(_: Path) -> None:
+    from fairmile.models.annealing.samplers import DwaveSamplers
+
+    DwaveSamplers()
+
+
 def ray(_: Path) -> None:
     from fairmile.sweeps.tuning.ray_engine import _import_ray
 
@@ -166,6 +172,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "pilot": ("parsl", pilot),
     "plots": ("matplotlib", plots),
     "predict": ("torch", predict),
+    "quantum": ("dwave", quantum),
     "ray": ("ray", ray),
     "rdf": ("pyoxigraph", rdf),
     "s3": ("botocore", s3),

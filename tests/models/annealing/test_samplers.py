@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fairmile.base.errors import MissingExtra, UsageError
+from fairmile.base.errors import UsageError
 from fairmile.models.annealing.qubo import energies
 from fairmile.models.annealing.samplers import Annealer, Dwave, DwaveSamplers, Exhaustive, Sampler
 
@@ -74,9 +73,3 @@ def test_a_real_annealer_is_asked_through_its_sdk() -> None:
     assert machine.options == {"num_reads": 2, "annealing_time": 2000.0}
     asked = [machine.model.energy(dict(enumerate(state))) for state in states]
     assert asked == pytest.approx(energies(matrix, states))
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dwave.samplers", None)
-    with pytest.raises(MissingExtra, match="this sampler needs dwave-samplers"):
-        DwaveSamplers()
