@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from from_code import write_reference
 from from_code.files import link_pages
 from from_code.notebooks import NotebookParser
+from from_code.pictures import show_both
 
 import fairmile
 
@@ -43,7 +44,7 @@ def _write_reference(app: Sphinx, config: Config) -> None:
 
 
 def _link_pages(app: Sphinx, name: str, source: list[str]) -> None:
-    source[0] = link_pages(f"{name}.md", source[0])
+    source[0] = show_both(link_pages(f"{name}.md", source[0]))
 
 
 def setup(app: Sphinx) -> None:

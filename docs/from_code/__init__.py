@@ -13,6 +13,7 @@ from from_code.python import python_pages
 from from_code.schemas import schema_page
 from from_code.settings import settings_page
 from from_code.systems import system_page
+from from_code.tree import tree_page
 
 
 def reference_pages() -> dict[str, str]:
@@ -27,6 +28,7 @@ def reference_pages() -> dict[str, str]:
         "reference/fair.md": fair_page(),
         "reference/systems.md": system_page(),
         "reference/plugins.md": plugin_page(),
+        "reference/tree.md": tree_page(),
     }
 
 

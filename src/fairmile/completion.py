@@ -1,4 +1,4 @@
-"""Sets up completion in a user's shell, and takes it away again."""
+"""Sets up completion in a user's shell, and removes it."""
 
 from __future__ import annotations
 

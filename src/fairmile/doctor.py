@@ -1,4 +1,4 @@
-"""What is set and where from, the state of catalogs, pools and the machine, and what does not work."""
+"""Settings and their origin, state of catalogs, pools and the machine, and problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine has for what Fairmile can do, and the command that brings what is missing."""
+"""What this machine lacks for which feature, and the command that installs it."""
 
 from __future__ import annotations
 

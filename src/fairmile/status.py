@@ -1,4 +1,4 @@
-"""The status of a workspace: what runs, how far it is, when it may end, and what ended last. Light, as every list."""
+"""The status of a workspace: what runs, its progress and expected end, and what ended last."""
 
 from __future__ import annotations
 

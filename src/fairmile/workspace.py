@@ -1,4 +1,4 @@
-"""The workspace: settings and folders, and the nouns that live in them. No logic."""
+"""The workspace: settings, folders, and the nouns that use them. No logic."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fairmile.catalog.kinds import CONTEXT_IRI
+from fairmile.cli.run import range_text
 from fairmile.runs.prediction import FromHistory, Predicted
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
@@ -370,10 +371,10 @@ class TestRerun:
 class TestHints:
     def test_what_a_program_wrote_without_declaring_it_is_named(self, fairmile: Fairmile, place: Path) -> None:
         (place / "train.py").write_text("open('model.bin', 'w').write('1')\n")
-        assert "hint: --out model.bin keeps what it wrote" in fairmile("run", "train.py").err
+        assert "hint: --out model.bin keeps the files that it wrote" in fairmile("run", "train.py").err
         assert "wrote    model.bin (not kept: no --out named it)" in fairmile("runs", "show", "last").out
         assert "but it wrote model.bin without declaring it" in fairmile("run", "train.py").err
-        assert "keeps what it wrote" not in fairmile("run", "--out", "model.bin", "train.py").err
+        assert "keeps the files that it wrote" not in fairmile("run", "--out", "model.bin", "train.py").err
 
     def test_answer_a_typo_in_an_argument_with_the_help_of_the_program(self, fairmile: Fairmile, place: Path) -> None:
         (place / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
@@ -453,3 +454,9 @@ def test_a_launcher_starts_the_ranks_of_a_run_here(
     assert result.code == 0, result.err
     log = fairmile("runs", "log", "last").out
     assert sorted(log.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+def test_a_prediction_is_shown_with_the_interval_that_is_known() -> None:
+    assert range_text("elapsed_s", 1.0, 2.0) == "1 s to 2 s; "
+    assert range_text("peak_memory_bytes", 2.0**30, None) == "1.0 GiB or more; "
+    assert range_text("elapsed_s", None, None) == ""

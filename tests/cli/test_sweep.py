@@ -331,6 +331,7 @@ class TestRun:
         assert done.code == 2
         assert done.out.splitlines()[0].endswith(": 6 done")
         assert "did you mean 'loss'?" in done.err
+        assert "Best by loss" in sweep("show", "last").out, "a mistyped metric does not stay with the sweep"
 
     def test_with_json_only_data_is_printed(self, sweep: Fairmile) -> None:
         found = sweep("run", "rates.yaml", "--best", "loss", "--json").json

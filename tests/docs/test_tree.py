@@ -1,4 +1,4 @@
-"""The tree and the layers that the page on architecture draws are those of the code."""
+"""The layers that the page on architecture draws are those of the code, and every part of the code says what it is."""
 
 from __future__ import annotations
 
@@ -6,41 +6,23 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def text_blocks() -> list[str]:
-    page = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
-    return re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+def test_every_folder_and_module_of_the_package_is_in_the_tree_with_its_purpose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from from_code.tree import tree_page
 
-
-def drawn() -> set[str]:
-    block = next(text for text in text_blocks() if "src/fairmile/" in text)
-    folders: list[str] = []
-    found = set()
-    for line in block.splitlines():
-        match = re.match(r"^( *)([\w./]+/?)(?: |$)", line)
-        if not match:
-            continue
-        depth, name = len(match.group(1)) // 2, match.group(2)
-        folders[depth:] = [name]
-        found.add("".join(folders) if all(part.endswith("/") for part in folders[:-1]) else name)
-    return found
-
-
-def real(entry: str) -> bool:
-    return (ROOT / entry).exists()
-
-
-def test_everything_drawn_exists() -> None:
-    assert [entry for entry in sorted(drawn()) if not real(entry)] == []
-
-
-def test_every_folder_and_module_of_the_package_is_drawn() -> None:
+    rows = dict(re.findall(r"^\| `([\w./]+)` \| (.*) \|$", tree_page(), re.MULTILINE))
     top = ROOT / "src" / "fairmile"
-    folders = {f"src/fairmile/{path.name}/" for path in top.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    modules = {f"src/fairmile/{path.name}" for path in top.glob("*.py") if path.name != "__main__.py"}
-    assert folders | modules <= drawn()
+    folders = {f"{file.parent.name}/" for file in top.glob("*/__init__.py")}
+    modules = {path.name for path in top.glob("*.py") if not path.name.startswith("__")}
+    assert folders | modules <= set(rows)
+    assert [path for path, purpose in rows.items() if len(purpose) < 15] == []
 
 
 def test_the_layers_are_those_that_imports_keep_to() -> None:
@@ -48,4 +30,5 @@ def test_the_layers_are_those_that_imports_keep_to() -> None:
         "contracts"
     ]
     layers = next(each["layers"] for each in contracts if each["type"] == "layers")
-    assert "\n".join(layers).replace("fairmile.", "") + "\n" in text_blocks()
+    page = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
+    assert "\n".join(layers).replace("fairmile.", "") + "\n" in re.findall(r"```text\n(.*?)```", page, re.DOTALL)

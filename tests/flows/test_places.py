@@ -146,7 +146,7 @@ def test_a_flow_gives_up_on_a_host_that_stays_away_and_goes_on_later(
     other_sshd.stop()
     with pytest.raises(Transient, match="no answer for 500 ms: the connection to there failed") as error:
         workspace.flows.run("flow.yaml")
-    assert error.value.hint and "goes on where it stopped" in error.value.hint
+    assert error.value.hint and "resumes it" in error.value.hint
     status = workspace.flows.status("flow.yaml")
     assert status.step("here").state == "done"
     assert status.step("there").state in ("waiting", "queued")  # by how far its submission came

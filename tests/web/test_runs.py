@@ -90,6 +90,7 @@ def test_columns_are_chosen_and_kept_in_the_address(page: Page) -> None:
     heads = page.get_by_role("columnheader").all_inner_texts()
     assert "epochs" in heads
     assert "kind" not in heads
+    assert heads.index("loss") < heads.index("started (UTC)"), "a phone shows the first columns"
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Who may see and fetch which asset of a served catalog: accounts, grants, requests, the audit log."""
+"""Who may see and fetch which asset of a server: accounts, tokens, grants, requests, audit log."""

@@ -1,1 +1,1 @@
-"""The ground floor: errors, settings, files, commands, digests and units, without a word of the domain."""
+"""Errors, settings, files, commands, digests and units, independent of the domain."""

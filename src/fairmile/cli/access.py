@@ -48,8 +48,8 @@ _UNTIL = click.option("--until", default="", metavar="DATE", help="Last day of t
 def access() -> None:
     """Manage accounts of your server and access to its assets; request access to others.
 
-    ASSET is a name as `fairmile show` takes it. Who may write the folder of the workspace
-    owns the server: these commands need no account.
+    ASSET is a name as `fairmile show` takes it. If you can write to the folder of the
+    workspace, you own its server and need no account for these commands.
     """
 
 

@@ -54,10 +54,10 @@ def submit(out: Out, runs: tuple[str, ...], folder: Path, **options: Any) -> int
 
     RUN is a run, a group, or a name that several runs share. The folder holds the system
     description, the code, scripts to run it, the logs and a README, as the rules of
-    the committee ask for. Lists what is missing, run by run; exit code 1 if anything is,
+    the committee require. Lists what is missing, run by run; exit code 1 if anything is,
     except with --dry-run.
 
-    The closed division takes only runs on the full data set.
+    The closed division accepts only runs on the full data set.
 
     \b
     Examples:

@@ -65,7 +65,7 @@ def flow() -> None:
 _NATIVE = click.option(
     "--native",
     is_flag=True,
-    help="Submit steps that follow each other on one system at once, with dependencies of its scheduler.",
+    help="Submit consecutive steps on a system together, with scheduler dependencies.",
 )
 
 

@@ -118,7 +118,12 @@ def convert(
 @click.option("--threads", default="", metavar="COUNTS", help="Numbers of threads.  [default: all cores]")
 @click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Device to run on.")
 @click.option("--best", type=click.Choice(CRITERIA), default="latency", show_default=True, help="What to rank by.")
-@click.option("--data", default="", metavar="FILE", help="Rows to run on, as .npy or .npz; with `targets` also judged.")
+@click.option(
+    "--data",
+    default="",
+    metavar="FILE",
+    help="Run on these rows (.npy or .npz); an array `targets` adds the loss of accuracy.",
+)
 @click.option(
     "--max-loss",
     type=float,
@@ -133,7 +138,7 @@ def convert(
     show_default=True,
     metavar="TIME",
     callback=lambda _, __, text: parse_duration(text),
-    help="Longest time to take turns for.",
+    help="Time limit of the measurements.",
 )
 @click.option("--code", default="", metavar="FILE.py:FUNCTION", help="Code that builds the model; or MODULE:CLASS.")
 @click.option("--weights", default="", metavar="RUN|FILE", help="Weights of a model in the catalog.")
@@ -146,7 +151,7 @@ def convert(
     help="Describe an input, as x=float32[batch,3]; repeatable.",
 )
 @click.option("--trust-pickle", is_flag=True, help="Load a pickle, which can execute any code.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the order of turns.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the measurement order.")
 @click.option("--again", is_flag=True, help="Measure again, even if an earlier run measured the same.")
 @click.option(
     "-o",
@@ -170,8 +175,8 @@ def explore(
 ) -> int:
     """Measure which runtime, precision, batch size and number of threads run a model best.
 
-    Each combination runs in a process of its own on a fixed set of cores. They take turns until the order is decided,
-    or the time is over. Combinations that lose more than allowed are measured, but not recommended.
+    Each combination runs in a process of its own on a fixed set of cores. Measurements alternate until the ranking
+    is certain or the time is over. Combinations that lose more than allowed are measured, but not recommended.
 
     \b
     Examples:

@@ -86,7 +86,7 @@ def _target_options(command: F) -> F:
             "--selected",
             type=click.FloatRange(0, 1),
             metavar="SHARE",
-            help="Share of elements that masks select which depend on weights; random values without it.",
+            help="Share of elements selected by masks that depend on weights.  [default: random values decide]",
         ),
     ]
     for each in reversed(options):

@@ -211,6 +211,14 @@ def _say(out: Out, step: Step) -> None:
     out.say(f"{step.verb}: {step.what}")
 
 
+def range_text(name: str, low: float | None, high: float | None) -> str:
+    """Return a prediction interval, which may be open above, as the beginning of a list."""
+    if low is None:
+        return ""
+    upper = f" to {amount_text(name, high)}" if high is not None else " or more"
+    return f"{amount_text(name, low)}{upper}; "
+
+
 def _print_plan(out: Out, plan: RunPlan) -> None:
     if plan.review is not None:
         for what, line in plan.review.lines():
@@ -220,10 +228,8 @@ def _print_plan(out: Out, plan: RunPlan) -> None:
         size = f"  ({format_size(step.size_bytes)})" if step.size_bytes else ""
         out.line(f"{step.verb:<7} {step.what}{size}")
     for name, each in plan.prediction.items():
-        interval = ""
-        if each.get("low") is not None:
-            interval = f"{amount_text(name, each['low'])} to {amount_text(name, each['high'])}; "
-        out.line(f"predict {quantity_name(name)}: {amount_text(name, each['value'])} ({interval}{each['source']})")
+        range_ = range_text(name, each.get("low"), each.get("high"))
+        out.line(f"predict {quantity_name(name)}: {amount_text(name, each['value'])} ({range_}{each['source']})")
     if plan.fit_reason:
         out.line(f"fit     {plan.fit}" + ("" if plan.fit is Fit.MAY_NOT else f": {plan.fit_reason}"))
     if plan.unpredicted:
@@ -274,7 +280,7 @@ def _print_run(out: Out, runs: Runs, run: Run) -> None:
         out.hint(f"`fairmile runs show {run.id}` shows its progress")
     elif names := run.undeclared:
         named = " ".join(f"--out {shlex.quote(name)}" for name in names[:_NAMED])
-        out.hint(f"{named} keeps what it wrote, and lets the result be reused")
+        out.hint(f"{named} keeps the files that it wrote, and lets the result be reused")
 
 
 def _print_rerun(out: Out, done: Rerun) -> None:

@@ -34,7 +34,7 @@ _FILE = click.Path(path_type=Path)
     "--name", "names", multiple=True, metavar="HOST", help="Further host name that browsers may use; repeatable."
 )
 @click.option("--accounts", is_flag=True, help="Ask for accounts on the loopback address as well.")
-@click.option("--public", is_flag=True, help="Let people without an account browse what is public.")
+@click.option("--public", is_flag=True, help="Show public assets to people without an account.")
 @json_output(Serving)
 def serve(
     host: str,

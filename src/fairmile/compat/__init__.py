@@ -1,4 +1,4 @@
-"""What predecessors wrote and called: files of SABATH and cloudmesh, and Python calls under their own names.
+"""Predecessors: files of SABATH and cloudmesh, and Python calls of HPCFAIR under their own names.
 
 Resolvers and readers are registered by name, in `fairmile.resolve`, `fairmile.sweeps.files` and
 `fairmile.meter.figures`; nothing of the core imports them.

@@ -1,1 +1,1 @@
-"""What things cost: devices, operators and collectives. Predictions and traces both build on it."""
+"""Cost models of devices, operators and collectives, for predictions and traces."""

@@ -1,1 +1,1 @@
-"""What must be there to run a program: Python, conda, modules, source builds, containers, as one checked prefix."""
+"""Software that a program needs: Python, conda, modules, source builds, containers, as one checked prefix."""

@@ -107,7 +107,7 @@ class Engine:
         if is_open and self._is_given_up():
             raise Transient(
                 f"no answer for {format_duration(self._host_timeout_s)}: {self._silence}",
-                hint=f"`fairmile flow run {self._state.id}` goes on where it stopped; the setting `flows.host_timeout` "
+                hint=f"`fairmile flow run {self._state.id}` resumes it; the setting `flows.host_timeout` "
                 "says how long a flow waits",
             )
         return self._round.steps
@@ -287,7 +287,7 @@ class Engine:
         self._places.bring_inputs(planned, self._round)
         near = self._near(planned)
         if near is None:
-            return TaskStatus(Handle(""), RunState.QUEUED, "what it comes after is not submitted yet")
+            return TaskStatus(Handle(""), RunState.QUEUED, "a step before it is not submitted yet")
         newest = self._state.newest.get(planned.name)
         begun = newest.run if newest is not None and newest.state == "begun" else ""
         folder = None

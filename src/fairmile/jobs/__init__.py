@@ -1,1 +1,1 @@
-"""From a specification to a script, and to a job that is carried through on any machine."""
+"""Job scripts, submission, status and failure diagnosis on any machine."""

@@ -1,1 +1,1 @@
-"""Before a job runs: how much memory it needs, how long a step takes, and how far it scales."""
+"""Predictions before a job runs: memory, step time and scaling."""

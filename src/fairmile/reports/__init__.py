@@ -1,0 +1,1 @@
+"""Reads runs and changes none: statistics, comparison, leaderboards, figures and pages."""

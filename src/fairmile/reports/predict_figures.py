@@ -252,7 +252,7 @@ def moved_bytes(moved: int, least: int, bytes_per_s: float) -> Picture:
         axis.set_xlabel(f"between the device and its memory in a step ({unit})")
         _bare(axis)
 
-    note = "Beside each, the time that the memory of the device takes for it." if bytes_per_s else ""
+    note = "Beside each: the time that memory bandwidth alone allows." if bytes_per_s else ""
     return Picture("moved-bytes", "Data that a step moves", draw, 1.25, note)
 
 

@@ -1,0 +1,1 @@
+"""Every execution and its record: planning, execution, rerun, reuse and exchange."""

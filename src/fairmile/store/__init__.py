@@ -1,1 +1,1 @@
-"""Bytes by content: objects, trees, pools, links, upkeep."""
+"""Bytes by content: objects, trees, pools, links, maintenance."""

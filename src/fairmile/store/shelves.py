@@ -249,7 +249,7 @@ class Shelves:
         near = did_you_mean(name, {ref.name for ref in refs} | ends | {end.partition("@")[0] for end in ends})
         raise NotFound(
             f"nothing in the store is named {name!r}" + (f"; {near}" if near else ""),
-            hint="`fairmile store ls` lists what is there",
+            hint="`fairmile store ls` lists all names",
         )
 
     # Pins

@@ -1,1 +1,1 @@
-"""Sweeps and tuning: thousands of runs from one small file."""
+"""Sweeps and studies: thousands of runs from one small file."""

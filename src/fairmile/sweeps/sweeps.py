@@ -608,6 +608,16 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
         """Return the run of the combining step; None if there is none."""
         return self._runs().find(f"{sweep.id}{COMBINED}")
 
+    def _forget_unknown_metric(self, sweep: Sweep, statuses: Sequence[PointStatus]) -> None:
+        """Stop ranking by a metric that no point of a finished sweep has: reports rank by one that exists."""
+        metric = sweep.record.best
+        if not metric or any(metric in each.metrics for each in statuses) or not all(each.is_over for each in statuses):
+            return
+        try:
+            self.best(sweep)
+        except NotFound:
+            write_sweep(sweep.folder, replace(sweep.record, best=""))
+
     def _conclude(self, sweep: Sweep, statuses: Sequence[PointStatus]) -> None:
         """Write the table of results; where all points are done, take the combining step unless that is done, too."""
         rows = [
@@ -623,6 +633,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
             for each in statuses
         ]
         write_atomic(sweep.folder / RESULTS, json.dumps(rows, allow_nan=False))
+        self._forget_unknown_metric(sweep, statuses)
         command = sweep.record.combine
         before = self.combined(sweep)
         is_combined = before is not None and before.state is RunState.DONE

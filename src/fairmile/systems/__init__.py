@@ -1,1 +1,1 @@
-"""Machines as data: what they have, how their scheduler speaks, which modules each framework needs."""
+"""Machines as data: hardware, scheduler, module lines of each framework."""

@@ -120,7 +120,7 @@ def _partition(queue: Queue) -> dict[str, Any]:
 
 
 def _partition_comments(queue: Queue) -> Iterator[str]:
-    yield "# processor, interconnect: a look at one of its nodes tells them"
+    yield "# processor, interconnect: look them up on one of its nodes"
     if queue.kinds[0].gpus:
         yield "# memory_gib of the GPUs, and their full name"
     if not queue.up:

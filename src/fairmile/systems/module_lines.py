@@ -118,8 +118,8 @@ def _weave(whole: list[ModuleLine], part: list[ModuleLine], name: str) -> None:
             continue
         if place < cursor:
             raise Conflict(
-                f"the line {line.text!r} of {name} stands before {whole[cursor - 1].text!r} in another framework's "
-                f"lines and behind it in its own",
+                f"the line {line.text!r} of {name} comes before {whole[cursor - 1].text!r} in another framework's "
+                f"lines and after it in its own",
                 hint=_APART,
             )
         if set(whole[place].loads) < set(line.loads):

@@ -1,1 +1,1 @@
-"""Conformance suites for what others may implement; they need pytest."""
+"""Conformance suites for plug-ins; they need pytest."""

@@ -1,1 +1,1 @@
-"""Traces of all ranks as one table of events: read, aligned in time, analysed, replayed, handed to other tools."""
+"""Traces of all ranks as one table of events: read, aligned in time, analysed, replayed, exported."""

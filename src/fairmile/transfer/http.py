@@ -33,7 +33,7 @@ ACCESS_HEADER = "fairmile-access"
 _OBSTACLES = {
     "log in": ("it is only for people with an account", "`fairmile login {}`"),
     "ask": ("access must be granted first", "`fairmile access request NAME` asks for it"),
-    "wait": ("it is under embargo", "`fairmile access show NAME` tells until when"),
+    "wait": ("it is under embargo", "`fairmile access show NAME` shows until when"),
     "accept": ("its terms must be accepted first", "`fairmile access accept NAME` shows them"),
 }
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-amz-security-token"})
@@ -530,7 +530,7 @@ def _expect_success(url: str, head: Head) -> None:
             raise SystemFailure(f"{where}: {obstacle[0]}", hint=obstacle[1].format(server[0] if server else where))
         raise SystemFailure(
             f"{where} requires a login: it answers {status} {head.reason}".rstrip(),
-            hint=f"put `machine {host} login … password …` into ~/.netrc; `fairmile show` tells how to get access",
+            hint=f"put `machine {host} login … password …` into ~/.netrc; `fairmile show` says how to get access",
         )
     if status in (404, 410):
         raise NotFound(f"{where} does not exist: the server answers {status} {head.reason}".rstrip())

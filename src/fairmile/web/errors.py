@@ -58,7 +58,7 @@ class Gone(Refused):
         tombstone = card.get("tombstone") or {}
         reason = f": {tombstone['reason']}" if tombstone.get("reason") else ""
         successor = tombstone.get("supersededBy")
-        hint = f"superseded by {successor}" if successor else "the answer has what its card still says"
+        hint = f"superseded by {successor}" if successor else "the field `card` of the answer has its tombstone"
         super().__init__(410, f"{handle} was removed on {str(tombstone.get('date', ''))[:10]}{reason}", hint=hint)
         self.card = card
 

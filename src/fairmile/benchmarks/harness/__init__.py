@@ -1,1 +1,1 @@
-"""What the programs of all benchmarks share: settings, data, training on any device, scores."""
+"""Code that all benchmarks share: settings, data, training on any device, scores."""

@@ -1,1 +1,1 @@
-"""The benchmarks that come along, one folder each."""
+"""The benchmarks, one folder each."""

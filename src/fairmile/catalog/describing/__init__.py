@@ -1,1 +1,1 @@
-"""Cards drafted from what is there: files, their formats and columns, and the documents that lie beside them."""
+"""Drafts of cards from files, their formats and columns, and documents beside them."""

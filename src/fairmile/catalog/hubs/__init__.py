@@ -1,1 +1,1 @@
-"""Hubs that are searched live: Hugging Face, Zenodo and OpenML, each through its own interface."""
+"""Live search of Hugging Face, Zenodo and OpenML, each through its own interface."""

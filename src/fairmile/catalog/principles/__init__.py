@@ -1,4 +1,4 @@
-"""The FAIR tests, one file a letter; each test reads the facts of a card and says how far it gets and why."""
+"""The FAIR tests, one file per letter; each reads the facts of a card and returns points and evidence."""
 
 from __future__ import annotations
 

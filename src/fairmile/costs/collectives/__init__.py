@@ -1,1 +1,1 @@
-"""Collective communication: what it costs by formula, what it costs here by measurement, and how both are compared."""
+"""Collective communication: cost formulas, measurements, and their comparison."""

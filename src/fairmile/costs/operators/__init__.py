@@ -1,1 +1,1 @@
-"""The work and the measured times of operators, apart from any model."""
+"""Work and measured times of operators."""

@@ -1,4 +1,4 @@
-"""Container runtimes: each builds argv and definitions and reads what the runtime prints; none starts a program."""
+"""Container runtimes: each builds argv and definitions and parses output; none starts a program."""
 
 from __future__ import annotations
 

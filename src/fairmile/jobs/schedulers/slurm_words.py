@@ -57,7 +57,7 @@ HELD_REASONS = (
 
 _STATE_SENTENCES: Mapping[str, str] = {
     "BOOT_FAIL": "Its nodes did not come up. Submit it again.",
-    "CANCELLED": "Somebody cancelled it.",
+    "CANCELLED": "It was cancelled.",
     "COMPLETED": "It completed.",
     "COMPLETING": "It is ending: its processes are being cleaned up.",
     "CONFIGURING": "Its nodes are allocated and being prepared.",

@@ -1,4 +1,4 @@
-"""Where measurements come from, one small file each; what a machine lacks is said in one sentence."""
+"""Energy counters and other sources, one small file each; a missing one is explained in one sentence."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Models in another format, with a numerical proof that they still compute the same."""
+"""Conversion of models, with a numerical proof that the result computes the same."""

@@ -59,7 +59,7 @@ def varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
 def message(value: int | memoryview) -> memoryview:
     """Return the bytes of a field that must be a message or a string."""
     if isinstance(value, int):
-        raise NotAMessage("a number stands where a message is expected")
+        raise NotAMessage("expected a message, found a number")
     return value
 
 
@@ -71,7 +71,7 @@ def text(value: int | memoryview) -> str:
 def number(value: int | memoryview) -> int:
     """Return a field that must be a number."""
     if not isinstance(value, int):
-        raise NotAMessage("a message stands where a number is expected")
+        raise NotAMessage("expected a number, found a message")
     return value
 
 

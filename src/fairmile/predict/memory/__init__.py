@@ -1,1 +1,1 @@
-"""How much of a device's memory a step needs: rules of the allocator and of libraries, and closed forms."""
+"""Memory of a step on a device: allocator and library rules, and closed forms."""

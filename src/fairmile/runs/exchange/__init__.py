@@ -1,4 +1,4 @@
-"""Runs for other programs and from them, one file for each form: a module of this package is an exchange."""
+"""Exchange of runs with other programs: one module for each format."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Patient:
     def _submit(self, work: Work, after: Mapping[Handle, Condition]) -> None:
         if any(each in self._refused and condition == "done" for each, condition in after.items()):
             self._refused.add(Handle.of(work))
-            self._news.append(TaskStatus(Handle.of(work), RunState.CANCELLED, "what it comes after was refused"))
+            self._news.append(TaskStatus(Handle.of(work), RunState.CANCELLED, "a job before it was refused"))
         elif pending := {each: condition for each, condition in after.items() if each not in self._refused}:
             self._executor.submit_after([work], pending)
         else:

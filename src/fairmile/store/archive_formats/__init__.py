@@ -1,1 +1,1 @@
-"""Readers of one archive format each: they give members one after the other, with bounded memory."""
+"""Readers of archives, one per format: they yield members one by one, with bounded memory."""

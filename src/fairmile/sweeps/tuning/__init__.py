@@ -1,1 +1,1 @@
-"""Tuning: a sweep whose next points are chosen by what the last ones gave."""
+"""Studies: sweeps whose next points depend on earlier results."""

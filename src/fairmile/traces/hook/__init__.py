@@ -1,1 +1,1 @@
-"""What goes into a program that is recorded: Python imports sitecustomize.py at its start, which waits for torch."""
+"""The recorder inside an unmodified program: Python imports sitecustomize.py at its start, which waits for torch."""

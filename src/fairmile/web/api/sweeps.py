@@ -60,7 +60,7 @@ def start_sweep(request: Request, sweep: SweepRequest) -> Result:
             raise UsageError(str(error), hint=error.hint) from error
     else:
         if sweep.on:
-            raise UsageError("a sweep that is there runs where it was to run", hint="leave `on` out")
+            raise UsageError("an existing sweep runs on the system that it was created for", hint="leave `on` out")
         known = {each.id for each in sweeps.ls()}
         if sweep.what not in known:
             raise NotFound(f"no sweep {sweep.what!r}", hint="/api/sweeps lists them; a new one needs params")

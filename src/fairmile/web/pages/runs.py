@@ -30,7 +30,8 @@ _MOST_COLUMNS = 40
 _PARAMETERS, _METRICS = 8, 6  # columns unless others are chosen
 _STALE_S = 1.0  # somebody who types a condition does not wait for the folders of all runs at each key
 _MOST_COMPARED = 50
-_FIXED = (("id", "run"), ("state", "state"), ("created", "started (UTC)"), ("elapsed_s", "took"), ("system", "on"))
+_FIRST = (("id", "run"), ("state", "state"))  # then metrics and parameters, then
+_LAST = (("created", "started (UTC)"), ("elapsed_s", "took"), ("system", "on"))
 # Kinds of files that a browser only shows; everything else is downloaded.
 _SHOWN_AS = {
     ".png": "image/png",
@@ -72,7 +73,9 @@ def runs_page(
         "page_of_runs": runs,
         "states": [(name, runs.states.get(name, 0), view.link(states=_toggled(view.states, name)), name in view.states)
                    for name in map(str, RunState) if name in runs.states or name in view.states],
-        "columns": [_column(view, key, text) for key, text in (*_FIXED, *((key, _title(key)) for key in chosen))],
+        "columns": [
+            _column(view, key, text) for key, text in (*_FIRST, *((key, _title(key)) for key in chosen), *_LAST)
+        ],
         "rows": [_row(row, chosen) for row in runs.rows],
         "names": [(key, _title(key), key in chosen) for key in dict.fromkeys([*names, *chosen])],
         "same": _same(runs.rows, chosen),

@@ -1,1 +1,1 @@
-"""What pages follow live: one file for each noun."""
+"""Live updates of pages: one file for each noun."""
