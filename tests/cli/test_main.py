@@ -64,6 +64,7 @@ BEFORE = {
     **{f"flow {name}": FLOWN for name in ("status", "log", "watch")},
     **{f"tune {name}": STUDIED for name in ("show", "stop")},
     "benchmark compare": ["run mnist -p epochs=1"],
+    "benchmark ensemble": ["sweep waves.py --seed 1,2"],
     "benchmark submit": ["run --name cosmoflow -- cat cosmoflow-mllog.txt"],
     "runs import": [*RECORDED, "runs export last -o tides.crate.zip"],
     "runs project": [f"run --name tides -p epochs={n} -- sleep 0.{{epochs}}" for n in (1, 2, 3)],

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.files import write_atomic
+from fairmile.base.lazy import lazy
 from fairmile.base.yaml import load
 from fairmile.benchmarks.benchmarks import Benchmarks
 from fairmile.benchmarks.comparison import BenchmarkTable, compare_benchmarks
+from fairmile.benchmarks.ensembles.results import Ensemble
 from fairmile.benchmarks.results import StagePlan, StageRuns
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.benchmarks.storage import StorageFolder, StoragePlan, StorageRun, measure_storage, plan_storage
@@ -20,6 +24,13 @@ from fairmile.costs.collectives.measure import MeasuredBackend, measure_collecti
 from fairmile.costs.collectives.results import MeasurementPlan
 from fairmile.runs.runs import Runs
 from fairmile.store.store import Store
+
+if TYPE_CHECKING:
+    from fairmile.benchmarks.ensembles.ensemble import join
+    from fairmile.benchmarks.ensembles.page import ensemble_page
+else:
+    join = lazy("fairmile.benchmarks.ensembles.ensemble:join")
+    ensemble_page = lazy("fairmile.benchmarks.ensembles.page:ensemble_page")
 
 
 class MeasuredBenchmarks(Benchmarks):
@@ -70,6 +81,25 @@ class MeasuredBenchmarks(Benchmarks):
         """Measure the storage of folders, record it as a run, and recommend one for `need_bytes` of data."""
         folders = self.plan_storage(paths, size_bytes=size_bytes)
         return measure_storage(self._runs(), folders, size_bytes=size_bytes, need_bytes=need_bytes, on_step=on_step)
+
+    def ensemble(
+        self,
+        runs: str | Sequence[str],
+        *,
+        calibration_share: float = 0.5,
+        seed: int = 0,
+        output: str | Path | None = None,
+    ) -> Ensemble:
+        """Join runs that differ in their seed, calibrate the uncertainty of the whole and judge it on other samples.
+
+        `output` is an HTML page to write, with a reliability figure.
+        """
+        references = [runs] if isinstance(runs, str) else runs
+        joined = join(self._runs(), references, calibration_share=calibration_share, seed=seed)
+        if output is None:
+            return joined
+        write_atomic(Path(output), ensemble_page(joined))
+        return replace(joined, page=str(output))
 
     def submit(
         self,

@@ -214,6 +214,7 @@ EXAMPLES = (
     _only_named("benchmark stages miniweather", 'fm.benchmarks.stages("miniweather")'),
     Example("benchmark stages miniweather --dry-run", 'fm.benchmarks.plan_stages("miniweather")'),
     _only_named("benchmark compare mnist", 'fm.benchmarks.compare("mnist")'),
+    _only_named("benchmark ensemble last", 'fm.benchmarks.ensemble("last")'),
     _only_named(
         "benchmark submit last --to mlperf-hpc --org Lake -o submission",
         'fm.benchmarks.submit(["last"], "submission", to="mlperf-hpc", org="Lake")',

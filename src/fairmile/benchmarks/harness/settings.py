@@ -80,6 +80,7 @@ class TrainSettings:
     save_steps: int = option(0, "optimizer steps between checkpoints within an epoch; 0: none", least=0)
     checkpoint: str = option("", "weights to start from, such as checkpoint.pt of an earlier run")
     freeze: str = option("", "parameters that are not trained, as patterns of their names, such as encoder.*,embed.*")
+    predictions: bool = option(False, "keep the predictions of validation samples, for `fairmile benchmark ensemble`")
     workers: int = option(1, "threads that prefetch batches; 0: no prefetching", least=0)
     resident: bool = option(True, "keep the data on the device if it fits and the benchmark supports it")
     stage: str = option("", "copy the data to this folder first; auto: the fastest one with enough space")

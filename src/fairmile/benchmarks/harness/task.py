@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from fairmile.benchmarks.harness.predictions import Predictions
     from fairmile.benchmarks.harness.settings import TrainSettings
 
     Array = np.ndarray[Any, Any]
@@ -94,4 +95,12 @@ class Task(Protocol):
 
     def scores(self, outputs: Mapping[str, Array]) -> Mapping[str, float]:
         """Return the metrics of all validation samples, in their order; one of them is named as `metric`."""
+        ...
+
+
+class ForecastingTask(Task, Protocol):
+    """A task whose predictions can be joined to those of other runs."""
+
+    def predictions(self, outputs: Mapping[str, Array]) -> Predictions:
+        """Return what is predicted of all validation samples, and the truth."""
         ...

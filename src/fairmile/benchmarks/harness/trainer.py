@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairmile.benchmarks.harness.session import Session
     from fairmile.benchmarks.harness.settings import TrainSettings
     from fairmile.benchmarks.harness.strategies import Strategy
-    from fairmile.benchmarks.harness.task import Task
+    from fairmile.benchmarks.harness.task import ForecastingTask, Task
 
     Array = np.ndarray[Any, Any]
 
@@ -58,6 +58,8 @@ def fit(task: Task, session: Session) -> Trained:
     if session.on_task is not None:
         session.on_task(task)
     trains = task.settings.work != "inference"
+    if task.settings.predictions and not hasattr(task, "predictions"):
+        raise UsageError(f"parameter predictions: the benchmark {session.name} cannot keep its predictions")
     with _reproducible(task.settings), Journal(session, is_on=trains) as journal:
         strategy = make_strategy(task.settings, session.ranks)
         try:
@@ -65,7 +67,10 @@ def fit(task: Task, session: Session) -> Trained:
             # What is caught holds the tensors of the step that failed: they are free only after it.
             with suppress(torch.OutOfMemoryError):
                 training.initialise()
-                return training.train() if trains else training.infer()
+                trained = training.train() if trains else training.infer()
+                if task.settings.predictions and session.ranks.is_first:
+                    cast("ForecastingTask", task).predictions(trained.outputs).write(session.folder)
+                return trained
             raise memory.explain(task, strategy, training.stage, training.parts)
         finally:
             if session.ranks.size == 1:

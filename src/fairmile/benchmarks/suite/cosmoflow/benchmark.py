@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from fairmile.base.errors import UsageError
+from fairmile.benchmarks.harness.predictions import Predictions
 from fairmile.benchmarks.harness.scores import Results, Score
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
@@ -41,7 +42,7 @@ from fairmile.benchmarks.suite.cosmoflow.files import (
 )
 from fairmile.benchmarks.suite.cosmoflow.models import CosmoFlow
 from fairmile.benchmarks.suite.cosmoflow.settings import Settings, choose
-from fairmile.benchmarks.suite.cosmoflow.universes import Generator
+from fairmile.benchmarks.suite.cosmoflow.universes import NAMES, Generator
 from fairmile.meter import span
 
 TARGET = 0.124  # mean absolute error, MLPerf HPC v3.0
@@ -236,6 +237,11 @@ class CosmoFlowTask:
 
     def predict(self, model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {"y": model(self._in_layout(batch["x"])), "truth": batch["y"]}
+
+    def predictions(self, outputs: Mapping[str, np.ndarray[Any, Any]]) -> Predictions:
+        """Return the parameters of each cube beside the true ones, both from -1 to 1; a universe is a group."""
+        _, universe = np.unique(outputs["truth"], axis=0, return_inverse=True)
+        return Predictions("regression", outputs["y"], outputs["truth"], NAMES, groups=universe.reshape(-1))
 
     def scores(self, outputs: Mapping[str, Any]) -> Mapping[str, float]:
         return baselines.scores(outputs["y"], outputs["truth"])

@@ -28,6 +28,7 @@ from fairmile.benchmarks.suite.earthquake.models import (
     forecast_all,
     leads,
     place_weights,
+    predictions_of,
     scores_of,
 )
 from fairmile.benchmarks.suite.earthquake.nomenclature import (
@@ -212,6 +213,8 @@ def _report(
         seen = ~np.isnan(truth)
         inside = (truth >= result.outputs["low"]) & (truth <= result.outputs["high"])
         values["coverage_80"] = float(inside[seen].mean())
+    if settings.predictions:
+        predictions_of(validation, forecast).write(session.folder)
     own = Score("model", settings.model, values)
     scores = [*rows, own]
     with span("plots"):

@@ -12,6 +12,7 @@ from torch import nn
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.loader import Loader
+from fairmile.benchmarks.harness.predictions import Predictions
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.suite.earthquake.hybrid import SpaceTimeForecaster
@@ -303,11 +304,29 @@ class ForecastTask:
         low, middle, high = forecast.unbind(-1)
         return {"forecast": middle, "low": low, "high": high}
 
+    def predictions(self, outputs: Mapping[str, Array]) -> Predictions:
+        """Return the forecasts of the windows that choose the epoch."""
+        return predictions_of(self.validation, outputs["forecast"])
+
     def scores(self, outputs: Mapping[str, Array]) -> Mapping[str, float]:
         """Return the scores of both leads, `nnse` that of the lead that was asked for."""
         windows, published = self.validation, self.settings.missing == "published"
         forecasts = {kind: windows.at_lead(outputs["forecast"], kind) for kind in leads(windows)}
         return scores_of(forecasts, windows, self.settings.lead, published=published)
+
+
+def predictions_of(windows: Windows, forecast: Array) -> Predictions:
+    """Return a forecast [len(windows), horizon, 4] of what begins after the history, in magnitudes; places are groups.
+
+    Each target is taken at the lead at which it shares nothing with what is known, as far as the horizon reaches.
+    """
+    lead = leads(windows)[-1]
+    truth, predicted = (windows.data.restore(each) for each in (windows.truth(lead), windows.at_lead(forecast, lead)))
+    names = [each.at(each.lead(lead)) for each in PARAMETERS]
+    groups = np.repeat(windows.locations, len(windows.starts))
+    return Predictions(
+        "regression", predicted.reshape(-1, TARGETS), truth.reshape(-1, TARGETS), names, "magnitude", groups
+    )
 
 
 def leads(windows: Windows) -> tuple[Lead, ...]:

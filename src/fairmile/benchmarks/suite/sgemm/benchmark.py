@@ -14,6 +14,7 @@ from torch import nn
 
 from fairmile.benchmarks.harness import classical
 from fairmile.benchmarks.harness.figures import save_figure
+from fairmile.benchmarks.harness.predictions import Predictions
 from fairmile.benchmarks.harness.samples import ArraySamples
 from fairmile.benchmarks.harness.scores import Results, Score
 from fairmile.benchmarks.harness.session import Session
@@ -117,6 +118,11 @@ class Prediction:
     def predict(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return ln(time) of each kernel."""
         return {"ln_ms": model(batch["kernel"])}
+
+    def predictions(self, outputs: Mapping[str, Array]) -> Predictions:
+        """Return ln(time) of each kernel beside the measured one."""
+        predicted, truth = (np.reshape(each, (-1, 1)) for each in (outputs["ln_ms"], self.parts.test_ln))
+        return Predictions("regression", predicted, truth, ("ln(time / ms)",))
 
     def scores(self, outputs: Mapping[str, Array]) -> Mapping[str, float]:
         """Return the errors on both scales."""
