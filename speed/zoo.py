@@ -1,6 +1,6 @@
 """Counts which architectures of Hugging Face transformers `fairmile predict memory` follows, each in a small form.
 
-Run: python speed/zoo.py [--only TEXT] [--limit N]
+Run: python speed/zoo.py [--only TEXT] [--limit N] [--every K]
 
 Every class that transformers lists for a task is built from its default configuration with few, narrow layers, and one
 training step of it is traced. A step is followed, followed up to a point (lower bound), or fails for a reason. Classes
@@ -122,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="Only classes with this text in their name.")
     parser.add_argument("--limit", type=int, default=0, help="Maximum number of classes per task.")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="Only every K-th class of a task.")
     chosen = parser.parse_args()
     from transformers.models.auto import modeling_auto
 
@@ -132,7 +133,7 @@ def main() -> None:
     for task, mapping in TASKS.items():
         classes = [(kind, name) for kind, name in getattr(modeling_auto, mapping).items() if isinstance(name, str)]
         classes = [each for each in classes if chosen.only.casefold() in each[1].casefold()]
-        for kind, name in classes[: chosen.limit or None]:
+        for kind, name in classes[:: chosen.every][: chosen.limit or None]:
             arguments = {"kind": kind, "name": name, "task": task}
             request = TraceRequest(__file__, "build", arguments, steps=1, partial=True)
             with tempfile.TemporaryDirectory() as folder:

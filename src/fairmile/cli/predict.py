@@ -17,6 +17,7 @@ from fairmile.cli.out import Out, json_output
 from fairmile.costs.devices import device_names
 from fairmile.costs.operators.calibrate import Calibrated
 from fairmile.costs.operators.refine import Corrections
+from fairmile.predict.compiled.rewrite import MODES
 from fairmile.predict.fake_device.request import FORMS, PRECISIONS
 from fairmile.predict.memory.account import MemoryAccount, SizeInterval
 from fairmile.predict.memory.largest_batch import LargestBatch
@@ -81,6 +82,9 @@ def _target_options(command: F) -> F:
         ),
         click.option("--channels-last", is_flag=True, help="Use channels-last memory format."),
         click.option("--optimizer-form", type=click.Choice(FORMS), help="Implementation of the optimizer step."),
+        click.option(
+            "--compile", type=click.Choice(MODES), help="Predict the step as compiled by torch.compile in this mode."
+        ),
         click.option("--inference", is_flag=True, help="Predict the forward pass only."),
         click.option(
             "--selected",
@@ -130,6 +134,8 @@ def _trace_fields(options: Mapping[str, Any]) -> dict[str, Any]:
         fields[name] = True if options[name] else None
     if options["inference"]:
         fields["training"] = False
+    if options["compile"]:
+        fields["compile"] = options["compile"]
     return fields
 
 

@@ -20,6 +20,8 @@ from fairmile.costs.operators.grid import generic_candidates
 from fairmile.costs.operators.refine import Correction, Corrections, MeasuredStep
 from fairmile.costs.operators.signatures import candidates_of, merged
 from fairmile.costs.steps import StepTrace
+from fairmile.predict.compiled.doubts import of_compiled
+from fairmile.predict.compiled.rewrite import check_mode, compiled
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 from fairmile.predict.loading import loading
 from fairmile.predict.measured import MeasuredTimes
@@ -33,7 +35,7 @@ from fairmile.predict.memory.closed_forms import ClosedForm, closed_form
 from fairmile.predict.memory.descriptions import Cnn, Gnn, Rnn, Transformer, parse_description
 from fairmile.predict.memory.footprints import batch_of, footprint_of
 from fairmile.predict.memory.largest_batch import LargestBatch, largest_batch, largest_traced_batch
-from fairmile.predict.memory.options import parse_allocator_options
+from fairmile.predict.memory.options import AllocatorOptions, parse_allocator_options
 from fairmile.predict.memory.sharding import Layout, ModelFootprint, rank_memory
 from fairmile.predict.power import energy_of
 from fairmile.predict.results import MemoryPrediction, TimePrediction
@@ -132,7 +134,8 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
 
         `target` is a word of the command line, or the data of a description, `{"kind": "transformer", …}`. Its batch is
         that of one replica: `micro_batch` of a layout follows from it. `allocator` is what PYTORCH_CUDA_ALLOC_CONF
-        would say; `how` are fields of a TraceRequest, as `precision` and `selected`. If shapes depend on weights,
+        would say; `how` are fields of a TraceRequest, as `precision` and `selected`, and `compile`, a mode of
+        torch.compile. If shapes depend on weights,
         random values are assumed. A step that can be traced only in part gives a lower bound, unless it is sharded.
         See `fm.fetch` for `progress`.
         """
@@ -145,10 +148,10 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
             trace = self._trace(asked, arguments or {}, {**how, "partial": layout is None})
         if layout is not None:
             _refuse_stopped(asked.name, trace)
-        taken = account(trace, on, options)
+        taken = _account(trace, on, options)
         if trace.assumed and how.get("selected") is None and layout is None:
             with _tracing(progress, asked.name):
-                taken = self._bounded(taken, asked, arguments or {}, how, lambda trace: account(trace, on, options))
+                taken = self._bounded(taken, asked, arguments or {}, how, lambda trace: _account(trace, on, options))
         prediction = _spread(MemoryPrediction(asked.name, on, batch_of(trace), taken), _footprint(trace, taken), layout)
         if prediction.rank is None or not _is_squeezed(prediction):
             return prediction
@@ -232,7 +235,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         usual = given.get(name, parameters_of(asked).get(name))
         start = usual if isinstance(usual, int) else 1
         with _tracing(progress, asked.name) as state:
-            return largest_traced_batch(traces, lambda trace: account(trace, on, options), start=start)
+            return largest_traced_batch(traces, lambda trace: _account(trace, on, options), start=start)
 
     def time(
         self,
@@ -339,13 +342,16 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
             raise UsageError(f"{subject.name} is a description, so its operators are unknown", hint=hint)
         for arguments in each:
             _check_batch(_batch_name(subject, arguments), arguments)
-        requests = [TraceRequest(str(subject.file), subject.function, dict(arguments), **how) for arguments in each]
+        fields = dict(how)
+        mode = check_mode(fields.pop("compile", None))
+        requests = [TraceRequest(str(subject.file), subject.function, dict(arguments), **fields) for arguments in each]
         with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
             answers = trace_targets(requests, timeout_s=_LONGEST_S, folder=Path(folder))
         for answer in answers:
             if isinstance(answer, UsageError):
                 raise answer
-        return [answer for answer in answers if isinstance(answer, StepTrace)]
+        traces = [answer for answer in answers if isinstance(answer, StepTrace)]
+        return [compiled(trace, mode) for trace in traces] if mode else traces
 
     def calibrate(
         self,
@@ -560,6 +566,11 @@ def _check_batch(name: str, arguments: Mapping[str, Any]) -> None:
     value = arguments.get(name)
     if isinstance(value, (str, float)) or (isinstance(value, int) and value < 0):
         raise UsageError(f"{name}={value} is not a batch size", hint=f"use a whole number, such as -a {name}=64")
+
+
+def _account(trace: StepTrace, on: Device, options: AllocatorOptions) -> MemoryAccount:
+    taken = account(trace, on, options)
+    return of_compiled(taken, trace) if trace.compiled else taken
 
 
 def _refuse_stopped(target: str, trace: StepTrace) -> None:

@@ -82,7 +82,7 @@ class UsedEvents:
                 name, start, length = f"nothing recorded after {name}", gap, int(counted)
             return FindingEvent(label, lane, name, (start - first) * _NS, length * _NS, counted * _NS, role)
 
-        chosen = np.lexsort((table.start_ns[self.rows], -self.ns))[:_MOST] if len(self) else []
+        chosen: Array = np.lexsort((table.start_ns[self.rows], -self.ns))[:_MOST]
         events = [
             event(
                 int(self.rows[at]),
@@ -90,7 +90,7 @@ class UsedEvents:
                 COUNTED,
                 int(self.starts[at]) if self.starts is not None else None,
             )
-            for at in np.asarray(chosen, np.int64).tolist()
+            for at in chosen.tolist()
         ]
         if self.causes is not None and self.causes_ns is not None:
             longest = np.argsort(-self.causes_ns, kind="stable")[:_MOST_CAUSES]
@@ -195,4 +195,4 @@ def _joined(pieces: Sequence[tuple[Array, Array]]) -> UsedEvents:
     if len(np.unique(rows)) == len(rows):
         return UsedEvents(rows, ns)
     once, place = np.unique(rows, return_inverse=True)
-    return UsedEvents(once, np.bincount(place, ns, len(once)))
+    return UsedEvents(once, np.bincount(place, ns, len(once)).astype(np.float64))

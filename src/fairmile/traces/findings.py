@@ -462,8 +462,8 @@ def _exchanges(evidence: Evidence, coupled: CouplingAnalysis | None) -> Iterator
 def _exchanged(evidence: Evidence, component: str, keys: Sequence[str]) -> UsedEvents:
     """Return the exchanges of a component under some keys, each with its time."""
     table = evidence.table
-    rows = table.of_kind(EventKind.EXCHANGE) & np.isin(keys_of_exchanges(table), list(keys))
-    rows = np.flatnonzero(rows & (table.component == table.components.index(component)))
+    mine = table.of_kind(EventKind.EXCHANGE) & np.isin(keys_of_exchanges(table), list(keys))
+    rows = np.flatnonzero(mine & (table.component == table.components.index(component)))
     return UsedEvents(rows, np.maximum(table.end_ns[rows] - table.start_ns[rows], 0).astype(np.float64))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.operators.work import Work, base_name, is_causal, is_in_place, size_bytes, tensor_at, tensors_at
@@ -62,6 +63,17 @@ def layout(spec: TensorSpec) -> str:
             return "strided"
         step *= n
     return "last" if lengths and len(spec.shape) > 3 and spec.strides[1] == 1 else "permuted"
+
+
+def channels_last(spec: TensorSpec) -> TensorSpec:
+    """Return an image or volume, or weights of a convolution, with its channels innermost; others as they are."""
+    if len(spec.shape) not in (4, 5):
+        return spec
+    strides, step = [0] * len(spec.shape), 1
+    for axis in (1, *range(len(spec.shape) - 1, 1, -1), 0):
+        strides[axis] = step
+        step *= spec.shape[axis]
+    return replace(spec, strides=tuple(strides))
 
 
 def layout_bytes(op: Op) -> int:
