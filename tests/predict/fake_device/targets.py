@@ -118,6 +118,18 @@ def transformer(precision: str = "fp32", bias: str = "", again: bool = False, la
     return SimpleNamespace(model=net, loss=loss, optimizer=adamw, precision=precision)
 
 
+def heads_in_groups() -> Any:
+    """Attention whose keys and values are shared by groups of heads, as of Llama."""
+    model = nn.Linear(16, 16)
+
+    def loss(model: Any) -> Any:
+        query, key = torch.randn(2, 4, 8, 16), torch.randn(2, 2, 8, 16)
+        mixed = functional.scaled_dot_product_attention(model(query), model(key), model(key), enable_gqa=True)
+        return mixed.mean()
+
+    return SimpleNamespace(model=model, loss=loss, optimizer=sgd, precision="fp32")
+
+
 def masked(columns: int) -> Any:
     """Attention behind a mask, which is left out where a count says that it hides nothing."""
 

@@ -43,6 +43,7 @@ _ASKED: dict[str, dict[str, Any]] = {
     "transformer turned": {"function": "transformer", "arguments": {"precision": "bf16", "bias": "turned"}},
     "masked": {"function": "masked", "arguments": {"columns": 24}},
     "masked odd": {"function": "masked", "arguments": {"columns": 20}},
+    "heads in groups": {"function": "heads_in_groups"},
     "lstm": {"function": "recurrent"},
     "lstm dropout": {"function": "recurrent", "arguments": {"dropout": 0.5}},
     "gru": {"function": "recurrent", "arguments": {"kind": "GRU"}},
@@ -362,6 +363,7 @@ def test_attention_takes_the_kernel_that_hopper_takes(of: Callable[[str], StepTr
     assert used("transformer bf16") == {"_scaled_dot_product_cudnn_attention"}
     assert used("transformer bias") == {"_scaled_dot_product_efficient_attention"}  # a bias that learns
     assert used("transformer turned") == set()  # its last dimension is not the fastest: plain products
+    assert "_scaled_dot_product_efficient_attention" not in used("heads in groups"), "it knows no groups of heads"
     log_sum = one(of("transformer bf16"), "aten._scaled_dot_product_cudnn_attention.default").outputs[1]
     assert (log_sum.elements, log_sum.dtype) == (ROWS * 4 * 16, "float32")
 

@@ -169,6 +169,8 @@ def _attention_kernel(
     if half and mask is None and width == value_width <= 256 and (not causal or query.shape[2] == key.shape[2]):
         return "flash"
     aligned = 8 if half else 4
+    if query.shape[1] != key.shape[1]:  # the efficient kernel knows no groups of heads
+        return "math"
     if query.dtype is not torch.float64 and in_order and width % aligned == 0 and value_width % aligned == 0:
         return "efficient"
     return "math"
