@@ -13,6 +13,7 @@ from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
 from fairmile.models.convert.conversion import Conversion
+from fairmile.models.convert.request import TARGETS
 from fairmile.models.explore.request import CRITERIA, DEVICES, PRECISIONS, RUNTIMES
 from fairmile.models.explore.results import Exploration, exploration_columns, exploration_row
 from fairmile.models.formats.description import ModelDescription, TensorSpec
@@ -52,7 +53,12 @@ def show(name: str, weights: bool, out: Out) -> int:
 
 @model.command(short_help="Convert a model and prove that it computes the same.")
 @click.argument("name", metavar="FILE|NAME")
-@click.option("--to", required=True, metavar="FORMAT", help="Format: onnx, pytorch, keras, safetensors or openvino.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="FORMAT",
+    help=f"Format: {', '.join(TARGETS)}.",
+)
 @click.option("-o", "--out", "target", metavar="FILE", help="File to write.  [default: named after the model]")
 @click.option("--code", default="", metavar="FILE.py:FUNCTION", help="Code that builds the model; or MODULE:CLASS.")
 @click.option("--weights", default="", metavar="RUN|FILE", help="Weights of a model in the catalog.")
@@ -71,6 +77,7 @@ def show(name: str, weights: bool, out: Out) -> int:
     metavar="RUN",
     help="Compare and score on the validation data of this benchmark run.  [default: the run of --weights]",
 )
+@click.option("--map", default="", metavar="FILE", help="Names and layouts in TensorFlow, as YAML or JSON.")
 @click.option("--trust-pickle", is_flag=True, help="Load a pickle, which can execute any code.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs to compare on.")
 @click.option("--replace", is_flag=True, help="Overwrite an existing file.")

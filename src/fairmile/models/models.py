@@ -119,12 +119,12 @@ class Models(CatalogModels, package=__package__):
         """Convert a model to another format, prove that it computes the same, and return file, proof, run and card.
 
         `name` is a file, or a model or benchmark of the catalog; `weights` are those of a run, by its id, or a file.
-        `to` is onnx, pytorch, keras, safetensors or openvino. `validate_on` names a run of a benchmark, by default that
-        of `weights`: source and result are compared and scored on its validation data. `how` are fields of a Request:
-        `code` (FILE.py:FUNCTION or MODULE:CLASS) builds the PyTorch model whose weights a file holds, `params` are its
-        arguments, `inputs` describe what goes in (`x=float32[batch,3]`), `data` names a .npz or .npy file with inputs
-        to compare on, `trust_pickle` allows to load a pickle, `seed` draws the inputs. Without a proof nothing is
-        published.
+        `to` is onnx, pytorch, keras, safetensors, openvino or tf-checkpoint. `validate_on` names a run of a benchmark,
+        by default that of `weights`: source and result are compared and scored on its validation data. `how` are fields
+        of a Request: `code` (FILE.py:FUNCTION or MODULE:CLASS) builds the PyTorch model whose weights a file holds,
+        `params` are its arguments, `inputs` describe what goes in (`x=float32[batch,3]`), `data` names a .npz or .npy
+        file with inputs to compare on, `map` a file with names and layouts in TensorFlow, `trust_pickle` allows to load
+        a pickle, `seed` draws the inputs. Without a proof nothing is published.
         """
         check_target(to)
         request, origin = self._request(name, to, weights, how)
@@ -143,8 +143,7 @@ class Models(CatalogModels, package=__package__):
 
     def _request(self, name: str | Path, to: str, weights: str | Path, how: Mapping[str, Any]) -> tuple[Request, str]:
         """Return what the program that converts is asked for, and the id of what the new file is derived from."""
-        if how.get("data"):
-            how = {**how, "data": str(Path(how["data"]).absolute())}
+        how = {**how, **{what: str(Path(how[what]).absolute()) for what in ("data", "map") if how.get(what)}}
         if "inputs" in how:
             how = {**how, "inputs": tuple(how["inputs"])}
         code = str(how.get("code") or "")

@@ -26,12 +26,14 @@ from fairmile.runs.runs import Runs
 _PROGRAM = "fairmile.models.convert.program"
 _RESULT = "proof.json"
 _WORST = "worst.npz"
+_WEIGHTS = ("safetensors", "pytorch-state-dict", "tf-checkpoint", "savedmodel")
 _FORMATS = {
     "onnx": "ONNX",
     "pytorch": "PyTorch",
     "keras": "Keras",
     "safetensors": "safetensors",
     "openvino": "OpenVINO",
+    "tf-checkpoint": "TensorFlow checkpoint",
 }
 
 
@@ -132,7 +134,7 @@ def target_file(title: str, request: Request, out: str | Path | None) -> Path:
     """Return where a converted model goes: as stated, or into this folder under the name of its source."""
     if out is not None:
         return Path(out)
-    is_weights = not request.code and request.format in ("safetensors", "pytorch-state-dict")
+    is_weights = not request.code and request.format in _WEIGHTS
     suffix = ".pt" if request.to == "pytorch" and is_weights else TARGETS[request.to]
     return Path(f"{title}{suffix}")
 
@@ -144,8 +146,9 @@ def _execute(runs: Runs, request: Request, name: str, target: Path, *, replace: 
     for number, text in enumerate(request.inputs):
         parse_input(text, number)
     inputs = {"source": Input(path=request.source)} if request.source else {}
-    if request.data:
-        inputs["data"] = Input(path=request.data)
+    for what, path in (("data", request.data), ("map", request.map)):
+        if path:
+            inputs[what] = Input(path=path)
     code = request.code.rpartition(":")[0]
     spec = RunSpec(
         name=name,

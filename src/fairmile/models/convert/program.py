@@ -22,6 +22,14 @@ from fairmile.base.errors import FairmileError, Unsupported, UsageError
 from fairmile.base.garbage import search_rarely
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter import log
+from fairmile.models.convert.checkpoints import (
+    COUNTER,
+    Mapped,
+    from_tensorflow,
+    plain_array,
+    to_tensorflow,
+    torch_tensor,
+)
 from fairmile.models.convert.estimators import FLOAT32, plain_outputs
 from fairmile.models.convert.keras_layers import write_keras
 from fairmile.models.convert.proof import Array, Arrays, Case, Compute, Proof, difference, prove, sample_inputs
@@ -29,26 +37,29 @@ from fairmile.models.convert.request import TARGETS, Request
 from fairmile.models.convert.runtimes import in_order, onnxruntime_of, openvino_of, reference_of, torch_of
 from fairmile.models.convert.sources import Source, load_torch, open_model, read_weights
 from fairmile.models.convert.targets import FIRST_EXPORTER, write_onnx, write_openvino, write_torch, write_weights
+from fairmile.models.formats.tensor_bundle import write_bundle
+from fairmile.models.formats.tensorflow import read_values
 
 RESULT = "proof.json"
 WORST = "worst.npz"
-_WEIGHTS = ("pytorch-state-dict", "safetensors")
+_WEIGHTS = ("pytorch-state-dict", "safetensors", "tf-checkpoint", "savedmodel")  # as sources
+_OF_WEIGHTS = ("pytorch", "safetensors", "tf-checkpoint")  # what they become without the model
 _SECOND_OPINION_BYTES = 8 << 20  # the reference evaluator loops in Python: larger models would take minutes
 
 
 def convert(request: Request, folder: Path) -> tuple[Path, str, Proof]:
     """Write the converted model into a folder, and return its file, the way it took, and its proof."""
     file = folder / f"model{TARGETS[request.to]}"
-    if not request.code and request.format in _WEIGHTS and request.to in ("pytorch", "safetensors"):
-        return _convert_weights(request, file if request.to == "safetensors" else folder / "model.pt")
+    if not request.code and request.format in _WEIGHTS and request.to in _OF_WEIGHTS:
+        return _convert_weights(request, folder / "model.pt" if request.to == "pytorch" else file)
     validation = _open_validation(request.judge)
     # The benchmark of the run builds its model for its own data, whose sizes no parameter may state.
     built = validation.build() if validation is not None and request.takes_settings else None
     source = open_model(request, built=built)
-    if request.to == "safetensors":
+    if request.to in _OF_WEIGHTS and request.to != "pytorch":
         if source.kind != "torch":
-            raise Unsupported(f"no conversion from {request.format} to safetensors")
-        return _state_of(source, file)
+            raise Unsupported(f"no conversion from {request.format} to {request.to}")
+        return _written(dict(source.model.state_dict()), request, file)
     sets = ("data", _given(request.data, source)), ("validation data", _validated(validation, source))
     given = {what: arrays for what, arrays in sets if arrays}
     ranges = {**source.ranges, **_ranges(given)}
@@ -207,22 +218,34 @@ def _given(data: str, source: Source) -> dict[str, Array]:
 
 
 def _convert_weights(request: Request, file: Path) -> tuple[Path, str, Proof]:
-    weights = read_weights(Path(request.source))
-    way = write_weights(weights, file, request.to)
-    return file, way, _same_weights(weights, file)
+    path = Path(request.source)
+    if request.format not in ("tf-checkpoint", "savedmodel"):
+        return _written(read_weights(path), request, file)
+    mapped = Mapped.read(request.map)
+    values = read_values(path)
+    weights = {name: torch_tensor(each) for name, each in from_tensorflow(values, mapped).items()}
+    _, _, proof = _written(weights, dataclasses.replace(request, map=""), file)
+    return file, "variables by name and layout", proof
 
 
-def _state_of(source: Source, file: Path) -> tuple[Path, str, Proof]:
-    weights = dict(source.model.state_dict())
-    way = write_weights(weights, file, "safetensors")
-    return file, way, _same_weights(weights, file)
+def _written(weights: dict[str, Any], request: Request, file: Path) -> tuple[Path, str, Proof]:
+    """Write weights of PyTorch in a format, and prove that what is read back is the same, bit by bit."""
+    if request.to != "tf-checkpoint":
+        way = write_weights(weights, file, request.to)
+        return file, way, _same_weights(weights, read_weights(file))
+    mapped = Mapped.read(request.map)
+    variables = to_tensorflow({name: plain_array(name, each) for name, each in weights.items()}, mapped)
+    write_bundle(file.with_suffix(""), variables)
+    counted = {name: each for name, each in weights.items() if not name.endswith(COUNTER)}
+    back = from_tensorflow(read_values(file), mapped.completed(counted))
+    again = {name: torch_tensor(each) for name, each in back.items()}
+    return file, "variables by name and layout", _same_weights(counted, again)
 
 
-def _same_weights(weights: Mapping[str, Any], file: Path) -> Proof:
-    """Return the proof of a file of weights: each is the same, bit by bit."""
+def _same_weights(weights: Mapping[str, Any], again: Mapping[str, Any]) -> Proof:
+    """Return the proof of weights that were written and read again: each is the same, bit by bit."""
     import torch
 
-    again = read_weights(file)
     tensors = {name: each for name, each in weights.items() if isinstance(each, torch.Tensor)}
     same = again.keys() == tensors.keys() and all(torch.equal(again[name], each) for name, each in tensors.items())
     gap = 0.0 if same else float("inf")

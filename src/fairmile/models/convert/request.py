@@ -18,6 +18,7 @@ TARGETS = {
     "keras": ".keras",
     "safetensors": ".safetensors",
     "openvino": ".xml",
+    "tf-checkpoint": ".index",
 }
 # ONNX Runtime otherwise reports to its maker, and creates a file of its own, which makes a run look unlike the next.
 NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
@@ -59,6 +60,7 @@ class Request:
     judge: dict[str, object] = field(default_factory=dict)  # what opens the validation data of a run, and its arguments
     takes_settings: bool = False  # it is the step of a benchmark, whose settings lie beside trained weights
     inputs: tuple[str, ...] = ()  # such as x=float32[batch,3]
+    map: str = ""  # YAML or JSON file: names and layouts in TensorFlow by names in PyTorch
     data: str = ""  # .npz or .npy with inputs to compare on
     trust_pickle: bool = False
     seed: int = 0
@@ -75,7 +77,10 @@ class Request:
 def check_target(to: str) -> None:
     """Refuse a format that nothing converts to."""
     if to == "savedmodel":
-        raise Unsupported("SavedModel needs TensorFlow, which Fairmile does not use", hint="convert to keras or onnx")
+        raise Unsupported(
+            "SavedModel needs TensorFlow, which Fairmile does not use",
+            hint="convert to keras; in TensorFlow, keras.saving.load_model(FILE).export(FOLDER) writes a SavedModel",
+        )
     if to not in TARGETS:
         raise UsageError(f"no conversion to {to!r}", hint=did_you_mean(to, TARGETS) or f"known: {', '.join(TARGETS)}")
 

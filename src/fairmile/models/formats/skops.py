@@ -13,8 +13,10 @@ from fairmile.models.formats.source import Source
 
 _SCHEMA = "schema.json"
 _TRUSTED = ("sklearn.", "numpy.", "scipy.")
-_PLAIN = ("bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "function", "int", "list", "range")
-_PLAIN += ("NoneType", "set", "slice", "str", "tuple", "type")
+_PLAIN = (
+    *("bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "function", "int", "list", "range"),
+    *("NoneType", "set", "slice", "str", "tuple", "type"),
+)
 _TRUSTED_NAMES = {f"builtins.{each}" for each in _PLAIN} | {"collections.OrderedDict", "collections.defaultdict"}
 _MOST_NODES = 200_000
 

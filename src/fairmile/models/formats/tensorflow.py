@@ -9,19 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairmile.base.tfrecord import crc32c, masked
 from fairmile.models.formats.description import Dim, ModelDescription, TensorSpec, count_values
 from fairmile.models.formats.protobuf import NotAMessage, fields, map_entry, message, number, signed, text, varint
 from fairmile.models.formats.source import Source, open_source
+from fairmile.models.formats.tensor_bundle import FOOTER_BYTES, MAGIC, TYPES
 
 _GRAPH_FILE = "saved_model.pb"
-_MAGIC = bytes.fromhex("57fb808b247547db")  # of a table, at the end of an index
-_FOOTER = 48
+_SAVED_VARIABLES = "variables"
 _VARIABLE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_TYPES = {
-    **{1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "str", 8: "complex64"},
-    **{9: "int64", 10: "bool", 14: "bfloat16", 17: "uint16", 18: "complex128", 19: "float16", 22: "uint32"},
-    **{23: "uint64"},
-}
 _MOST_ENTRIES = 1_000_000
 
 
@@ -128,7 +124,7 @@ def _tensor_info(name: str, data: memoryview) -> TensorSpec:
     kind, shape = "", None
     for field, value in fields(data):
         if field == 2:
-            kind = _TYPES.get(number(value), f"type {number(value)}")
+            kind = TYPES.get(number(value), f"type {number(value)}")
         elif field == 3:
             shape = _shape(message(value))
     return TensorSpec(name, kind, shape)
@@ -152,7 +148,7 @@ def recognises_checkpoint(source: Source) -> bool:
     """Tell whether a file is the index of a checkpoint, or a folder holds one."""
     if source.is_folder:
         return _index_in(source.path) is not None
-    return len(source.view) >= _FOOTER and bytes(source.view[-8:]) == _MAGIC
+    return len(source.view) >= FOOTER_BYTES and bytes(source.view[-8:]) == MAGIC
 
 
 def _index_in(folder: Path) -> Path | None:
@@ -172,7 +168,7 @@ def read_checkpoint(source: Source) -> ModelDescription:
     path = _index_in(source.path) if source.is_folder else source.path
     assert path is not None
     with open_source(path) as table:
-        if bytes(table.view[-8:]) != _MAGIC:
+        if bytes(table.view[-8:]) != MAGIC:
             raise source.damaged("TensorFlow checkpoint", "its index is none")
         weights = tuple(_variables(table))
     shards = sorted(path.parent.glob(f"{path.stem}.data-*"))
@@ -208,25 +204,27 @@ class _Entry(NamedTuple):
     shard: int
     offset: int
     size: int
+    checksum: int
 
 
 def _bundle_entry(data: memoryview) -> _Entry:
     kind, shape = "", ()  # type: str, tuple[Dim, ...] | None
-    place = {3: 0, 4: 0, 5: 0}
+    place = {3: 0, 4: 0, 5: 0, 6: 0}
     for field, value in fields(data):
         if field == 1:
-            kind = _TYPES.get(number(value), f"type {number(value)}")
+            kind = TYPES.get(number(value), f"type {number(value)}")
         elif field == 2:
             shape = _shape(message(value))
         elif field in place:
             place[field] = number(value)
-    return _Entry(kind, shape, place[3], place[4], place[5])
+    return _Entry(kind, shape, place[3], place[4], place[5], place[6])
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Return the variables of a checkpoint as arrays by name, without TensorFlow; texts are left out."""
+    """Return the variables of a checkpoint or SavedModel as arrays by name, without TensorFlow; texts are left out."""
     import numpy
 
+    path = path / _SAVED_VARIABLES if (path / _GRAPH_FILE).is_file() else path
     index = _index_in(path) if path.is_dir() else path
     assert index is not None
     values: dict[str, Any] = {}
@@ -237,6 +235,8 @@ def read_values(path: Path) -> dict[str, Any]:
             raise table.damaged("TensorFlow checkpoint", str(error)) from error
         shards = sorted(index.parent.glob(f"{index.stem}.data-*"))
         for name, entry in entries.items():
+            if name.startswith("_CHECKPOINTABLE") or name == "save_counter":
+                continue
             if entry.kind not in numpy.sctypeDict or entry.kind == "str" or entry.shape is None:
                 continue
             if entry.shard >= len(shards):
@@ -247,13 +247,15 @@ def read_values(path: Path) -> dict[str, Any]:
             shape = [each for each in entry.shape if isinstance(each, int)]
             if len(data) != math.prod(shape) * numpy.dtype(entry.kind).itemsize:
                 raise table.damaged("TensorFlow checkpoint", f"the values of {name} do not have the size of its shape")
+            if masked(crc32c(data)) != entry.checksum:
+                raise table.damaged("TensorFlow checkpoint", f"the checksum of {name} is wrong")
             values[name] = numpy.frombuffer(data, entry.kind).reshape(shape)
     return values
 
 
 def _table(data: memoryview) -> Iterator[tuple[str, memoryview]]:
     """Yield keys and values of a table of blocks, as LevelDB writes them."""
-    footer = data[len(data) - _FOOTER :]
+    footer = data[len(data) - FOOTER_BYTES :]
     _, at = varint(footer, 0, len(footer))
     _, at = varint(footer, at, len(footer))
     start, at = varint(footer, at, len(footer))
