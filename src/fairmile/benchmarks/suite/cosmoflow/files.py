@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmile.base.errors import Integrity, MissingExtra, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.files import write_failure
+from fairmile.benchmarks.harness.hdf5 import h5py, open_file, read_field
 from fairmile.benchmarks.suite.cosmoflow.tfrecord import make_example, parse_example, records, write_records
 from fairmile.benchmarks.suite.cosmoflow.universes import NAMES, REDSHIFTS, unit_to_physical
 
@@ -29,6 +30,7 @@ Unit = NDArray[np.float32]
 PARTS = ("train", "validation")
 CUBE = 128  # edge of the published cubes, into which a whole universe is cut
 TFRECORD, HDF5 = (".tfrecord",), (".hdf5", ".h5")
+_HINT = "is it a file of CosmoUniverse? README.md of the benchmark lists the fields"
 _KINDS = "an array of int16 with the shape (edge, edge, edge, redshifts)"
 
 
@@ -67,10 +69,9 @@ def split(full: Counts, edge: int) -> Counts:
 
 def write_universe(file: Path, universe: Universe) -> None:
     """Write a whole universe in the raw layout."""
-    h5py = _h5py()
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with h5py.File(file, "w") as content:
+        with h5py().File(file, "w") as content:
             content.create_dataset("full", data=universe.full.astype(np.int16), compression="gzip", compression_opts=1)
             content["unitPar"] = universe.unit.astype(np.float32)
             content["physPar"] = universe.physical_parameters.astype(np.float32)
@@ -91,7 +92,7 @@ def write_cube(file: Path, x: Counts, y: Unit, *, is_gzip: bool = True) -> None:
         write_records(file, [make_example({"x": values, "y": y.astype(np.float32)})], is_gzip=is_gzip)
         return
     try:
-        with _h5py().File(file, "w") as content:
+        with h5py().File(file, "w") as content:
             content.create_dataset("x", data=x.astype(np.int16))
             content.create_dataset("y", data=y.astype(np.float32))
     except OSError as error:
@@ -106,7 +107,7 @@ def read_cubes(file: Path) -> tuple[Counts, Unit]:
             kinds = ", ".join(sorted(_shape(x.shape) for x, _ in pairs)) or "no record"
             raise Integrity(f"{file}: expected cubes of one size, found {kinds}", hint="fetch the file again")
         return np.stack([x for x, _ in pairs]), np.stack([y for _, y in pairs])
-    with _open(file) as content:
+    with open_file(file) as content:
         if "full" in content and "x" not in content:
             full, unit = _counts(content, "full", file), _parameters(content, "unitPar", file)
             size = full.shape[0]
@@ -278,45 +279,8 @@ def _gather(x: NDArray[Any], numbers: NDArray[np.int64]) -> torch.Tensor:
     return rows_tensor
 
 
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingExtra("HDF5 files need h5py", "benchmarks") from error
-    return h5py
-
-
-def _open(file: Path) -> Any:
-    try:
-        return _h5py().File(file, "r")
-    except FileNotFoundError as error:
-        raise NotFound(f"no such file: {file}") from error
-    except PermissionError as error:
-        raise SystemFailure(f"cannot read {file}: permission denied") from error
-    except OSError as error:
-        raise Integrity(f"{file} is not an HDF5 file, or is damaged", hint="fetch the file again") from error
-
-
-def _get(content: Any, name: str, file: Path) -> Any:
-    """Return a dataset, or an attribute of that name."""
-    if name in content:
-        if not hasattr(content[name], "dtype"):
-            raise UsageError(f"{file}: field {name!r}: expected a dataset, found a group")
-        try:
-            return content[name][()]
-        except OSError as error:
-            raise Integrity(f"{file}: field {name!r} is damaged: {error}", hint="fetch the file again") from error
-    if name in content.attrs:
-        return content.attrs[name]
-    there = sorted([*content.keys(), *content.attrs.keys()])
-    raise UsageError(
-        f"{file}: no dataset or attribute {name!r}; found {', '.join(there) or 'none'}",
-        hint="is it a file of CosmoUniverse? README.md of the benchmark lists the fields",
-    )
-
-
 def _counts(content: Any, name: str, file: Path) -> Counts:
-    values = np.asarray(_get(content, name, file))
+    values = np.asarray(read_field(content, name, file, _HINT))
     if values.dtype != np.int16:
         raise UsageError(f"{file}: field {name!r}: expected int16, found {values.dtype}")
     if values.ndim != 4 or len(set(values.shape[:3])) != 1:
@@ -325,7 +289,7 @@ def _counts(content: Any, name: str, file: Path) -> Counts:
 
 
 def _parameters(content: Any, name: str, file: Path) -> Unit:
-    values = np.asarray(_get(content, name, file))
+    values = np.asarray(read_field(content, name, file, _HINT))
     if values.shape != (4,) or values.dtype.kind != "f":
         raise UsageError(f"{file}: field {name!r}: expected 4 floats, found {values.dtype} of {_shape(values.shape)}")
     _check_unit(values, f"{file}: field {name!r}")
