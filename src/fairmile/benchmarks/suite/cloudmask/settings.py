@@ -22,7 +22,7 @@ class Settings(TrainSettings):
     inputs: Literal["differences", "published"] = option(
         "differences", "channels: published, or S7 and S9 as differences to S8, which show thin and low clouds better"
     )
-    train_scenes: int = option(128, "number of training scenes; real data: 0 for all", least=0)
+    train_scenes: int = option(160, "number of training scenes; real data: 0 for all", least=0)
     validation_scenes: int = option(48, "number of validation scenes; real data: 0 for all", least=0)
     data_seed: int = option(3, "seed of the scenes and of the split, independent of the seed of the run", least=0)
     patch: int = option(64, "edge of a patch in pixels, and of a scene that is made", least=8)
@@ -31,13 +31,14 @@ class Settings(TrainSettings):
     margin: int = option(8, "pixels cut from each side of a patch when whole scenes are masked", least=0)
     cloud_weight: float = option(1.0, "weight of cloud in the loss; 1: plain cross entropy", least=0)
     baseline_pixels: int = option(60_000, "training pixels for the baselines, drawn at random", least=100)
-    epochs: int = option(6, "number of epochs")
+    epochs: int = option(15, "number of epochs")
     batch_size: int = option(8, "batch size per rank, in patches")
     eval_batch_size: int = option(16, "batch size per rank in evaluation; 0: same as batch_size")
     optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
     learning_rate: float = option(1e-2, "peak learning rate")
     schedule: Schedule = option("onecycle", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
     channels_last: bool = option(True, "use channels-last memory format, which the data already have")
+    threads: int = option(1, "CPU threads of PyTorch, for which small patches are too small; 0: as PyTorch chooses")
     evaluate_every: int = option(1_000_000, "epochs between evaluations; by default only the last epoch is evaluated")
 
 
@@ -45,7 +46,7 @@ class Settings(TrainSettings):
 PUBLISHED: dict[str, Any] = {
     "model": "unet", "inputs": "published", "train_scenes": 0, "validation_scenes": 0, "patch": 256, "width": 32, "depth": 3, "margin": 40,
     "epochs": 200, "patience": 25, "evaluate_every": 1, "batch_size": 32, "eval_batch_size": 0, "learning_rate": 1e-3,
-    "schedule": "constant", "baseline_pixels": 400_000,
+    "schedule": "constant", "threads": 0, "baseline_pixels": 400_000,
 }  # fmt: skip
 ON_GPU: dict[str, Any] = {"precision": "bf16", "workers": 4}
 MADE_FOR_PUBLISHED = 256, 64  # scenes where no real data is given

@@ -1,0 +1,1 @@
+"""DeepCAM: cyclones and atmospheric rivers in climate fields, marked by DeepLabV3+."""
