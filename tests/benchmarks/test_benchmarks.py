@@ -28,7 +28,7 @@ def benchmarks(tmp_path: Path) -> Benchmarks:
 def test_those_whose_program_comes_along_are_listed_first(benchmarks: Benchmarks) -> None:
     found = [(each.name, each.folder is not None) for each in benchmarks.ls()]
     assert ("earthquake", True) in found
-    assert ("deepcam", False) in found
+    assert ("resnet50-inference", False) in found
     assert found == sorted(found, key=lambda each: (not each[1], each[0]))
 
 
@@ -71,8 +71,8 @@ def test_a_folder_of_ones_own_has_a_step_when_it_brings_one(benchmarks: Benchmar
 
 
 def test_what_has_no_step_says_what_its_card_tells(benchmarks: Benchmarks) -> None:
-    with pytest.raises(NotFound, match="deepcam has no training step to trace") as told:
-        benchmarks.step_of("deepcam")
+    with pytest.raises(NotFound, match="resnet50-inference has no training step to trace") as told:
+        benchmarks.step_of("resnet50-inference")
     assert "FILE.py:FUNCTION" in (told.value.hint or "")
     with pytest.raises(NotFound):
         benchmarks.step_of("nosuch")

@@ -11,8 +11,11 @@ import pytest
 
 from fairmile.benchmarks import program
 from fairmile.benchmarks.harness.schema import Field, differences
+from fairmile.benchmarks.suite.cloudmask.scenes import make_scene
 from fairmile.benchmarks.suite.cosmoflow.files import Universe, write_cube, write_universe
 from fairmile.benchmarks.suite.cosmoflow.universes import Generator
+from fairmile.benchmarks.suite.deepcam.climate import make_snapshot
+from fairmile.benchmarks.suite.deepcam.files import write_snapshots
 from fairmile.benchmarks.suite.earthquake.events import write_events
 from fairmile.benchmarks.suite.earthquake.synthetic import make_events
 from fairmile.benchmarks.suite.miniweather.surrogate import CellSamples
@@ -29,6 +32,11 @@ def declared(name: str, number: int = 0) -> list[Field]:
 def arrays(file: Path) -> dict[str, np.ndarray]:
     with h5py.File(file) as found:
         return {name: each[()] for name, each in found.items()}
+
+
+def arrays_of_group(file: Path) -> dict[str, np.ndarray]:
+    with h5py.File(file) as found:
+        return {name: each[()] for name, each in found["climate"].items()}
 
 
 @pytest.mark.parametrize("name", program.names())
@@ -52,6 +60,20 @@ def test_a_made_up_catalog_has_the_form_of_a_real_one(tmp_path: Path) -> None:
     found = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     read = {name: array if name == "time_utc" else array.astype(float) for name, array in found.items()}
     assert differences(declared("earthquake"), read) == []
+
+
+def test_made_scenes_have_the_published_form() -> None:
+    made = vars(make_scene(0, 8, seed=1))
+    assert differences(declared("cloudmask"), made) == []
+
+
+def test_made_snapshots_have_the_published_form(tmp_path: Path) -> None:
+    write_snapshots(tmp_path, {"train": [make_snapshot(0, 32, seed=1)]})
+    (file,) = (tmp_path / "train").iterdir()
+    found = {f"climate/{name}": each for name, each in arrays_of_group(file).items()}
+    assert differences(declared("deepcam"), found) == []
+    bounds = {f"climate/{name}": each for name, each in arrays_of_group(tmp_path / "stats.h5").items()}
+    assert differences(declared("deepcam", 1), bounds) == []
 
 
 def test_made_universes_have_the_published_form(tmp_path: Path) -> None:

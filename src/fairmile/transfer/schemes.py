@@ -15,6 +15,8 @@ SCHEMES = {
     "rsync": "rsync",
     "rsync+ssh": "rsync",
     "s3": "s3",
+    "s3+https": "open_s3",
+    "s3+http": "open_s3",
     "git": "git",
     "git+https": "git",
     "git+http": "git",

@@ -13,7 +13,9 @@ from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 
 WITH_STEP = sorted(file.parent.name for file in SUITE.glob("*/step.py"))
 SMALL = {
+    "cloudmask": {"batch_size": 2, "patch": 16},
     "cosmoflow": {"batch_size": 2},
+    "deepcam": {"batch_size": 2, "rows": 32, "shrink": 32, "middle": 1},
     "earthquake": {"batch_size": 2, "d_model": 8},
     "mnist": {"batch_size": 2},
     "opencatalyst": {"batch_size": 2},

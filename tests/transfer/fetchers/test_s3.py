@@ -33,6 +33,7 @@ from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.testing.fetchers import RangeFetcherTests, Served
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.fetchers import s3
+from fairmile.transfer.fetchers.open_s3 import OpenS3
 from fairmile.transfer.fetchers.s3 import S3
 from fairmile.transfer.remote import Context, RangeFetcher, Remote
 from fairmile.transfer.settings import Settings
@@ -190,7 +191,7 @@ def reader(fetcher: Build, locked: Account) -> S3:
     return built
 
 
-def read(fetcher: S3, remote: Remote, start: int = 0, stop: int | None = None) -> bytes:
+def read(fetcher: S3 | OpenS3, remote: Remote, start: int = 0, stop: int | None = None) -> bytes:
     body = fetcher.open(remote, start, stop)
     data, buffer = b"", memoryview(bytearray(1 << 20))
     try:
@@ -387,6 +388,18 @@ def test_open_data_are_found_and_read_without_credentials(fetcher: Build, public
         ("a", b"a"), ("b", b"b"), ("c", b"c"), ("d", b"d")
     ]  # fmt: skip
     assert nobody._signed("GET", "open", "all/a")[1] == {}
+
+
+def test_open_data_of_any_service_are_named_by_its_host_and_never_shown_keys(tmp_path: Path, public: Account) -> None:
+    known = {"HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "mine"}
+    elsewhere = Settings(s3_endpoint="http://127.0.0.1:1", retries=1)
+    anyone = OpenS3(Context(known, Here(), Credentials(known), elsewhere))
+    found = anyone.find(f"s3+{public.endpoint}/open/all")
+    assert [(remote.path, read(anyone, remote)) for remote in found[:2]] == [("a", b"a"), ("b", b"b")]
+    assert anyone._store(public.endpoint)._signed("GET", "open", "all/a")[1] == {}
+    anyone.close()
+    with pytest.raises(UsageError, match="does not name an S3 object"):
+        anyone.find("s3+https://host-alone")
 
 
 def test_open_data_need_no_further_package(fetcher: Build, public: Account, monkeypatch: pytest.MonkeyPatch) -> None:

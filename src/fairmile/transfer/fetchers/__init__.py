@@ -30,6 +30,7 @@ FETCHERS: Registry[type] = Registry(
         "ssh": Plugin(f"{_HERE}.ssh:Ssh", summary="files of a machine reached by ssh"),
         "rsync": Plugin(f"{_HERE}.rsync:Rsync", summary="rsync servers, and rsync over ssh"),
         "s3": Plugin(f"{_HERE}.s3:S3", summary="Amazon S3 and compatible stores"),
+        "open_s3": Plugin(f"{_HERE}.open_s3:OpenS3", summary="open data of other S3 services, by their host"),
         "git": Plugin(f"{_HERE}.git:Git", summary="git repositories, Git LFS included"),
         "globus": Plugin(f"{_HERE}.globus:Globus", extra="globus", summary="Globus collections"),
         "huggingface": Plugin(f"{_HERE}.huggingface:HuggingFace", summary="models and data sets of the hub"),

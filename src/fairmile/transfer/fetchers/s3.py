@@ -37,10 +37,12 @@ _REFUSED = frozenset(
 class S3:
     """Finds and reads objects; every request is signed on its own, so that no signature can run out on the way."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, open_endpoint: str = "") -> None:
+        """Read from Amazon or the service that settings name; with `open_endpoint` from there, without credentials."""
         self.client = Client(context)
         self._context = context
-        self._account: _Account | None = None
+        self._open_endpoint = open_endpoint
+        self._account: _Account | None = _Account(endpoint=open_endpoint) if open_endpoint else None
         self._places: dict[str, BucketLocation] = {}
         self._lock = threading.Lock()
 
@@ -132,7 +134,7 @@ class S3:
             if self._account is None:
                 self._account = _account(self._context.environ, self._context.credentials)
             if bucket not in self._places:
-                own = self._context.settings.s3_endpoint or self._account.endpoint
+                own = self._open_endpoint or self._context.settings.s3_endpoint or self._account.endpoint
                 region = self._account.region
                 self._places[bucket] = other_place(own, bucket, region) if own else self._amazon(bucket, region)
             return self._places[bucket]

@@ -44,9 +44,9 @@ class Settings(TrainSettings):
 
 # The reference, with the epochs and patience of Chennamsetti et al. 2024.
 PUBLISHED: dict[str, Any] = {
-    "model": "unet", "inputs": "published", "train_scenes": 0, "validation_scenes": 0, "patch": 256, "width": 32, "depth": 3, "margin": 40,
-    "epochs": 200, "patience": 25, "evaluate_every": 1, "batch_size": 32, "eval_batch_size": 0, "learning_rate": 1e-3,
-    "schedule": "constant", "threads": 0, "baseline_pixels": 400_000,
+    "model": "unet", "inputs": "published", "train_scenes": 0, "validation_scenes": 0, "patch": 256, "margin": 40,
+    "width": 32, "depth": 3, "epochs": 200, "patience": 25, "evaluate_every": 1, "batch_size": 32,
+    "eval_batch_size": 0, "learning_rate": 1e-3, "schedule": "constant", "threads": 0, "baseline_pixels": 400_000,
 }  # fmt: skip
 ON_GPU: dict[str, Any] = {"precision": "bf16", "workers": 4}
 MADE_FOR_PUBLISHED = 256, 64  # scenes where no real data is given

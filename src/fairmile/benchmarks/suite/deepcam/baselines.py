@@ -113,7 +113,9 @@ def _boosting(x: Array, labels: Array, pixels: int, seed: int) -> Baseline:
     # All classes are seen; the weights bring back how rare storms are.
     chosen = [random.permutation(each)[: pixels // 2] for each in (storms, rest)]
     at = np.concatenate(chosen)
-    weight = np.concatenate([np.full(len(some), len(whole) / len(some)) for some, whole in zip(chosen, (storms, rest), strict=True)])
+    weight = np.concatenate(
+        [np.full(len(some), len(whole) / len(some)) for some, whole in zip(chosen, (storms, rest), strict=True)]
+    )
     with one_core():
         model = HistGradientBoostingClassifier(max_iter=50, learning_rate=0.2, random_state=seed % 2**32)
         model.fit(_features(x)[at], truth[at], sample_weight=weight)

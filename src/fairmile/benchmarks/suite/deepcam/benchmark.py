@@ -29,7 +29,9 @@ from fairmile.meter import span
 
 Array = NDArray[Any]
 TARGET = 0.82  # mean IoU, MLPerf HPC v3.0
-PUBLISHED = ({"name": "MLPerf HPC v3.0 quality target", "metric": "iou", "value": TARGET, "source": "MLPerf HPC rules"},)
+PUBLISHED = (
+    {"name": "MLPerf HPC v3.0 quality target", "metric": "iou", "value": TARGET, "source": "MLPerf HPC rules"},
+)
 _FREQUENCY = 0.986267818, 0.000457871, 0.013274311  # of the classes in the published data
 _PARTS = "train", "validation"
 _JUDGED = 64  # snapshots on which baselines are judged at most

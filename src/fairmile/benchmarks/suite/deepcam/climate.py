@@ -7,7 +7,6 @@ real ones. Winds and pressure balance: both follow from one stream function away
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,9 +92,11 @@ def _background(random: np.random.Generator, grid: Grid) -> dict[str, Array]:
     stream = noise(random, rows, -5.0) * (1.5e6 + 6e6 * storms)  # m²/s
     east, north = _gradient(stream, grid)
     jet = 12 * np.exp(-(((np.abs(latitude) - 45) / 13) ** 2)) - 6 * np.exp(-((latitude / 16) ** 2))
-    psl = 101_300 - 900 * np.cos(np.deg2rad(3 * latitude)) * warm + _AIR * np.abs(grid.turning) * np.sign(
-        grid.turning
-    ) * stream
+    psl = (
+        101_300
+        - 900 * np.cos(np.deg2rad(3 * latitude)) * warm
+        + _AIR * np.abs(grid.turning) * np.sign(grid.turning) * stream
+    )
     surface = 243 + 58 * warm**1.3 + 2.5 * noise(random, rows, -3.5)
     moist = np.clip(0.62 + 0.17 * noise(random, rows, -3.0), 0.15, 1.0)
     return {

@@ -35,7 +35,12 @@ def _draw(figure: Any, x: Array, panels: dict[str, Array]) -> None:
         for axes, mark in zip(row, marks, strict=True):
             axes.imshow(moist[thin, thin], cmap="gray", **where)
             axes.contour(
-                pressure[thin, thin], levels=8, colors="#d9c28a", linewidths=0.4, extent=(0, 360, -90, 90), origin="lower"
+                pressure[thin, thin],
+                levels=8,
+                colors="#d9c28a",
+                linewidths=0.4,
+                extent=(0, 360, -90, 90),
+                origin="lower",
             )
             over = np.zeros((*mark.shape, 4))
             for kind, colour in _COLOURS.items():

@@ -56,7 +56,9 @@ def list_part(folder: Path, part: str, most: int) -> FileSamples:
     """Return the snapshots of a part, at most `most` of them where that is not 0."""
     files = sorted(each for each in (folder / part).rglob("*.h5") if each.name != STATS)[: most or None]
     if not files:
-        raise NotFound(f"{folder / part} holds no .h5 files", hint="expected train/ and validation/ of DeepCAM's All-Hist")
+        raise NotFound(
+            f"{folder / part} holds no .h5 files", hint="expected train/ and validation/ of DeepCAM's All-Hist"
+        )
     stats = next((each for each in (folder / part / STATS, folder / STATS) if each.is_file()), None)
     if stats is None:
         raise NotFound(f"{folder} has no {STATS}", hint="it has the least and largest values of the fields")
@@ -77,7 +79,7 @@ def read_snapshot(file: Path) -> tuple[Array, NDArray[np.uint8]]:
         raise UsageError(f"{file}: field {_DATA!r}: expected floats (rows, columns, {CHANNELS}), found {fields.shape}")
     if labels.shape != fields.shape[:2] or labels.dtype.kind not in "fiu":
         raise UsageError(f"{file}: field {_LABELS!r}: expected numbers {fields.shape[:2]}, found {labels.shape}")
-    if labels.size and not (0 <= labels.min() and labels.max() < CLASSES):
+    if labels.size and (labels.min() < 0 or labels.max() >= CLASSES):
         raise UsageError(f"{file}: field {_LABELS!r}: expected 0, 1 or 2, found {labels.min()} … {labels.max()}")
     return fields, labels.astype(np.uint8)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -28,10 +29,12 @@ def _normalised(layer: nn.Module, channels: int) -> nn.Sequential:
 class Block(nn.Module):
     """Separable convolutions beside a short way around them; a further one without normalisation can end it."""
 
-    def __init__(self, widths: list[int], *, stride: int = 1, is_last: bool = False, ends_with_relu: bool = True) -> None:
+    def __init__(
+        self, widths: list[int], *, stride: int = 1, is_last: bool = False, ends_with_relu: bool = True
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for before, wide in zip(widths, widths[1:], strict=False):
+        for before, wide in pairwise(widths):
             layers += [_separable(before, wide), nn.BatchNorm2d(wide), nn.ReLU(inplace=True)]
         layers.pop()
         first, last = widths[0], widths[-1]
@@ -69,7 +72,7 @@ class Xception(nn.Module):
         ends = [at(1024), at(1536), at(1536), at(2048)]
         self.exit = nn.Sequential(
             Block([wide, wide, at(1024)], is_last=True, ends_with_relu=False),
-            *(_normalised(_separable(a, b, dilation=2), b) for a, b in zip(ends, ends[1:], strict=False)),
+            *(_normalised(_separable(a, b, dilation=2), b) for a, b in pairwise(ends)),
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
