@@ -24,6 +24,7 @@ from urllib.parse import quote, urlsplit
 
 from cards import Writer, write_catalog
 
+from fairmile.base.garbage import search_rarely
 from fairmile.web.serve import ServeSettings
 from fairmile.workspace import Workspace
 
@@ -34,12 +35,14 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 def main() -> None:
     if sys.argv[1:] in ([EMPTY], [TIMED]):
+        search_rarely()  # as `fairmile serve` does
         return serve_nothing() if sys.argv[1] == EMPTY else serve_timed()
     cards = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
     with tempfile.TemporaryDirectory() as folder:
         place = Path(sys.argv[3] if len(sys.argv) > 3 else folder)
         environ = {**os.environ, "FAIRMILE_HOME": str(place / "home"), "HOME": str(place)}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users start compiled modules and templates
         workspace = Workspace.open(environ=environ, cwd=place)
         writer = Writer()
         if not (place / "home" / "runs").exists():

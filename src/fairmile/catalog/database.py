@@ -106,8 +106,11 @@ def batches(values: Iterable[str]) -> Iterator[list[str]]:
 def change_of(path: Path) -> tuple[int, bytes]:
     """Return what differs after every change of the file: which file it is, and SQLite's own count of changes."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            return os.fstat(file.fileno()).st_ino, os.pread(file.fileno(), *_CHANGE_COUNTER)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.fstat(file).st_ino, os.pread(file, *_CHANGE_COUNTER)
+        finally:
+            os.close(file)
     except OSError:
         return 0, b""
 

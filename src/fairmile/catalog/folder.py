@@ -49,8 +49,11 @@ class CatalogFolder:
     def generation(self) -> str:
         """Return a text that changes whenever the cards of this catalog change."""
         try:
-            with open(f"{self.root}/{_GENERATION}", "rb", buffering=0) as file:
-                return file.read().decode("ascii").strip()
+            file = os.open(f"{self.root}/{_GENERATION}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(file, 2 * _GENERATION_WIDTH).decode("ascii").strip()
+            finally:
+                os.close(file)
         except OSError:
             return ""
 

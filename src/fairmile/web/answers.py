@@ -97,7 +97,7 @@ def tagged(
     request: Request, body: bytes, media_type: str, headers: Mapping[str, str] | None = None, status: int = 200
 ) -> Response:
     """Return a body with its entity tag, or only "not modified" to who has it already."""
-    tag = f'"{base64.urlsafe_b64encode(hashlib.sha256(body).digest()[:_TAG_BYTES]).decode()}"'
+    tag = f'"{base64.urlsafe_b64encode(hashlib.blake2b(body, digest_size=_TAG_BYTES).digest()).decode()}"'
     response = Response(body, status_code=status, headers={**(headers or {}), "etag": tag}, media_type=media_type)
     return not_modified(response) if is_known(request, tag) else response
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from importlib.metadata import version
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairmile.base.errors import FairmileError
+from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_size
 from fairmile.reports.blocks import Block, clean
@@ -39,6 +48,30 @@ class Page:
     status: int = 200
 
 
+class _Compiled(BytecodeCache):
+    """Keeps compiled templates beside compiled modules, trusted as those are; where Python keeps none, it keeps none.
+
+    To compile those of one page takes longer than to fill them.
+    """
+
+    def __init__(self) -> None:
+        templates = Path(__file__).with_name("templates")
+        self._folder = Path(cache_from_source(templates / "base.html")).parent
+        self._made_by = f"{version('jinja2')}-{os.stat(__file__).st_mtime_ns:x}"  # templates depend on the options here
+
+    def _file(self, bucket: Bucket) -> Path:
+        return self._folder / f"{bucket.key}-{self._made_by}.{sys.implementation.cache_tag}.template"
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        with contextlib.suppress(OSError), open(self._file(bucket), "rb") as stream:
+            bucket.load_bytecode(stream)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if not sys.dont_write_bytecode:
+            with contextlib.suppress(FairmileError, OSError):
+                write_atomic(self._file(bucket), bucket.bytecode_to_string(), sync=False)
+
+
 class Pages:
     """Makes the HTML of pages; `navigation` are the entries of the menu."""
 
@@ -52,6 +85,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
+            bytecode_cache=_Compiled(),
         )
         self._navigation = navigation
         self._templates.globals |= {"static": static}

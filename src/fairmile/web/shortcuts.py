@@ -58,7 +58,7 @@ class Shortcut:
         """Return the parameters that a query states; None where they are not valid."""
         try:
             pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
-            return dict(self._parameters.model_validate(dict(pairs)))
+            return vars(self._parameters.model_validate(dict(pairs)))
         except (ValidationError, ValueError):
             return None
 
