@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from pipeline_cards import card
+from slurm_cluster import SlurmCluster
+from sweep_making import workspace_on
 
 from fairmile.runs.execute.processes import find_processes
+from fairmile.web.serve import ServeSettings, serve
 from fairmile.web.starting import Started
 from fairmile.workspace import Workspace
 
@@ -86,6 +90,35 @@ def test_a_run_and_a_sweep_go_to_the_system_that_is_named(
     assert (record.system, record.spec["resources"]["partition"]) == ("jureca", "dc-gpu")
     assert commands[1][:3] == ("sweep", "run", record.id)
     workspace.sweeps.remove(record.id)
+
+
+@pytest.mark.thorough
+def test_a_run_and_a_sweep_that_name_a_partition_are_jobs_there(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = workspace_on(slurm_cluster, tmp_path, monkeypatch)
+    file = tmp_path / "level.py"
+    file.write_text(PROGRAM)
+    more: dict[str, Any] = {"hyperparameters": {"lr": 0.1, "wait": 0}}
+    workspace.catalog.add(card("SoftwareSourceCode", "level", [file], command="{python} level.py {lr} {wait}", **more))
+    there = {"what": "level", "on": "rig", "partition": "gpu"}
+    with (
+        serve(workspace, ServeSettings(port=0), wait=False) as serving,
+        httpx.Client(base_url=serving.address, trust_env=False, timeout=300) as client,
+    ):
+        started = client.post("/api/runs", json={**there, "params": {"lr": 0.7}})
+        assert started.status_code == 202, started.text
+        assert ended(client, f"/api/runs/{started.json()['id']}")["state"] == "done"
+        sweep = client.post("/api/sweeps", json={**there, "params": {"lr": [0.1, 0.2]}})
+        assert sweep.status_code == 202, sweep.text
+        name = sweep.json()["id"]
+        while any(each["state"] != "done" for each in client.get(f"/api/sweeps/{name}").json()["points"]):
+            time.sleep(0.5)
+        jobs = client.get("/api/jobs").json()["jobs"]
+    assert len(jobs) == 2 and {each["system"] for each in jobs} == {"rig"}
+    for job in jobs:
+        document = json.loads((workspace.jobs.root / job["id"] / "job.json").read_bytes())
+        assert document["spec"]["resources"]["partition"] == "gpu" and job["scheduler_id"]
 
 
 @pytest.mark.parametrize(

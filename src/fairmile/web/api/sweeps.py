@@ -39,7 +39,7 @@ class SweepRequest(Where):
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,99}$")],
         Annotated[list[ParamValue], Field(min_length=1, max_length=1_000)],
     ] = Field({})
-    at_once: int = Field(1, ge=1, le=1_000)
+    at_once: int | None = Field(None, ge=1, le=1_000, description="points to run concurrently; on a system: jobs")
 
 
 @routes.post("/api/sweeps", right="start", result="fairmile.sweeps.results:SweepStatus", status=202)
@@ -67,11 +67,18 @@ def start_sweep(request: Request, sweep: SweepRequest) -> Result:
         name = sweep.what
     start(
         workspace,
-        *("sweep", "run", name, "-j", str(sweep.at_once)),
+        *("sweep", "run", name, *_limit(sweeps.get(name).record.system, sweep.at_once)),
         cwd=workspace.home,
         has_begun=lambda: any(each.state != "left" for each in sweeps.status(name)),
     )
     return sweeps.status(name)
+
+
+def _limit(system: str, at_once: int | None) -> tuple[str, ...]:
+    """Return the option that limits a sweep: one point at a time here, and on a system as many jobs as that takes."""
+    if system:
+        return ("--at-once", str(at_once)) if at_once else ()
+    return ("-j", str(at_once or 1))
 
 
 @routes.post("/api/sweeps/{name}/cancel", right="start", result="fairmile.sweeps.results:ChangedSweep")
