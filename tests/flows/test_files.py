@@ -45,6 +45,7 @@ def test_python_makes_the_same_flow_as_a_file(flows: Flows, write: Write) -> Non
 @pytest.mark.parametrize(
     ("step", "message"),
     [
+        ("{shell: echo, needs: b}", "flow.yaml:2 steps.a.needs: no such key; did you mean 'after'?"),
         ("{comand: echo}", "flow.yaml:2 steps.a.comand: no such key; did you mean 'command'?"),
         ("{command: cat x | sort}", "flow.yaml:2 steps.a.command: '|' needs a shell: write `shell:`"),
         ("{inputs: x}", "flow.yaml:2 steps.a: nothing to execute: expected exactly one of command, shell"),

@@ -255,6 +255,15 @@ def _write_copy(copy: Path, data: Mapping[str, Any], flow: Flow, format: str) ->
         pass
 
 
+# How other tools call the keys of a step.
+_OUR_KEYS = {
+    **dict.fromkeys(("needs", "depends", "depends_on", "dependencies", "requires"), "after"),
+    **dict.fromkeys(("cmd", "bash", "script"), "shell"),
+    **dict.fromkeys(("foreach", "matrix", "with_items"), "over"),
+    **{"deps": "inputs", "outs": "outputs", "if": "when", "timeout_s": "timeout"},
+}
+
+
 def _forget_old(copies: Path) -> None:
     files = sorted(copies.glob("*.json"), key=lambda each: each.stat().st_mtime)
     for old in files[:-_MOST_COPIES]:
@@ -277,7 +286,8 @@ def _problem(error: Any, file: str, located: Located | None) -> Problem:
     hint = ""
     if error["type"] == "extra_forbidden":
         known = Step.model_fields if len(place) == 3 and place[0] == "steps" else Flow.model_fields
-        near = did_you_mean(place[-1], known)
+        ours = _OUR_KEYS.get(place[-1], "") if known is Step.model_fields else ""
+        near = f"did you mean {ours!r}?" if ours else did_you_mean(place[-1], known)
         message = f"no such key{f'; {near}' if near else ''}"
         hint = "" if near else f"keys: {', '.join(each for each in known if each not in ('label', 'shape', 'style'))}"
     elif error["type"] != "value_error":
