@@ -14,6 +14,7 @@ from fairmile.base.yaml import load
 from fairmile.benchmarks.benchmarks import Benchmarks
 from fairmile.benchmarks.comparison import BenchmarkTable, compare_benchmarks
 from fairmile.benchmarks.ensembles.results import Ensemble
+from fairmile.benchmarks.loaders import LoaderChoice, read_choice
 from fairmile.benchmarks.results import StagePlan, StageRuns
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.benchmarks.storage import StorageFolder, StoragePlan, StorageRun, measure_storage, plan_storage
@@ -22,6 +23,8 @@ from fairmile.benchmarks.submission.results import Submission
 from fairmile.catalog.catalog import Catalog
 from fairmile.costs.collectives.measure import MeasuredBackend, measure_collectives, plan_collectives, write_measured
 from fairmile.costs.collectives.results import MeasurementPlan
+from fairmile.runs.plan import RunPlan
+from fairmile.runs.record.spec import Input
 from fairmile.runs.runs import Runs
 from fairmile.store.store import Store
 
@@ -81,6 +84,24 @@ class MeasuredBenchmarks(Benchmarks):
         """Measure the storage of folders, record it as a run, and recommend one for `need_bytes` of data."""
         folders = self.plan_storage(paths, size_bytes=size_bytes)
         return measure_storage(self._runs(), folders, size_bytes=size_bytes, need_bytes=need_bytes, on_step=on_step)
+
+    def loaders(
+        self,
+        name: str,
+        dataset: str = "",
+        *,
+        params: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Input] | None = None,
+        dry_run: bool = False,
+    ) -> LoaderChoice | RunPlan:
+        """Measure ways to feed the training of a benchmark, in turns on its own data and step, and recommend one.
+
+        With `dry_run`, return what would run.
+        """
+        given: dict[str, Any] = {"params": {**(params or {}), "work": "loaders"}, "inputs": dict(inputs or {})}
+        if dry_run:
+            return self._runs().plan(name, dataset, **given)
+        return read_choice(self._runs().run(name, dataset, again=True, **given))
 
     def ensemble(
         self,

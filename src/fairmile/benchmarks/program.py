@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +20,7 @@ from fairmile.base.garbage import no_search
 from fairmile.base.words import did_you_mean
 from fairmile.benchmarks.harness.launcher import start_ranks
 from fairmile.benchmarks.harness.ranks import Ranks
-from fairmile.benchmarks.harness.session import Session
+from fairmile.benchmarks.harness.session import Finished, Session
 
 SUITE = Path(__file__).with_name("suite")
 PROGRAM, SETTINGS, SCHEMA, STEP, CARD = "benchmark", "settings", "schema", "step", "card.jsonld"
@@ -39,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
             return start_ranks(many, [sys.executable, "-m", "fairmile.benchmarks", argv[0]], os.environ)
         with no_search():
             program = load(folder, PROGRAM)
-        program.run(session)
+        with suppress(Finished):
+            program.run(session)
     except FairmileError as error:
         rank = Ranks.of(os.environ).rank
         if rank:  # the first one mostly finds out the same; when it ends, so does this one

@@ -37,6 +37,7 @@ from fairmile.workspace import Workspace
 _ENTRIES = {
     "compare": Entry("fairmile.cli.benchmark_compare", "compare", "Show the results of all benchmarks in one table."),
     "ensemble": Entry("fairmile.cli.benchmark_ensemble", "ensemble", "Join runs, and judge their uncertainty."),
+    "loaders": Entry("fairmile.cli.benchmark_loaders", "loaders", "Measure ways to feed a training with data."),
     "submit": Entry("fairmile.cli.benchmark_submit", "submit", "Make a submission from runs, and check it."),
 }
 _POOR_FIT = 0.2  # of the measured time, from which a warning says that the model is off

@@ -215,6 +215,8 @@ EXAMPLES = (
     Example("benchmark stages miniweather --dry-run", 'fm.benchmarks.plan_stages("miniweather")'),
     _only_named("benchmark compare mnist", 'fm.benchmarks.compare("mnist")'),
     _only_named("benchmark ensemble last", 'fm.benchmarks.ensemble("last")'),
+    _only_named("benchmark loaders mnist", 'fm.benchmarks.loaders("mnist")'),
+    Example("benchmark loaders mnist --dry-run", 'fm.benchmarks.loaders("mnist", dry_run=True)'),
     _only_named(
         "benchmark submit last --to mlperf-hpc --org Lake -o submission",
         'fm.benchmarks.submit(["last"], "submission", to="mlperf-hpc", org="Lake")',

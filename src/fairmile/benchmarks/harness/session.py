@@ -25,6 +25,10 @@ from fairmile.benchmarks.harness.staging import staged
 _MADE = "made.json"
 
 
+class Finished(Exception):
+    """The program of a benchmark has done what it was asked for before its own end."""
+
+
 @dataclass(frozen=True)
 class Session:
     """One execution of a benchmark."""

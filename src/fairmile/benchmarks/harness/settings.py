@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from fairmile.base.errors import UsageError
 from fairmile.base.words import did_you_mean
 
-Work = Literal["train", "prepare", "inference"]
+Work = Literal["train", "prepare", "inference", "loaders"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Strategy = Literal["single", "ddp", "fsdp", "deepspeed", "horovod"]
 Optimizer = Literal["sgd", "adam", "adamax", "adamw", "nadam"]
@@ -41,7 +41,8 @@ class TrainSettings:
     """
 
     work: Work = option(
-        "train", "what to do: train, prepare (data only) or inference (with the weights of `checkpoint`)"
+        "train",
+        "what to do: train, prepare (data only), inference (with the weights of `checkpoint`) or loaders (measure)",
     )
     model: str = option("", "name of the benchmark's model to train")
     epochs: int = option(1, "number of epochs", least=1)

@@ -22,7 +22,9 @@ from fairmile.benchmarks.harness import checkpoints, memory
 from fairmile.benchmarks.harness.checkpoints import Checkpoint
 from fairmile.benchmarks.harness.journal import Journal
 from fairmile.benchmarks.harness.loader import Loader
+from fairmile.benchmarks.harness.loading import measure_loaders
 from fairmile.benchmarks.harness.schedules import learning_rates, make_optimizer, plateau_factor
+from fairmile.benchmarks.harness.session import Finished
 from fairmile.benchmarks.harness.strategies import make_strategy
 from fairmile.benchmarks.harness.transfer import freeze, hold_frozen_statistics, start_from
 from fairmile.meter import log, span
@@ -57,7 +59,7 @@ def fit(task: Task, session: Session) -> Trained:
     """Train a task as its settings say, or only evaluate it where they ask for inference."""
     if session.on_task is not None:
         session.on_task(task)
-    trains = task.settings.work != "inference"
+    trains = task.settings.work == "train"
     if task.settings.predictions and not hasattr(task, "predictions"):
         raise UsageError(f"parameter predictions: the benchmark {session.name} cannot keep its predictions")
     with _reproducible(task.settings), Journal(session, is_on=trains) as journal:
@@ -67,6 +69,9 @@ def fit(task: Task, session: Session) -> Trained:
             # What is caught holds the tensors of the step that failed: they are free only after it.
             with suppress(torch.OutOfMemoryError):
                 training.initialise()
+                if task.settings.work == "loaders":
+                    training.measure_loaders()
+                    raise Finished
                 trained = training.train() if trains else training.infer()
                 if task.settings.predictions and session.ranks.is_first:
                     cast("ForecastingTask", task).predictions(trained.outputs).write(session.folder)
@@ -117,6 +122,18 @@ class _Training:
         scores, outputs = self._evaluate(0)
         self._log(**scores, inference_samples_per_s=len(self.task.validation) / (time.perf_counter() - began))
         return self._trained(scores, outputs)
+
+    def measure_loaders(self) -> dict[str, Any]:
+        """Train a few steps with each way to feed the training, in turns; nothing of it is kept."""
+
+        def step(batch: Mapping[str, torch.Tensor]) -> None:
+            with self.strategy.autocast():
+                loss = self.task.loss(self.model, batch)
+            self.strategy.backward(self.model, loss)
+            self.strategy.step(self.model, self.optimizer, self.settings.clip_norm)
+
+        self.model.train()
+        return measure_loaders(self.task, self.session, self.strategy.device, step)
 
     def initialise(self) -> None:
         """Make the model, bring it to the device and fill it with what a checkpoint holds."""
