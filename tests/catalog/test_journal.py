@@ -77,7 +77,12 @@ def test_an_index_follows_without_looking_at_all_files(tmp_path: Path, card: Fac
 def test_cards_written_in_batches_are_those_written_one_by_one(tmp_path: Path, card: Factory) -> None:
     folder = CatalogFolder("local", tmp_path / "catalog", writable=True)
     first = Card(card(name="Alpha", keywords=["halo", "Dark matter"]))
-    more = [{"version": "1.0"}, {"version": "1.10"}, {"version": "1.9"}, {"name": "Beta", "keywords": ["halo"]}]
+    more: list[dict[str, Any]] = [
+        {"version": "1.0"},
+        {"version": "1.10"},
+        {"version": "1.9"},
+        {"name": "Beta", "keywords": ["halo"]},
+    ]
     folder.write(Card({**first.body, "name": "Empty", "version": "0.1"}))
     with Index.open(tmp_path / "one.sqlite") as one, Index.open(tmp_path / "many.sqlite") as many:
         one.refresh([folder], {})

@@ -57,14 +57,17 @@ def _table() -> list[int]:
     return table
 
 
-def read_records(stream: BinaryIO, *, longest_bytes: int) -> Iterator[bytes]:
+def read_records(stream: BinaryIO, *, longest_bytes: int, whole: bool = False) -> Iterator[bytes]:
     """Yield the data of each record; longer ones are passed over, and Integrity says where a file is damaged.
 
-    A last record that is cut off ends the file: whoever writes it may not have finished.
+    A last record that is cut off ends the file: whoever writes it may not have finished. In a `whole` file it is
+    damage.
     """
     number = 0
-    while len(head := stream.read(12)) == 12:
+    while head := stream.read(12):
         number += 1
+        if len(head) < 12:
+            break
         length, check = struct.unpack("<QI", head)
         if masked(crc32c(head[:8])) != check:
             raise Integrity(f"the checksum of the length of record {number} is wrong")
@@ -75,10 +78,14 @@ def read_records(stream: BinaryIO, *, longest_bytes: int) -> Iterator[bytes]:
             continue
         data, tail = stream.read(length), stream.read(4)
         if len(data) < length or len(tail) < 4:
-            return
+            break
         if masked(crc32c(data)) != struct.unpack("<I", tail)[0]:
             raise Integrity(f"the checksum of record {number} is wrong")
         yield data
+    else:
+        return
+    if whole:
+        raise Integrity(f"record {number} is truncated")
 
 
 def record(data: bytes, checksum: Callable[[bytes], int] = crc32c) -> bytes:

@@ -117,7 +117,7 @@ def _describe_hdf5(h5py: Any, file: Any) -> dict[str, Any]:
 def _describe_netcdf(file: Any) -> dict[str, Any]:
     items: dict[str, Any] = {}
     dimensions: dict[str, int] = {}
-    for prefix, group in _groups(file):
+    for prefix, group in netcdf_groups(file):
         dimensions |= {prefix + each: len(dimension) for each, dimension in group.dimensions.items()}
         if prefix:
             items[f"/{prefix[:-1]}"] = {"attributes": _netcdf_attributes(group)}
@@ -142,7 +142,7 @@ def _netcdf_attributes(owner: Any) -> dict[str, Any]:
     return _attributes((each, owner.getncattr(each)) for each in owner.ncattrs())
 
 
-def _groups(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def netcdf_groups(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield a group and all below it, each with the path that stands before its members."""
     todo = [(prefix, group)]
     while todo:
@@ -156,11 +156,11 @@ def _attributes(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if len(attributes) >= _MOST_ATTRIBUTES:
             break
-        attributes[str(key)] = _plain(value)
+        attributes[str(key)] = plain(value)
     return attributes
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value of an attribute as plain data: texts, numbers, and lists of these."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
@@ -169,14 +169,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (bool, int, float)) or value is None:
         return value
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value[:_MOST_VALUES]]
+        return [plain(each) for each in value[:_MOST_VALUES]]
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         inner = value.item()
-        return _plain(inner) if inner is not value else str(value)
+        return plain(inner) if inner is not value else str(value)
     if hasattr(value, "tolist") and hasattr(value, "size"):
         flat = value if value.size <= _MOST_VALUES else value.reshape(-1)[:_MOST_VALUES]
-        return [_plain(each) for each in flat.tolist()]
-    return _plain(str(value))
+        return [plain(each) for each in flat.tolist()]
+    return plain(str(value))
 
 
 @contextmanager
@@ -204,7 +204,7 @@ def _open(path: Path, name: str) -> Iterator[Mapping[str, Array]]:
             yield _hdf5_arrays(library("h5py", name), file)
     elif kind in _NETCDF:
         with _open_netcdf(path, name) as file:
-            yield {prefix + each: v for prefix, group in _groups(file) for each, v in group.variables.items()}
+            yield {prefix + each: v for prefix, group in netcdf_groups(file) for each, v in group.variables.items()}
     else:
         numpy = library("numpy", name)
         if kind == "npy":

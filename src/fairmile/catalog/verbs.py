@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from fairmile.base.errors import UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
 from fairmile.base.progress import TransferProgress, Watch, watching
 from fairmile.catalog.access import LoadedAsset
@@ -12,6 +15,12 @@ from fairmile.catalog.assets import Assets
 from fairmile.catalog.card import as_list, id_of
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.results import SearchResult
+
+if TYPE_CHECKING:
+    from fairmile.catalog.converting.convert import convert
+    from fairmile.catalog.converting.results import ConvertedData
+else:
+    convert = lazy("fairmile.catalog.converting.convert:convert")
 
 _ALL = 1_000_000
 
@@ -78,6 +87,37 @@ class Datasets(_Kind):
     def list_datasets(self) -> list[str]:
         """Return the names of all data sets."""
         return self._list()
+
+    def convert(
+        self,
+        name: str | Path,
+        to: str,
+        *,
+        out: str | Path | None = None,
+        file: str = "",
+        arrays: Sequence[str] = (),
+        lossy: bool = False,
+        replace: bool = False,
+        dry_run: bool = False,
+    ) -> ConvertedData:
+        """Convert a data set to another format, read it back, and publish it with a card if every value is the same.
+
+        `name` is a file, a Zarr folder, or a data set of the catalog, of whose files `file` chooses one. `to` is npy,
+        hdf5, netcdf, zarr, tfrecord, parquet or csv. `arrays` chooses arrays or columns. Memory stays bounded: files
+        are read and written in blocks. `lossy` rounds 64-bit floats where the format has only 32-bit ones.
+        """
+        how: dict[str, Any] = {"arrays": arrays, "lossy": lossy, "replace": replace, "dry_run": dry_run}
+        target = Path(out) if out is not None else None
+        if Path(name).exists():
+            return convert(self._catalog, Path(name), to, target, origin=None, **how)
+        loaded = self.load(str(name))
+        names = [each.name for each in loaded.files]
+        if file not in names and (file or len(names) != 1):
+            shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+            said = f"has no file {file!r}" if file else f"has {len(names):,} files"
+            raise UsageError(f"{loaded.card.handle} {said}", hint=f"choose with --file: {shown}")
+        source = loaded.path / (file or names[0])
+        return convert(self._catalog, source, to, target, origin=loaded.card, **how)
 
     def list_supporting_files(self, name: str) -> list[str]:
         """Return the programs and scripts that belong to a data set, and its files."""

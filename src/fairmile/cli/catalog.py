@@ -15,6 +15,7 @@ from fairmile.base.units import format_size
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.content import Contents
+from fairmile.catalog.converting.results import ConvertedData
 from fairmile.catalog.declared import AddedSource, SyncReport, SyncReports
 from fairmile.catalog.describing.describe import Description
 from fairmile.catalog.exchange import READERS, WRITERS
@@ -463,6 +464,44 @@ def _print_report(report: SyncReport, out: Out, dry_run: bool) -> None:
     if len(report.problems) > _SHOWN_PROBLEMS:
         more = len(report.problems) - _SHOWN_PROBLEMS
         out.say(f"  and {more} more; list all with `fairmile catalog source ls --json`")
+
+
+@catalog.command(short_help="Convert a data set to another format, and compare every value.")
+@click.argument("name", metavar="FILE|NAME")
+@click.option("--to", required=True, metavar="FORMAT", help="npy, hdf5, netcdf, zarr, tfrecord, parquet or csv.")
+@click.option("-o", "--out", "target", metavar="FILE", help="File to write.  [default: named after the source]")
+@click.option("--file", default="", metavar="FILE", help="File of the asset to convert, if it has several.")
+@click.option("--array", "arrays", multiple=True, metavar="NAME", help="Convert only this array or column; repeatable.")
+@click.option("--lossy", is_flag=True, help="Round 64-bit floats where the format has only 32-bit ones.")
+@click.option("--replace", is_flag=True, help="Overwrite an existing file.")
+@DRY_RUN
+@json_output(ConvertedData)
+def convert(name: str, to: str, target: str | None, out: Out, **how: Any) -> int:
+    """Convert a data set to another format, and compare every value.
+
+    The file is read and written in blocks, so it may be larger than memory. The new file is read back; if a value
+    differs, nothing is published. It gets a card that says what it was derived from.
+
+    \b
+    Examples:
+      fairmile catalog convert tides.csv --to parquet
+      fairmile catalog convert tides.csv --to zarr --array level --dry-run
+    """
+    converted = Workspace.open(on_progress=out.progress).datasets.convert(name, to, out=target, **how)
+    out.show(converted, lambda each: _print_converted(each, out))
+    return 0
+
+
+def _print_converted(converted: ConvertedData, out: Out) -> None:
+    for each in converted.arrays:
+        stored = "" if each.stored_as == each.dtype else f" as {each.stored_as}"
+        rounded = f", rounded by at most {each.largest_difference:.3g}" if each.largest_difference else ""
+        out.line(f"  {each.name}: {'×'.join(map(str, each.shape)) or 'scalar'} {each.dtype}{stored}{rounded}")
+    for note in converted.notes:
+        out.say(note)
+    out.line(f"{'would write' if converted.dry_run else 'wrote'} {converted.file}")
+    if converted.card:
+        out.line(f"every value reads back the same · {converted.card}")
 
 
 @catalog.command()

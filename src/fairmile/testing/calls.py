@@ -120,6 +120,10 @@ EXAMPLES = (
     Example("catalog versions lake-temperatures", 'fm.catalog.versions("lake-temperatures")'),
     Example("catalog export dataset/mnist --to croissant", 'fm.catalog.export("dataset/mnist", "croissant")'),
     Example("catalog describe tide.csv", 'fm.catalog.describe("tide.csv")'),
+    Example(
+        "catalog convert tide.csv --to npy --array level --dry-run",
+        'fm.datasets.convert("tide.csv", "npy", arrays=["level"], dry_run=True)',
+    ),
     Example("catalog digest lake.jsonld shared-cards", 'fm.catalog.measure_all(["lake.jsonld", "shared-cards"])'),
     Example("model show tides.onnx", 'fm.models.describe("tides.onnx")'),
     Example(
