@@ -1,4 +1,4 @@
-"""`fairmile model`: describe, convert, export and explore model files."""
+"""`fairmile model`: describe, convert, explore, package and export model files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from fairmile.base.units import format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
+from fairmile.envs.containers import RUNTIMES as CONTAINERS
 from fairmile.models.convert.conversion import Conversion
 from fairmile.models.convert.request import TARGETS
 from fairmile.models.explore.request import CRITERIA, DEVICES, PRECISIONS, RUNTIMES
 from fairmile.models.explore.results import Exploration, exploration_columns, exploration_row
 from fairmile.models.formats.description import ModelDescription, TensorSpec
 from fairmile.models.huggingface import HubFolder
+from fairmile.models.packaging import BASE, ModelPackage
 from fairmile.runs.record.values import parse_params
 from fairmile.workspace import Workspace
 
@@ -27,7 +29,7 @@ _SHOWN_OPERATORS = 12
 
 @click.group(cls=LazyGroup)
 def model() -> None:
-    """Describe, convert, export and explore model files.
+    """Describe, convert, explore, package and export model files.
 
     FILE|NAME is the path of a model file or folder, or the name of a model in the catalog.
     """
@@ -304,6 +306,65 @@ def export(name: str, folder: Path, upload: str, replace: bool, dry_run: bool, o
     )
     out.show(exported, lambda each: _print_exported(each, upload if dry_run else "", out, dry_run=dry_run))
     return 0
+
+
+@model.command(short_help="Write a folder that builds a container image of a model.")
+@click.argument("name", metavar="FILE|NAME")
+@click.option(
+    "-o",
+    "--out",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write the files into this folder.",
+)
+@click.option(
+    "--runtime", default="podman", show_default=True, metavar="NAME", help=f"One of: {', '.join(CONTAINERS.names())}."
+)
+@click.option("--base", default=BASE, show_default=True, metavar="IMAGE", help="Image to start from, with Python.")
+@click.option(
+    "--no-install",
+    "install",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Install nothing: the base has all packages.",
+)
+@click.option(
+    "--data", default="data", show_default=True, metavar="FOLDER", help="Folder of the data, bound in at /data."
+)
+@click.option("--trust-pickle", is_flag=True, help="Package a pickle, which can execute any code.")
+@click.option("--replace", is_flag=True, help="Write into a folder that is not empty.")
+@DRY_RUN
+@json_output(ModelPackage)
+def package(name: str, folder: Path, out: Out, dry_run: bool, **how: Any) -> int:
+    """Write a folder that builds a container image of a model, and print the commands to build and run it.
+
+    The image holds the model and the packages that run it, but no data: a folder is bound in. The model reads
+    inputs.npz there, and writes predictions.npz.
+
+    \b
+    Examples:
+      fairmile model package tides.onnx -o image --dry-run
+      fairmile model package tides.onnx -o image --runtime apptainer --data measured
+    """
+    packaged = Workspace.open(on_progress=out.progress).models.package(name, folder, dry_run=dry_run, **how)
+    out.show(packaged, lambda each: _print_package(each, out, dry_run=dry_run))
+    return 0
+
+
+def _print_package(packaged: ModelPackage, out: Out, *, dry_run: bool) -> None:
+    for each in packaged.files:
+        out.line(f"{'would write' if dry_run else 'wrote   '} {packaged.folder}/{each}")
+    if dry_run:
+        out.line()
+        out.line(packaged.text.rstrip())
+    out.line()
+    for each in packaged.shell_lines():
+        out.line(each)
+    for each in packaged.notes:
+        out.item("note: ", each)
 
 
 def _print_exported(exported: HubFolder, upload: str, out: Out, *, dry_run: bool) -> None:

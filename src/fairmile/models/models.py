@@ -22,6 +22,7 @@ from fairmile.models.convert.request import NO_TELEMETRY, Request, check_target
 from fairmile.models.explore.request import Exploring
 from fairmile.models.formats import ModelDescription, recognise
 from fairmile.models.huggingface import HubFolder, export_folder, upload_folder
+from fairmile.models.packaging import BASE, ModelPackage, package_model
 from fairmile.models.ready import LoadedModel, ModelFile, check_loadable
 from fairmile.resolve import Word
 from fairmile.runs.record.run import Run
@@ -222,6 +223,34 @@ class Models(CatalogModels, package=__package__):
         card = model.card if isinstance(model, LoadedModel) else self._catalog.describe(name, kind="model").card
         exported = export_folder(model, card, Path(folder), replace=replace, dry_run=dry_run)
         return upload_folder(exported, upload, self._environ) if upload and not dry_run else exported
+
+    def package(
+        self,
+        name: str | Path,
+        folder: str | Path,
+        *,
+        runtime: str = "podman",
+        base: str = BASE,
+        data: str | Path = "data",
+        install: bool = True,
+        options: Sequence[str] = (),
+        trust_pickle: bool = False,
+        replace: bool = False,
+        dry_run: bool = False,
+    ) -> ModelPackage:
+        """Write a folder that builds a container image of a model, and return the commands to build and run it.
+
+        The image holds the model and the packages that run it, but no data: the folder `data` is bound in, with
+        `inputs.npz`, and gets `predictions.npz`. `runtime` is podman, docker, apptainer or charliecloud. `base` is an
+        image with Python, or with all packages where `install` is off. `options` go to the runtime when it runs.
+        """
+        described = self.describe(name)
+        path = Path(described.path)
+        check_loadable(described, path, trust_pickle=trust_pickle)
+        return package_model(
+            described, path, Path(folder), Path(data), runtime=runtime, base=base, install=install, options=options,
+            replace=replace, dry_run=dry_run,
+        )  # fmt: skip
 
     def run(
         self,

@@ -130,6 +130,7 @@ EXAMPLES = (
         "model convert tides.onnx --to pytorch --dry-run", 'fm.models.convert("tides.onnx", "pytorch", dry_run=True)'
     ),
     Example("model export tides.onnx -o hub --replace", 'fm.models.export("tides.onnx", "hub", replace=True)'),
+    Example("model package tides.onnx -o image --dry-run", 'fm.models.package("tides.onnx", "image", dry_run=True)'),
     Example(
         "model explore tides.onnx --batch 1,8 --dry-run",
         'fm.models.explore("tides.onnx", batch=[1, 8], dry_run=True)',
