@@ -25,8 +25,10 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 @pytest.fixture(scope="session")
 def hubs() -> Iterator[Replay]:
-    """A server that replays answers of Hugging Face, Zenodo and OpenML."""
-    with recorded_hubs() as replay:
+    """A server that replays answers of Hugging Face, Zenodo and OpenML; on a busy machine it may take its time."""
+    with recorded_hubs() as replay, pytest.MonkeyPatch.context() as patch:
+        for limit in ("_STALL_S", "_PATIENCE_S"):
+            patch.setattr(f"fairmile.catalog.hubs.hubs.{limit}", 60.0)
         yield replay
 
 
