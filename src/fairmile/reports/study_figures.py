@@ -210,7 +210,11 @@ def importance(importances: Importance) -> Picture:
         places = list(range(len(shares)))
         axis.barh(places, [each.share * 100 for each in shares], color=_DONE, height=0.62, alpha=0.9)
         for at, each in enumerate(shares):
-            if each.spread is not None:
+            if each.spread is None:
+                axis.annotate(
+                    f"{each.share:.0%}", (each.share * 100, at), (4, 0), textcoords="offset points", va="center"
+                )
+            else:
                 low = min(each.share, each.spread) * 100
                 axis.errorbar(
                     each.share * 100, at, xerr=[[low], [each.spread * 100]], color=INK, capsize=3, linewidth=1.0
@@ -224,6 +228,8 @@ def importance(importances: Importance) -> Picture:
 
     note = "The longer the bar, the more the parameter changes the result."
     note += " Whiskers show how far estimates differ." if any(each.spread for each in shares) else ""
+    if any(each.share == 0 and each.spread is None for each in shares):
+        note += " 0 %: no effect beyond chance."
     note += more_note(len(importances.shares) - len(shares))
     return Picture("importance", f"Importance for {title(importances.metric)}", draw, 0.85 + 0.3 * len(shares), note)
 

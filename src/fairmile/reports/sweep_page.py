@@ -428,12 +428,14 @@ def _weighed(weights: Importance | None) -> Iterator[Block]:
     if weights is None:
         yield Text("Too few trials have a value to tell which parameters matter.")
         return
+    has_spread = any(each.spread is not None for each in weights.shares)
     rows: list[Row] = [
         [each.name, Cell(percent(each.share, signed=False), each.share),
-         "" if each.spread is None else f"± {percent(each.spread, signed=False)}"]
+         *(["" if each.spread is None else f"± {percent(each.spread, signed=False)}"] if has_spread else [])]
         for each in weights.shares
     ]  # fmt: skip
-    yield table(["parameter", "share", "spread"], rows, numbers=["share", "spread"])
+    names = ["share", "spread"] if has_spread else ["share"]
+    yield table(["parameter", *names], rows, numbers=names)
     explained = ""
     if weights.explained is not None:
         explained = (
