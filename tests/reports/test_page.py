@@ -336,8 +336,9 @@ def test_no_runs_are_no_report() -> None:
 def test_without_matplotlib_the_rest_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     made = report([trained(tmp_path)])
-    assert made.pictures == []
-    assert "pip install 'fairmile[plots]'" in page_of(made).text()
+    assert made.pictures == [] and made.lacks_figures
+    page = page_of(made).text()
+    assert page.index("pip install 'fairmile[plots]'") < page.rindex("Provenance"), "said above the first section"
     with pytest.raises(Unsupported, match="figures need matplotlib"):
         made.write(tmp_path / "figures", "svg")
 

@@ -127,5 +127,7 @@ def _write(out: Out, made: Report, output: Path | None, form: Format, width_mm: 
     def render(files: ReportFiles) -> None:
         for file in files:
             out.line(f"{verb}  {file}")
+        if made.lacks_figures:
+            out.hint("`pip install 'fairmile[plots]'` adds figures")
 
     out.show(made.write(output or Path(_OUTPUT[form]), form, width_mm=width_mm, dry_run=dry_run), render)

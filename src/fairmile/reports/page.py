@@ -100,6 +100,11 @@ class Report(Result):
         """The figures in their order."""
         return [block.picture for block in self.blocks if isinstance(block, Image)]
 
+    @property
+    def lacks_figures(self) -> bool:
+        """Tell whether figures are left out because nothing can draw them."""
+        return NO_FIGURES in self.blocks
+
     def html(self) -> str:
         """Return one HTML file that needs nothing else."""
         return html.render(self.title, self.blocks)
@@ -195,9 +200,15 @@ def report(
         names = list(dict.fromkeys(run.name for run in runs))
         about = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
         blocks, data = _several(runs, metrics, about, most_rows)
-    if not figures.can_draw():
-        blocks.append(NO_FIGURES)
+    _note_missing_figures(blocks)
     return Report(about, tuple(blocks), data)
+
+
+def _note_missing_figures(blocks: list[Block]) -> None:
+    """Say above the first section that figures are left out, where nothing can draw them."""
+    if not figures.can_draw():
+        first = next((at for at, block in enumerate(blocks) if isinstance(block, Heading)), len(blocks))
+        blocks.insert(first, NO_FIGURES)
 
 
 def _several(
@@ -242,8 +253,7 @@ def comparison_report(groups: Mapping[str, Sequence[Run]]) -> Report:
     blocks += _curves(groups, done, main_metric(done, None), None, ranked=False)
     blocks += _failures([run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")], MOST_ROWS)
     blocks += [Heading("Runs"), *_listed(runs, MOST_ROWS), *_machines(runs)]
-    if not figures.can_draw():
-        blocks.append(NO_FIGURES)
+    _note_missing_figures(blocks)
     return Report(about, tuple(blocks), {"runs": [run.id for run in runs], "comparison": comparison.to_dict()})
 
 
