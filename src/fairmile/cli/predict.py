@@ -17,6 +17,7 @@ from fairmile.cli.out import Out, json_output
 from fairmile.costs.devices import device_names
 from fairmile.costs.operators.calibrate import Calibrated
 from fairmile.costs.operators.refine import Corrections
+from fairmile.predict.characterization import Characterization
 from fairmile.predict.compiled.rewrite import MODES
 from fairmile.predict.fake_device.request import FORMS, PRECISIONS
 from fairmile.predict.memory.account import MemoryAccount, SizeInterval
@@ -434,6 +435,54 @@ def scaling(out: Out, target: str, arguments: Sequence[str], on: str, gpus: str,
     if options["output"] is not None:
         workspace.reports.write_page(prediction, options["output"], title=f"{target} on {on}")
     out.show(prediction, lambda prediction: _print_scaling(out, prediction))
+
+
+@predict.command(cls=_PredictCommand)
+@_target_options
+@_gpu_options
+@click.option("--on", default="", metavar="SYSTEM[:PARTITION]", help="Also predict weak scaling on this system.")
+@click.option(
+    "--gpus", default="1..64", show_default=True, metavar="COUNTS", help="Numbers of GPUs: 1..4096 (doubling) or 1,2,8."
+)
+@click.option("--sample-size", default="0", metavar="SIZE", help="Stored size of one sample, such as 150KB.")
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSON lines with measured steps of this target, to show beside the predictions.",
+)
+@_page_option("everything that was predicted")
+@json_output(Characterization)
+def characterize(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: Any) -> None:
+    """Predict memory, roofline, input needs, communication and scaling, beside what was measured.
+
+    \b
+    Examples:
+      fairmile predict characterize deepcam -a preset=mlperf --on jupiter --gpus 1..256 -o deepcam.html
+    """
+    workspace = Workspace.open()
+    found = workspace.predict.characterize(
+        target,
+        gpu=gpu,
+        arguments=_parse_arguments(arguments),
+        on=options["on"],
+        gpus=parse_gpus(options["gpus"]),
+        sample_bytes=_parse_bytes(options["sample_size"]),
+        measured=options["measured"],
+        **_trace_fields(options),
+    )
+    if options["output"] is not None:
+        workspace.reports.write_page(found, options["output"])
+    out.show(found, lambda found: _print_characterization(out, found))
+
+
+def _print_characterization(out: Out, found: Characterization) -> None:
+    out.items(found.facts())
+    if rows := found.comparison():
+        table = [
+            (row["quantity"], f"{row['predicted']:.4g}", f"{row['measured']:.4g}", f"{row['off']:+.1%}") for row in rows
+        ]
+        out.table(("quantity", "predicted", "measured", "off by"), table)
 
 
 def _print_scaling(out: Out, prediction: ScalingPrediction) -> None:

@@ -20,6 +20,7 @@ from fairmile.costs.operators.grid import generic_candidates
 from fairmile.costs.operators.refine import Correction, Corrections, MeasuredStep
 from fairmile.costs.operators.signatures import candidates_of, merged
 from fairmile.costs.steps import StepTrace
+from fairmile.predict.characterization import Characterization, read_measurement
 from fairmile.predict.compiled.doubts import of_compiled
 from fairmile.predict.compiled.rewrite import check_mode, compiled
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
@@ -323,6 +324,35 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         predicted = predict_scaling(_footprint(trace, taken), steps, partition, gpus, device=where, **curve)
         notes = tuple(dict.fromkeys((*taken.notes, *alone.notes, *predicted.notes)))
         return replace(predicted, target=asked.name, on=on, notes=notes)
+
+    def characterize(
+        self,
+        target: TargetOrDescription,
+        *,
+        gpu: str = GPU,
+        arguments: Mapping[str, Any] | None = None,
+        on: str = "",
+        gpus: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
+        sample_bytes: float = 0.0,
+        measured: str | Path | None = None,
+        progress: bool | Watch = True,
+        **how: Any,
+    ) -> Characterization:
+        """Predict memory, roofline, input needs and communication of a step, beside what was measured.
+
+        With `on`, a system, also how it scales there. `measured` is a file of JSON lines with `benchmark`,
+        `arguments`, `gpu`, `step_s`, `peak_allocated_bytes` and `peak_reserved_bytes`. See `fm.fetch` for `progress`.
+        """
+        given = dict(arguments or {})
+        known = read_measurement(Path(measured), str(target), given) if measured is not None else None
+        every: dict[str, Any] = {"arguments": given, "progress": progress, **how}
+        return Characterization(
+            self.memory(target, gpu=gpu, **every),
+            self.time(target, gpu=gpu, **every),
+            self.scaling(target, on, gpus, mode="weak", **every) if on else None,
+            sample_bytes,
+            known,
+        )
 
     def _subject(self, target: TargetOrDescription) -> Subject:
         if isinstance(target, Mapping):

@@ -28,6 +28,7 @@ from fairmile.runs.record.run import Run
 
 if TYPE_CHECKING:
     from fairmile.models.explore.results import Exploration
+    from fairmile.predict.characterization import Characterization
     from fairmile.predict.results import MemoryPrediction, TimePrediction
     from fairmile.predict.scaling.curves import ScalingPrediction
     from fairmile.traces.analyze import TraceAnalysis
@@ -155,7 +156,7 @@ class Reports(Noun, internal=_INTERNAL, package=__package__):
 
     def write_page(
         self,
-        result: MemoryPrediction | TimePrediction | ScalingPrediction | TraceAnalysis | Exploration,
+        result: MemoryPrediction | TimePrediction | ScalingPrediction | Characterization | TraceAnalysis | Exploration,
         path: str | Path,
         *,
         title: str = "",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fairmile.base.errors import UsageError
 from fairmile.models.explore.results import Exploration
+from fairmile.predict.characterization import Characterization
 from fairmile.predict.results import MemoryPrediction, TimePrediction
 from fairmile.predict.scaling.curves import ScalingPrediction
+from fairmile.reports.characterization_page import characterization_page
 from fairmile.reports.model_page import exploration_page
 from fairmile.reports.predict_page import memory_page, scaling_page, time_page
 from fairmile.reports.trace_page import trace_page
@@ -13,7 +15,8 @@ from fairmile.traces.analyze import TraceAnalysis
 
 
 def result_page(
-    result: MemoryPrediction | TimePrediction | ScalingPrediction | TraceAnalysis | Exploration, title: str
+    result: MemoryPrediction | TimePrediction | ScalingPrediction | Characterization | TraceAnalysis | Exploration,
+    title: str,
 ) -> str:
     """Return a result as one HTML file that needs nothing else; `title` is for those that have none of their own."""
     match result:
@@ -23,12 +26,14 @@ def result_page(
             return time_page(result)
         case ScalingPrediction():
             return scaling_page(result, title=title or "Scaling")
+        case Characterization():
+            return characterization_page(result)
         case TraceAnalysis():
             return trace_page(result, title=title or "Trace")
         case Exploration():
             return exploration_page(result)
     raise UsageError(
         f"a {type(result).__name__} has no page of its own",
-        hint="pass what fm.predict.memory, .time, .scaling, fm.traces.analyze or fm.models.explore returns; runs have "
-        "fm.report(…).write",
+        hint="pass what fm.predict.memory, .time, .scaling, .characterize, fm.traces.analyze or fm.models.explore "
+        "returns; runs have fm.report(…).write",
     )
