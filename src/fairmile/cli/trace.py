@@ -155,7 +155,8 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
     """Show where time went on every rank, which ranks waited, and what to try.
 
     PATH is a run, a folder of `trace record`, a file, or a pattern: PyTorch profiler traces, Horovod
-    timelines, OTF2 archives, Chrome and Perfetto files, NCCL flight recorder dumps, or a run's log.
+    timelines, TensorFlow and JAX profiles, OTF2 archives, Chrome and Perfetto files, NCCL flight
+    recorder dumps, or a run's log.
 
     \b
     Examples:

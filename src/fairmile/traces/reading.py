@@ -30,6 +30,7 @@ FORMATS: Registry[Callable[..., EventTable]] = Registry(
         "horovod": Plugin("fairmile.traces.readers.horovod:read", "traces", "Horovod timeline"),
         "chrome": Plugin("fairmile.traces.readers.chrome:read", "traces", "Chrome and Perfetto JSON"),
         "otf2": Plugin("fairmile.traces.readers.otf2:read", "traces", "OTF2 archive (Score-P, TAU)"),
+        "xplane": Plugin("fairmile.traces.readers.xplane:read", None, "TensorFlow and JAX profiler, *.xplane.pb"),
         "flight": Plugin("fairmile.traces.readers.flight:read", None, "NCCL flight recorder dump"),
         "meter": Plugin("fairmile.traces.readers.meter:read", None, "events.jsonl of a run"),
     },
@@ -80,6 +81,8 @@ def format_of(file: Path) -> str | None:
         return "otf2" if any(file.glob("*.otf2")) else None
     if file.suffix == ".otf2":
         return "otf2"
+    if file.name.endswith((".xplane.pb", ".xplane.pb.gz")):
+        return "xplane"
     head = head_of(file).lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"\x80"):  # a pickle, which anything may be
         return "flight" if _FLIGHT_NAME.search(file.name) or _FLIGHT_KEY.search(head) else None

@@ -1,0 +1,99 @@
+"""Profiles of TensorFlow and JAX, written byte by byte as their protocol buffers have them."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairmile.base.errors import Integrity
+from fairmile.traces.analyze import analyze
+from fairmile.traces.events import EventKind
+from fairmile.traces.reading import format_of, read_traces
+
+MS = 1_000_000
+PS = 1000  # a nanosecond
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def number(at: int, value: int) -> bytes:
+    return varint(at << 3) + varint(value)
+
+
+def text(at: int, value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return varint(at << 3 | 2) + varint(len(data)) + data
+
+
+def plane(name: str, lines: dict[str, list[tuple[str, int, int]]], steps: bool = False) -> bytes:
+    """Return a plane; events are (name, start, length) in nanoseconds."""
+    names = list(dict.fromkeys(event[0] for events in lines.values() for event in events))
+    out = text(2, name)
+    for at, (line, events) in enumerate(lines.items()):
+        body = number(1, at) + text(2, line) + number(3, 10**9)
+        for step, (event, start, length) in enumerate(events):
+            stat = text(4, number(1, 1) + number(4, step)) if steps and event == "train" else b""
+            inner = number(1, names.index(event) + 1) + number(2, start * PS) + number(3, length * PS) + stat
+            body += text(4, inner)
+        out += text(3, body)
+    for at, event in enumerate(names, 1):
+        out += text(4, number(1, at) + text(2, number(1, at) + text(2, event)))
+    return text(1, out + text(5, number(1, 1) + text(2, number(1, 1) + text(2, "step_num"))))
+
+
+def profile() -> bytes:
+    host = {"python": [("train", step * 10 * MS, 10 * MS) for step in range(4)],
+            "input": [("Iterator::Prefetch", step * 10 * MS, 3 * MS) for step in range(4)]}  # fmt: skip
+    kernels = [("fusion_1", (step * 10 + 4) * MS, 5 * MS) for step in range(4)]
+    device = {"Stream #14(Compute)": [("MemcpyH2D", 3 * MS, MS), *kernels], "XLA Ops": kernels}
+    return plane("/host:CPU", host, steps=True) + plane("/device:GPU:0", device)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_threads_streams_and_steps_are_read(tmp_path: Path, packed: bool) -> None:
+    file = tmp_path / ("host.xplane.pb" + ".gz" * packed)
+    file.write_bytes(gzip.compress(profile()) if packed else profile())
+    assert format_of(file) == "xplane"
+    table = read_traces(file)
+    kernels = np.flatnonzero(table.of_kind(EventKind.KERNEL))
+    assert len(kernels) == 4, "operators that stand for the kernels of a stream do not count twice"
+    assert table.duration_ns[kernels].tolist() == [5 * MS] * 4
+    assert table.start_ns[kernels[0]] == 10**9 + 4 * MS
+    assert np.count_nonzero(table.of_kind(EventKind.MEMCPY)) == 1
+    assert np.count_nonzero(table.of_kind(EventKind.IO)) == 4
+    assert table.step[table.of_kind(EventKind.PHASE)].tolist() == [0, 1, 2, 3]
+    found = analyze(table)
+    assert found.steps == 4 and found.step_s == pytest.approx(0.01)
+
+
+def test_what_is_truncated_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
+    file = tmp_path / "host.xplane.pb"
+    whole = profile()
+    file.write_bytes(whole[:-40])
+    assert any("truncated or damaged" in note for note in read_traces(file).notes)
+    for length in range(0, len(whole), 37):
+        file.write_bytes(whole[:length])
+        with contextlib.suppress(Integrity):
+            read_traces(file)
+
+
+def test_damaged_bytes_raise_nothing_but_an_integrity_error(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    file, whole = tmp_path / "host.xplane.pb", profile()
+    for _ in range(60):
+        broken = bytearray(whole)
+        for at in random.integers(0, len(broken), 5).tolist():
+            broken[at] = int(random.integers(256))
+        file.write_bytes(bytes(broken))
+        with contextlib.suppress(Integrity):
+            analyze(read_traces(file))
