@@ -118,6 +118,18 @@ def transformer(precision: str = "fp32", bias: str = "", again: bool = False, la
     return SimpleNamespace(model=net, loss=loss, optimizer=adamw, precision=precision)
 
 
+def replicated(views: bool = False) -> Any:
+    """A model in DistributedDataParallel, as programs for several ranks wrap it."""
+    torch.distributed.init_process_group("nccl")
+    layers = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)).cuda(torch.distributed.get_rank())
+    model = nn.parallel.DistributedDataParallel(layers, device_ids=[0], gradient_as_bucket_view=views)
+
+    def loss(model: Any) -> Any:
+        return model(torch.randn(ROWS, 512, device="cuda")).pow(2).mean()
+
+    return SimpleNamespace(model=model, loss=loss, optimizer=sgd, precision="fp32")
+
+
 def heads_in_groups() -> Any:
     """Attention whose keys and values are shared by groups of heads, as of Llama."""
     model = nn.Linear(16, 16)

@@ -44,6 +44,8 @@ _ASKED: dict[str, dict[str, Any]] = {
     "masked": {"function": "masked", "arguments": {"columns": 24}},
     "masked odd": {"function": "masked", "arguments": {"columns": 20}},
     "heads in groups": {"function": "heads_in_groups"},
+    "replicated": {"function": "replicated"},
+    "replicated views": {"function": "replicated", "arguments": {"views": True}},
     "lstm": {"function": "recurrent"},
     "lstm dropout": {"function": "recurrent", "arguments": {"dropout": 0.5}},
     "gru": {"function": "recurrent", "arguments": {"kind": "GRU"}},
@@ -366,6 +368,18 @@ def test_attention_takes_the_kernel_that_hopper_takes(of: Callable[[str], StepTr
     assert "_scaled_dot_product_efficient_attention" not in used("heads in groups"), "it knows no groups of heads"
     log_sum = one(of("transformer bf16"), "aten._scaled_dot_product_cudnn_attention.default").outputs[1]
     assert (log_sum.elements, log_sum.dtype) == (ROWS * 4 * 16, "float32")
+
+
+def test_a_replica_holds_buckets_unless_gradients_are_views_of_them(of: Callable[[str], StepTrace]) -> None:
+    def built(name: str) -> int:
+        trace = of(name)
+        first = next(at for at, event in enumerate(trace.events) if event[0] == StepEvent.STEP)
+        return sum(
+            trace.storages[number].size_bytes for kind, number, _ in trace.events[:first] if kind == StepEvent.ALLOC
+        )
+
+    parameters = 4 * of("replicated").parameters
+    assert built("replicated") - built("replicated views") == parameters
 
 
 def test_a_mask_is_padded_to_multiples_of_eight_columns(of: Callable[[str], StepTrace]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.utils.backend_registration as backends
 
-from fairmile.predict.fake_device import casts, dispatch, kernels
+from fairmile.predict.fake_device import casts, dispatch, kernels, parallel
 from fairmile.predict.fake_device.request import Refused
 
 NAME = kernels.NAME
@@ -129,6 +129,7 @@ def set_up() -> DefaultDevice:
     _patch_values(place)
     _patch_cuda()
     _patch_compilers(place)
+    parallel.patch()
     torch.backends.mha.set_fastpath_enabled(False)
     return place
 

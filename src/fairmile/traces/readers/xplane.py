@@ -176,10 +176,10 @@ def _add_host(rows: Rows, plane: _Plane, rank: int, notes: list[str], name: str)
         line = _message(data, notes, name)
         lane = Lane(rank, _text(line, 11, 2) or f"thread {_whole(line, 1)}", number=_whole(line, 1))
         for event in _events(plane, line, notes, name):
-            kind, columns = _kind_on_host(event), {}
-            if kind == EventKind.PHASE:
-                columns["step"] = event.stats.get(_STEP_STAT, step_of_name(event.name))
-            rows.add(kind, event.name, event.start_ns, event.end_ns, lane, **columns)
+            kind = _kind_on_host(event)
+            number = event.stats.get(_STEP_STAT, step_of_name(event.name)) if kind == EventKind.PHASE else -1
+            step = number if -1 <= number < 1 << 31 else -1
+            rows.add(kind, event.name, event.start_ns, event.end_ns, lane, step=step)
 
 
 def _kind_on_host(event: _Event) -> EventKind:
@@ -199,12 +199,12 @@ def _add_device(rows: Rows, plane: _Plane, rank: int, number: int, notes: list[s
         label = f"{_text(line, 11, 2)} of device {number}"
         lane = Lane(rank, label, True, number=_whole(line, 1), device=number)
         for event in _events(plane, line, notes, name):
-            kind, about = EventKind.KERNEL, {}
+            kind, group = EventKind.KERNEL, None
             if _TALK.search(event.name):
-                kind, about = EventKind.COLLECTIVE, {"group": RankGroup("devices", backend="xla")}
+                kind, group = EventKind.COLLECTIVE, RankGroup("devices", backend="xla")
             elif _COPY.search(event.name):
                 kind = EventKind.MEMCPY
             elif _SET.search(event.name):
                 kind = EventKind.MEMSET
             size = event.stats.get(_SIZE_STAT, -1)
-            rows.add(kind, event.name, event.start_ns, event.end_ns, lane, bytes=size, **about)  # type: ignore[arg-type]
+            rows.add(kind, event.name, event.start_ns, event.end_ns, lane, group=group, bytes=size)
