@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
 from fairmile.systems.blocks import Evaluation, evaluate, module_block
-from fairmile.systems.model import System
+from fairmile.systems.model import SoftwareSet, System
 from fairmile.systems.registry import Systems
 
 DEEP_STAGE = [
@@ -110,6 +111,23 @@ class TestABlock:
         assert "lake was retired on 2024-11-01." in notes
         assert "The description of lake is unverified." in notes
 
+    def test_says_when_its_lines_are_older_than_18_months(self) -> None:
+        assert any(
+            note.startswith("The lines of ddp on juwels are old, of 2023.")
+            for note in module_block(SYSTEMS["juwels"], ["ddp"]).notes
+        )
+        today = date(2026, 11, 18)
+        for lines, source, dated, old in (
+            ("ml A/1", "a page (2025-05-17)", "2025-05-17", False),
+            ("ml A/1", "a page (2025-04)", "2025-04", True),
+            ("ml Stages/2023 A/1", "a page (2026-01)", "2026-01", False),
+            ("ml Stages/2023 A/1", "a page", "2023", True),
+            ("ml LUMI/22.08 A/1", "a page", "2022-08", True),
+            ("ml A/1", "a page", "", False),
+        ):
+            one = SoftwareSet(lines=(lines,), source=source)
+            assert (one.dated, one.is_old(today)) == (dated, old), (lines, source)
+
     @pytest.mark.parametrize("path", ["software", "software.x", "software.x.lines", "software.*.lines"])
     def test_says_when_its_lines_are_unverified(self, path: str) -> None:
         notes = module_block(made_up({"x": ["ml A/1"]}, unverified=[path]), ["x"]).notes
@@ -191,7 +209,7 @@ class TestSeveralFrameworks:
         assert lines_of(software) == ["ml A/1", "ml B/1", "ml D/1"]
 
     def test_with_contrary_orders_are_refused(self) -> None:
-        assert "stands before" in refused({"x": ["ml A/1", "ml B/1"], "y": ["ml B/1", "ml A/1"]})
+        assert "comes before" in refused({"x": ["ml A/1", "ml B/1"], "y": ["ml B/1", "ml A/1"]})
 
     def test_with_two_versions_of_a_module_are_refused_with_both_named(self) -> None:
         told = refused({"x": ["ml S/1 HDF5/1.12"], "y": ["ml S/1 HDF5/1.14"]})

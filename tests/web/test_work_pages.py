@@ -31,7 +31,7 @@ def test_the_script_follows_the_fields_and_is_what_the_call_returns(page: Page, 
     page.get_by_label("Nodes").fill("2")
     expect(page.locator("#script")).to_contain_text("#SBATCH --nodes=2")
     page.get_by_label("Time").fill("90 parsecs")
-    expect(page.locator("#result .note")).to_contain_text("parsecs")
+    expect(page.locator("#result .note").filter(has_text="parsecs")).to_be_visible()
     page.get_by_label("Time").fill("90m")
     expect(page.locator("#script")).to_contain_text("#SBATCH --time=01:30:00")
     with page.expect_download() as download:

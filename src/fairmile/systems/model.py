@@ -80,6 +80,9 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+_STAGE = lazy_pattern(r"\bStages/(\d{4})\b")  # of Jülich
+_LUMI_STAGE = lazy_pattern(r"\bLUMI/(\d\d)\.(\d\d)\b")
+_OLD_MONTHS = 18
 _DATED = lazy_pattern(r"\((\d{4}(?:-\d{2}){0,2})\)$")
 
 
@@ -171,6 +174,22 @@ class SoftwareSet(StrictDocument):
     verified: date | None = None
     disagrees: tuple[Line, ...] = ()  # where published rules differ, one sentence each
     note: Line = ""
+
+    @property
+    def dated(self) -> str:
+        """When the lines were written, such as `2026-07`: the date of the source, else of the stage; "" unknown."""
+        match = _DATED.search(self.source)
+        if match is not None:
+            return match[1]
+        stages = [f"20{year}-{month}" for year, month in _LUMI_STAGE.findall(" ".join(self.lines))]
+        return max([*stages, *_STAGE.findall(" ".join(self.lines))], default="")
+
+    def is_old(self, today: date) -> bool:
+        """Tell whether the lines are more than 18 months old: centres replace their modules about once a year."""
+        if not self.dated:
+            return False
+        year, month = map(int, (self.dated + "-12")[:7].split("-"))
+        return 12 * (today.year - year) + today.month - month > _OLD_MONTHS
 
 
 class System(StrictDocument):
