@@ -33,7 +33,7 @@ FUSED = "inductor.fused.default"  # a kernel that Inductor makes of several oper
 # ResNet-50 (twice), GPT-2 and a U-Net on one H200.
 _FUSED_EFFICIENCY = {True: 0.5, False: 0.85}
 _FUSED_SPREAD = 0.15  # of its time
-_COMPILED_SPREAD = 0.15  # of a whole compiled step
+_COMPILED_SPREAD = 0.25  # of a whole compiled step
 _FUSED_HOST_S = 6e-6  # from Python to the device
 
 # Calls that a backward pass makes only to compute again what was not kept.

@@ -23,7 +23,19 @@ _FUSIBLE = (
     "_softmax",
 )
 _FUSIBLE_STARTS = ("max_pool", "avg_pool", "_adaptive_avg_pool", "upsample_", "nll_loss", "mse_loss", "native_dropout")
-_CALLED = ("normal", "uniform", "random", "bernoulli", "randperm", "multinomial", "sort", "topk", "nonzero", "unique")
+_CALLED = (
+    "max_pool3d",
+    "normal",
+    "uniform",
+    "random",
+    "bernoulli",
+    "randperm",
+    "multinomial",
+    "sort",
+    "topk",
+    "nonzero",
+    "unique",
+)
 _REDUCING_STARTS = ("max_pool", "nll_loss", "_adaptive_avg_pool")
 _ROW_SUMS = ("sum",)
 _NORMS = ("batch_norm", "group_norm", "layer_norm", "rms_norm")

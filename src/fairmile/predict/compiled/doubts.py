@@ -7,8 +7,8 @@ from dataclasses import replace
 from fairmile.costs.steps import StepEvent, StepTrace
 from fairmile.predict.memory.account import MemoryAccount, SizeInterval
 
-# Of the predicted size: the compiled steps that were measured took from 3 % less to 21 % more.
-_LEAST, _MOST = 0.95, 1.3
+# Of the predicted size: 14 compiled steps that were measured took from 18 % less to 56 % more, most within 6 %.
+_LEAST, _MOST = 0.8, 1.6
 _GRAPHS = ("reduce-overhead", "max-autotune")
 
 

@@ -240,7 +240,11 @@ class _Lives:
             for key in keys:
                 if self._is_virtual(place, key, mortal, written, last):
                     self.virtual.add(key)
-                elif base_name(flow.ops[place]).startswith("max_pool") and key != flow.ops[place].outputs[0].storage:
+                elif (
+                    flow.fused[place]
+                    and base_name(flow.ops[place]).startswith("max_pool")
+                    and key != flow.ops[place].outputs[0].storage
+                ):
                     storages[key] = replace(storages[key], size_bytes=index_bytes(storages[key]))
         for mask in self._masks.values():
             if mask in self.saved:
