@@ -1,0 +1,23 @@
+"""A model beside a running simulation: fields of a solver in C, C++ or Fortran in, answers out, at every step.
+
+    from fairmile import coupling
+
+    for exchange in coupling.serve():
+        exchange.answers["heating"][...] = model(exchange.fields["temperature"])
+
+The solver includes `fairmile_couple.h`, or uses the module of `fairmile_couple.f90`; `include()` is their folder. Both
+sides run on one node and share memory. The model may learn while the simulation runs: it sees every step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairmile.coupling.server import Exchange, Solver, serve
+
+__all__ = ["Exchange", "Solver", "include", "serve"]
+
+
+def include() -> Path:
+    """Return the folder of fairmile_couple.h, fairmile_couple.c and fairmile_couple.f90."""
+    return Path(__file__).with_name("include")

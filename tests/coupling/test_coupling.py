@@ -1,0 +1,197 @@
+"""A solver asks a model beside it: the same fields, bit for bit, and an end whatever the other side does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairmile import coupling
+from fairmile.base.errors import Unsupported, UsageError
+
+SOLVER_C = r"""
+#define _GNU_SOURCE
+#define FAIRMILE_COUPLE_IMPLEMENTATION
+#include "fairmile_couple.h"
+/* A field of 500 + rank values that halves at each step: by a model, or by its own physics. */
+int main(int count, char **words) {
+  int rank = atoi(words[1]), steps = atoi(words[2]), own = 0, held = 0, n, at;
+  int64_t shape[] = {500 + rank};
+  double *t = malloc(sizeof(double) * (size_t)shape[0]), *q = calloc((size_t)shape[0], sizeof(double));
+  (void)count;
+  for (at = 0; at < shape[0]; at++) t[at] = rank + 1.0 / (at + 3);
+  fairmile_couple_rank(rank, atoi(words[3]));
+  fairmile_couple_out("temperature", t, FAIRMILE_DOUBLE, 1, shape);
+  fairmile_couple_in("heating", q, FAIRMILE_DOUBLE, 1, shape);
+  for (n = 0; n < steps; n++) {
+    int answer = fairmile_couple_step();
+    if (answer == FAIRMILE_STOP) break;
+    if (answer == FAIRMILE_HELD) held++;
+    if (answer == FAIRMILE_PHYSICS) {
+      own++;
+      for (at = 0; at < shape[0]; at++) q[at] = -0.5 * t[at];
+    }
+    for (at = 0; at < shape[0]; at++) t[at] += q[at];
+  }
+  fairmile_couple_end();
+  printf("%d steps, %d own, %d held\n", n, own, held);
+  for (at = 0; at < shape[0]; at++) printf("%a\n", t[at]);
+  return 0;
+}
+"""
+SOLVER_F90 = """
+program solver
+  use fairmile_couple
+  use, intrinsic :: iso_c_binding, only: c_double
+  real(c_double), target :: t(3, 2), q(3, 2)
+  integer :: n
+  t = reshape([1d0, 2d0, 3d0, 4d0, 5d0, 6d0], [3, 2])
+  call fairmile_couple_out('temperature', t)
+  call fairmile_couple_in('heating', q)
+  do n = 1, 3
+    if (fairmile_couple_step() == fairmile_physics) q = -0.5d0 * t
+    t = t + q
+  end do
+  call fairmile_couple_end()
+  print '(6f12.6)', t
+end program
+"""
+MODEL = """
+import os, sys, time
+from fairmile import coupling
+for exchange in coupling.serve():
+    if sys.argv[1] == "slow": time.sleep(60)
+    if sys.argv[1] == "dies" and exchange.step == 3: os._exit(1)
+    if sys.argv[1] == "stops" and exchange.step == 4: exchange.stop()
+    exchange.answers["heating"][...] = -0.5 * exchange.fields["temperature"]
+print("served", exchange.solver.steps)
+"""
+
+
+TALKER = """
+import socket, sys
+line = socket.socket(socket.AF_UNIX)
+while line.connect_ex(sys.argv[1]): pass
+line.send(sys.argv[2].encode())
+"""
+
+
+@pytest.fixture(scope="module")
+def solver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not shutil.which("gcc"):
+        pytest.skip("gcc is not installed")
+    folder = tmp_path_factory.mktemp("solver")
+    (folder / "solver.c").write_text(SOLVER_C)
+    strict = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-O1"]
+    subprocess.run(["gcc", *strict, f"-I{coupling.include()}", "solver.c", "-o", "solver"], cwd=folder, check=True)
+    return folder / "solver"
+
+
+@pytest.fixture
+def socket() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
+        yield Path(folder) / "model"
+
+
+def run(command: list[object], socket: Path | None, **settings: object) -> subprocess.Popen[str]:
+    environ = os.environ | {f"FAIRMILE_COUPLE_{name.upper()}": str(value) for name, value in settings.items()}
+    environ["FAIRMILE_COUPLE"] = str(socket or "")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*map(str, command)], env=environ, text=True, **pipes)  # type: ignore[call-overload, no-any-return]
+
+
+def model(socket: Path, how: str = "answers") -> subprocess.Popen[str]:
+    return run([sys.executable, "-c", MODEL, how], socket)
+
+
+def uncoupled(solver: Path, rank: int = 0, steps: int = 10) -> list[str]:
+    words, *values = run([solver, rank, steps, 1], None).communicate(timeout=60)[0].splitlines()
+    assert words == f"{steps} steps, {steps} own, 0 held"
+    return values
+
+
+def test_a_model_that_is_the_physics_gives_the_same_bits_in_all_ranks(solver: Path, socket: Path) -> None:
+    serving = model(socket)
+    ranks = [run([solver, rank, 10, 2], socket) for rank in (0, 1)]
+    for rank, each in enumerate(ranks):
+        words, *values = each.communicate(timeout=60)[0].splitlines()
+        assert words == "10 steps, 0 own, 0 held"
+        assert len(values) == 500 + rank
+        assert values == uncoupled(solver, rank)
+    assert serving.communicate(timeout=60)[0] == "served 10\n"
+    assert not socket.exists()
+
+
+def test_each_second_step_is_coupled_and_an_answer_may_be_some_steps_old(solver: Path, socket: Path) -> None:
+    serving = model(socket)
+    words = run([solver, 0, 10, 1], socket, every=2, lag=2).communicate(timeout=60)[0].splitlines()[0]
+    assert words == "10 steps, 4 own, 3 held"  # steps 0 to 3 have no answer yet; 5, 7 and 9 are between
+    assert serving.communicate(timeout=60)[0] == "served 5\n"
+
+
+def test_a_model_can_end_the_simulation(solver: Path, socket: Path) -> None:
+    serving = model(socket, "stops")
+    assert run([solver, 0, 10, 1], socket).communicate(timeout=60)[0].startswith("4 steps, 0 own")
+    serving.communicate(timeout=60)
+
+
+def test_a_model_that_dies_leaves_its_last_answer_if_that_is_declared(solver: Path, socket: Path) -> None:
+    serving = model(socket, "dies")
+    done = run([solver, 0, 10, 1], socket, fallback="hold")
+    printed, complaint = done.communicate(timeout=60)
+    assert printed.startswith("10 steps, 0 own, 7 held")
+    assert "the model has ended; fallback: hold" in complaint
+    serving.communicate(timeout=60)
+    assert serving.returncode == 1
+
+
+def test_a_model_that_is_too_slow_is_replaced_by_the_physics_if_that_is_declared(solver: Path, socket: Path) -> None:
+    serving = model(socket, "slow")
+    done = run([solver, 0, 4, 1], socket, fallback="physics", timeout_s=0.1)
+    printed, complaint = done.communicate(timeout=60)
+    assert printed.splitlines()[0] == "4 steps, 4 own, 0 held"
+    assert printed.splitlines()[1:] == uncoupled(solver, steps=4)
+    assert "step 1: no answer in time; fallback: physics" in complaint
+    serving.kill()
+    serving.communicate(timeout=60)
+
+
+def test_without_a_model_the_program_stops_unless_it_is_told_otherwise(solver: Path, socket: Path) -> None:
+    done = run([solver, 0, 2, 1], socket, start_s=0.1)
+    assert "no model answers at its socket; fallback: stop" in done.communicate(timeout=60)[1]
+    assert done.returncode == 3
+    done = run([solver, 0, 2, 1], socket, fallback="guess")
+    assert "FAIRMILE_COUPLE_FALLBACK is 'guess': expected stop, hold or physics" in done.communicate(timeout=60)[1]
+    assert done.returncode == 2
+
+
+@pytest.mark.skipif(not shutil.which("gfortran"), reason="gfortran is not installed")
+def test_fortran_keeps_its_order(tmp_path: Path, socket: Path) -> None:
+    (tmp_path / "solver.f90").write_text(SOLVER_F90)
+    sources = [coupling.include() / "fairmile_couple.f90", coupling.include() / "fairmile_couple.c", "solver.f90"]
+    subprocess.run(["gfortran", *map(str, sources), "-o", "solver"], cwd=tmp_path, check=True)
+    fortran = run([tmp_path / "solver"], socket)
+    seen = []
+    for exchange in coupling.serve(socket):
+        seen.append(exchange.fields["temperature"].copy())
+        exchange.answers["heating"][...] = -0.5 * exchange.fields["temperature"]
+    assert np.array_equal(seen[0], [[1, 4], [2, 5], [3, 6]])
+    assert [float(each) for each in fortran.communicate(timeout=60)[0].split()] == [n / 8 for n in range(1, 7)]
+
+
+def test_what_is_no_solver_is_refused(socket: Path) -> None:
+    hello = '{"protocol": 1, "rank": 0, "size": 1, "lag": 0, "every": 1, "slots": 1, "slot_bytes": 64, "fields": []}\n'
+    for words, problem in (("GET /\n", "does not fit its memory"), (hello, "0 files for 64 bytes")):
+        talker = run([sys.executable, "-c", TALKER, socket, words], None)
+        with pytest.raises(Unsupported, match=problem):
+            next(coupling.serve(socket))
+        talker.communicate(timeout=60)
+    with pytest.raises(UsageError, match="there is no socket to serve at"):
+        next(coupling.serve())
