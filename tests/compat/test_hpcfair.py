@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS
 from fairmile.compat import hpcfair_dataset, hpcfair_model
 from fairmile.workspace import Workspace
+
+TIDES = Path(__file__).parents[2] / "docs" / "examples" / "tides.onnx"
 
 
 def body(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -129,3 +132,21 @@ def test_a_model_of_another_format_than_stated_is_not_converted(workspace: Works
     file.write_bytes((2).to_bytes(8, "little") + b"{}")
     with pytest.raises(UsageError, match="is a model in the format safetensors, not onnx"):
         hpcfair_model.convert("onnx", "tensorflow", file, tmp_path / "model.keras")
+
+
+def test_a_loaded_model_is_called_and_run_on_a_file(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.catalog.describe(TIDES, kind="model", add=True)
+    rows = np.ones((4, 3), np.float32)
+    expected = hpcfair_model.load("tides")(rows)
+    np.save(tmp_path / "rows.npy", rows)
+    done = hpcfair_model.run("inference", "tides", str(tmp_path / "rows.npy"), log_dir=str(tmp_path / "logs"))
+    np.testing.assert_array_equal(np.load(done.work / "predictions.npz")["output"], expected)
+    assert (tmp_path / "logs" / f"{done.id}.log").is_file()
+
+
+@pytest.mark.thorough
+def test_formats_of_the_paper_are_converted_with_proof(workspace: Workspace, tmp_path: Path) -> None:
+    assert hpcfair_model.convert("onnx", "pytorch", TIDES, tmp_path / "tides.pt2").holds
+    back = hpcfair_model.convert("pytorch", "onnx", tmp_path / "tides.pt2", tmp_path / "tides.onnx")
+    assert back.holds
+    assert (tmp_path / "tides.onnx").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import pickle
@@ -54,6 +55,7 @@ def open_model(
     if request.format == "onnx":
         return Source("onnx", path, tuple(recognise(path).inputs), onnxruntime_of(path), _onnx_exact(path, with_exact))
     if request.format in ("torchscript", "pytorch-exported"):
+        request = request if request.inputs else dataclasses.replace(request, inputs=_declared_inputs(path))
         return _torch_source(request, load_torch(path, request.format), (), with_exact=with_exact)
     if request.format in ("keras", "keras-h5"):
         return _keras_source(path)
@@ -65,6 +67,12 @@ def open_model(
             hint="name what builds it: --code FILE.py:FUNCTION or --code MODULE:CLASS",
         )
     raise Unsupported(f"{path.name}: no conversion from {request.format} to {request.to}")
+
+
+def _declared_inputs(path: Path) -> tuple[str, ...]:
+    """Return the inputs that a file describes with their sizes, as `--input` would; none if it lacks some."""
+    inputs = recognise(path).inputs
+    return tuple(f"{each.name}={each.type}{each.shape_text()}" for each in inputs if each.shape is not None)
 
 
 def _onnx_exact(path: Path, is_wanted: bool) -> Compute | None:
@@ -158,7 +166,8 @@ def _torch_source(request: Request, model: Any, examples: tuple[Any, ...], *, wi
         examples = tuple(_two_of(each) for each in examples) if varying else examples
     else:
         raise UsageError("the inputs of the model are unknown", hint="describe each: --input x=float32[batch,3]")
-    if isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule):
+    # An exported program computes as it was exported: PyTorch refuses to change its mode.
+    if isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule | torch.fx.GraphModule):
         model = model.eval()
         exact = _in_double(copy.deepcopy(model), specs, examples) if with_exact else None
     else:
