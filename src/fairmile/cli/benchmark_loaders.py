@@ -34,7 +34,7 @@ def loaders(out: Out, name: str, dataset: str, params: tuple[str, ...], inputs: 
     \b
     Examples:
       fairmile benchmark loaders mnist
-      fairmile benchmark loaders cosmoflow -p batch_size=8 --dry-run
+      fairmile benchmark loaders mnist -p batch_size=8 --dry-run
     """
     given = {key: Input.named(value, Path.cwd()) for key, value in pairs("--data", inputs)}
     chosen = Workspace.open().benchmarks.loaders(

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 FILE = "loaders.json"
 ROUNDS = 7
-_ROUND_S = 0.4  # of steps, for each way
+_ROUND_S = 0.2  # of steps, for each way
 _MOST_STEPS = 200
 _STUDENT = 2.447  # 0.975, of 7 rounds
 _SAMPLE_BYTES = 4 << 20  # of data that is compressed to see what it saves
