@@ -142,11 +142,3 @@ def test_a_loaded_model_is_called_and_run_on_a_file(workspace: Workspace, tmp_pa
     done = hpcfair_model.run("inference", "tides", str(tmp_path / "rows.npy"), log_dir=str(tmp_path / "logs"))
     np.testing.assert_array_equal(np.load(done.work / "predictions.npz")["output"], expected)
     assert (tmp_path / "logs" / f"{done.id}.log").is_file()
-
-
-@pytest.mark.thorough
-def test_formats_of_the_paper_are_converted_with_proof(workspace: Workspace, tmp_path: Path) -> None:
-    assert hpcfair_model.convert("onnx", "pytorch", TIDES, tmp_path / "tides.pt2").holds
-    back = hpcfair_model.convert("pytorch", "onnx", tmp_path / "tides.pt2", tmp_path / "tides.onnx")
-    assert back.holds
-    assert (tmp_path / "tides.onnx").is_file()

@@ -263,6 +263,16 @@ def test_validation_data_of_another_model_is_refused(dense: Path, tmp_path: Path
         program._validated(Other(), open_model(request(dense, "onnx")))  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
+def test_an_exported_program_becomes_onnx_with_the_inputs_that_it_declares(tmp_path: Path) -> None:
+    shapes = ({0: torch.export.Dim.AUTO},)
+    program = torch.export.export(torch.nn.Linear(3, 2), (torch.zeros(2, 3),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "linear.pt2")
+    _, _, proof = convert(Request("onnx", str(tmp_path / "linear.pt2"), "pytorch-exported"), tmp_path)
+    assert proof.holds
+    assert "normal, size 5" in [each.inputs for each in proof.cases]
+
+
 def test_an_input_is_described_by_name_type_and_sizes() -> None:
     described = parse_input("x=float32[batch, 3, ?]", 0)
     assert (described.name, described.type, described.shape) == ("x", "float32", ("batch", 3, None))
