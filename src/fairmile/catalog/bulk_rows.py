@@ -1,7 +1,6 @@
 """Many cards written into an empty index: in batches, without the indexes, which are made at the end.
 
-Row by row, each card changes every B-tree of the file and rewrites the blob of its names; for a million cards that is
-twice the time.
+Row by row, each card changes every B-tree of the file and rewrites the blob of its names.
 """
 
 from __future__ import annotations
