@@ -22,6 +22,8 @@ from fairmile.benchmarks.suite.miniweather.surrogate import CellSamples
 from fairmile.benchmarks.suite.mnist.data import made_digits
 from fairmile.benchmarks.suite.opencatalyst.surfaces import make_structures
 from fairmile.benchmarks.suite.sgemm.data import COLUMNS, make_table
+from fairmile.benchmarks.suite.stemdl.data import make_data
+from fairmile.benchmarks.suite.stemdl.settings import Settings as StemSettings
 from fairmile.benchmarks.suite.uno.screens import make_screen
 
 
@@ -102,6 +104,11 @@ def test_generated_kernels_have_the_form_of_the_published_table() -> None:
     table = make_table(1, rows=5)
     columns = [*table.settings.astype(np.int64).T, *table.times_ms.T]
     assert differences(declared("sgemm"), dict(zip(COLUMNS, columns, strict=True))) == []
+
+
+def test_generated_patterns_have_the_form_of_published_files() -> None:
+    made = make_data(StemSettings(crystals=8, test_crystals=8, views=1, pixels=16)).training.batch([0])
+    assert differences(declared("stemdl"), {"data": made["patterns"][0], "label": made["group"]}) == []
 
 
 def test_a_generated_screen_has_the_form_of_the_published_rows() -> None:

@@ -20,6 +20,7 @@ SMALL = {
     "mnist": {"batch_size": 2},
     "opencatalyst": {"batch_size": 2},
     "sgemm": {"batch_size": 2},
+    "stemdl": {"batch_size": 2, "pixels": 32},
     "uno": {"batch_size": 2, "width": 8},
 }
 

@@ -1,0 +1,1 @@
+"""StemDL: the space group of a crystal from its electron diffraction patterns."""
