@@ -250,9 +250,10 @@ def test_an_environment_is_built_and_a_job_runs_in_it() -> None:
     assert fm.jobs.log(job.id) == b"3 m\n"
 
 
-def test_only_models_are_converted() -> None:
-    assert hasattr(fm.models, "convert")
-    for noun in (fm, fm.datasets, fm.workflows, fm.catalog):
+def test_only_models_and_data_sets_are_converted() -> None:
+    for noun in (fm.models, fm.datasets):
+        assert hasattr(noun, "convert")
+    for noun in (fm, fm.workflows, fm.catalog):
         assert not hasattr(noun, "convert")
 
 

@@ -90,7 +90,7 @@ def scaled(scene: Scene, *, differences: bool) -> NDArray[np.float16]:
     if differences:
         bts = np.stack([(bts[..., 0] - bts[..., 1]) * _S7_S8, bts[..., 1], (bts[..., 1] - bts[..., 2]) * _S8_S9], -1)
     channels = np.concatenate([bts, scene.refs - _REFLECTANCE], -1)
-    return np.nan_to_num(channels, nan=0.0, posinf=0.0, neginf=0.0).astype(np.float16)
+    return np.asarray(np.nan_to_num(channels, nan=0.0, posinf=0.0, neginf=0.0), np.float16)
 
 
 def cut(image: Array, edge: int) -> Array:

@@ -89,7 +89,7 @@ class KnownPart(nn.Module):
         """Return [B, horizon, 4] in units of the targets, of the first target over the history, [B, history]."""
         values = magnitudes.float() * self.width[0] + self.low[0]
         energy = 10.0 ** (1.5 * values) if self.is_magnitude else values**4
-        sums = (energy @ self.reach).unflatten(1, (-1, TARGETS))
+        sums = (energy @ self.reach).reshape(-1, self.reach.shape[1] // TARGETS, TARGETS)
         known = torch.log10(sums.clamp_min(1.0)) / 1.5 if self.is_magnitude else sums**0.25
         # Nothing known: as little as the target ever was.
         return ((known - self.low) / self.width).clamp_min(0.0)

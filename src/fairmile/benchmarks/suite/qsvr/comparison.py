@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit  # type: ignore[import-untyped]
-from sklearn.linear_model import LinearRegression  # type: ignore[import-untyped]
-from sklearn.svm import SVR  # type: ignore[import-untyped]
+from scipy.special import stdtrit
+from sklearn.linear_model import LinearRegression
+from sklearn.svm import SVR
 
 from fairmile.benchmarks.suite.qsvr.data import Split, Table, make_split
 from fairmile.benchmarks.suite.qsvr.settings import Settings
