@@ -128,10 +128,10 @@ def prepare(session: Session, settings: Settings) -> Data:
             write_patches(folder, name, map(image, numbers), len(numbers), settings.patch)
 
     folder = session.prepared(asked, make)
-    training, validation = (read_patches(folder, part) for part in ("train", "validation"))
-    words = f"{kind}: {len(training):,} patches to train, {len(validation):,} to validate"
+    trained, validated = (read_patches(folder, part) for part in ("train", "validation"))
+    words = f"{kind}: {len(trained):,} patches to train, {len(validated):,} to validate"
     words += f", {len(test)} scenes to test" if test else ""
-    return Data(training, validation, test, session.data is not None, words)
+    return Data(trained, validated, test, session.data is not None, words)
 
 
 def channels(settings: Settings, scene: Scene) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from fairmile import meter
@@ -44,7 +45,7 @@ def run(session: Session) -> None:
 def _tables(session: Session, settings: Settings) -> list[Table]:
     if session.data is not None:
         return [read_table(session.data)]
-    made = {"diabetes": diabetes, "curves": lambda: curves(settings.seen_epochs)}
+    made: dict[str, Callable[[], Table]] = {"diabetes": diabetes, "curves": lambda: curves(settings.seen_epochs)}
     return [make() for name, make in made.items() if settings.table in (name, "both")]
 
 
@@ -100,7 +101,7 @@ def _logged(comparison: Comparison) -> dict[str, float]:
 def _draw(figure: Any, compared: list[Comparison]) -> None:
     """Draw the differences of all splits and their means with intervals."""
     axes = figure.subplots()
-    labels = []
+    labels: list[str] = []
     for comparison in compared:
         for peer in PEERS[:2]:
             at = -len(labels)
