@@ -458,7 +458,7 @@ def characterize(out: Out, target: str, arguments: Sequence[str], gpu: str, **op
 
     \b
     Examples:
-      fairmile predict characterize deepcam -a preset=mlperf --on jupiter --gpus 1..256 -o deepcam.html
+      fairmile predict characterize step.py:build -a batch=16 --on jupiter --gpus 1..4 -o step.html
     """
     workspace = Workspace.open()
     found = workspace.predict.characterize(
