@@ -468,7 +468,9 @@ def _print_report(report: SyncReport, out: Out, dry_run: bool) -> None:
 
 @catalog.command(short_help="Convert a data set to another format, and compare every value.")
 @click.argument("name", metavar="FILE|NAME")
-@click.option("--to", required=True, metavar="FORMAT", help="npy, hdf5, netcdf, zarr, tfrecord, parquet or csv.")
+@click.option(
+    "--to", required=True, metavar="FORMAT", help="Format to write: npy, hdf5, netcdf, zarr, tfrecord, parquet or csv."
+)
 @click.option("-o", "--out", "target", metavar="FILE", help="File to write.  [default: named after the source]")
 @click.option("--file", default="", metavar="FILE", help="File of the asset to convert, if it has several.")
 @click.option("--array", "arrays", multiple=True, metavar="NAME", help="Convert only this array or column; repeatable.")
@@ -484,8 +486,8 @@ def convert(name: str, to: str, target: str | None, out: Out, **how: Any) -> int
 
     \b
     Examples:
-      fairmile catalog convert tides.csv --to parquet
-      fairmile catalog convert tides.csv --to zarr --array level --dry-run
+      fairmile catalog convert tide.csv --to parquet
+      fairmile catalog convert tide.csv --to zarr --array level --dry-run
     """
     converted = Workspace.open(on_progress=out.progress).datasets.convert(name, to, out=target, **how)
     out.show(converted, lambda each: _print_converted(each, out))

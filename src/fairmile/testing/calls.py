@@ -92,6 +92,10 @@ EXAMPLES = (
     _only_named("predict memory step.py:build --largest", 'fm.predict.largest_batch("step.py:build")'),
     _only_named("predict time step.py:build --gpu h100", 'fm.predict.time("step.py:build", gpu="h100")'),
     _only_named("predict scaling gpt.yaml --on jupiter --gpus 64", 'fm.predict.scaling("gpt.yaml", "jupiter", [64])'),
+    _only_named(
+        "predict characterize step.py:build -a batch=64",
+        'fm.predict.characterize("step.py:build", arguments={"batch": 64})',
+    ),
     _only_named("predict calibrate --dry-run", "fm.predict.calibrate(dry_run=True)"),
     Example("predict learn --dry-run", "fm.predict.learn_from_runs(dry_run=True)"),
     _only_named("trace record -o first -- python train.py", 'fm.traces.record(["python", "train.py"], "first")'),

@@ -12,12 +12,26 @@ from fairmile.catalog.identity import is_iri
 # Anyone can implement these; what stands in AUTHENTICATED can also ask who you are.
 _WITH_HOST = frozenset(
     {"https", "http", "ftp", "ftps", "sftp", "scp", "ssh", "rsync", "rsync+ssh", "git"}
-    | {"git+https", "git+http", "git+ssh", "list+https", "list+http"}
+    | {"git+https", "git+http", "git+ssh", "list+https", "list+http", "s3+https"}
 )
 _REGISTRIES = frozenset({"oci", "oras", "docker"})
 OPEN_SCHEMES = _WITH_HOST | _REGISTRIES | {"s3", "gs", "doi", "hdl", "ark", "swh", "ipfs"}
 AUTHENTICATED = frozenset(
-    {"https", "ftps", "sftp", "scp", "ssh", "rsync", "rsync+ssh", "s3", "gs", "git+https", "git+ssh", "list+https"}
+    {
+        "https",
+        "ftps",
+        "sftp",
+        "scp",
+        "ssh",
+        "rsync",
+        "rsync+ssh",
+        "s3",
+        "gs",
+        "git+https",
+        "git+ssh",
+        "list+https",
+        "s3+https",
+    }
     | {"oci", "oras", "docker", "globus"}
 )
 _LOCAL_PATHS = ("file", "git+file", "list+file")

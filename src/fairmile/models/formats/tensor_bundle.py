@@ -5,14 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import Unsupported
 from fairmile.base.tfrecord import crc32c, field, integer, masked
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 TYPES = {
     **{1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "str", 8: "complex64"},
@@ -30,11 +31,13 @@ _PLAIN_BLOCK = b"\x00"  # not compressed
 
 def write_bundle(prefix: Path, values: Mapping[str, Array]) -> Path:
     """Write arrays by name as a checkpoint with one data file, and return its index."""
+    import numpy
+
     entries = [("", _HEADER)]
     place = 0
     with prefix.with_name(f"{prefix.name}.data-00000-of-00001").open("wb") as stream:
         for name in sorted(values, key=str.encode):
-            array = np.asarray(values[name])
+            array: Any = numpy.asarray(values[name])
             if array.dtype.name not in _NUMBERS:
                 raise Unsupported(f"{name} has the type {array.dtype.name}, which TensorFlow checkpoints do not have")
             data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
