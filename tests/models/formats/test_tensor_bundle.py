@@ -35,16 +35,6 @@ def test_the_index_has_the_entries_that_tensorflow_writes(tmp_path: Path) -> Non
     assert written[-8:] == theirs[-8:]
 
 
-@pytest.mark.thorough
-def test_tensorflow_reads_what_is_written(tmp_path: Path) -> None:
-    tensorflow = pytest.importorskip("tensorflow")
-    values = {f"layer{number}/kernel": np.full((number % 7, 30), number, np.float32) for number in range(300)}
-    write_bundle(tmp_path / "many", values)
-    reader = tensorflow.train.load_checkpoint(str(tmp_path / "many"))
-    for name, value in values.items():
-        np.testing.assert_array_equal(reader.get_tensor(name), value)
-
-
 def test_a_changed_value_and_a_type_without_a_number_are_refused(tmp_path: Path) -> None:
     index = write_bundle(tmp_path / "tides", {"w": np.ones(3, np.float32)})
     data = tmp_path / "tides.data-00000-of-00001"

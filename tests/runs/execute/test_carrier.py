@@ -255,13 +255,13 @@ class TestOnSlurm:
         assert sorted(slurm.output(run.id).splitlines()) == [f"rank {rank} of 4".encode() for rank in range(4)]
 
     @pytest.mark.thorough
-    def test_torchrun_starts_the_ranks_of_a_run_on_two_nodes(
+    def test_torchrun_starts_the_ranks_of_a_run_on_a_node(
         self, slurm: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}")
         program = tmp_path / "rank.py"
         program.write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)")
-        resources = {"nodes": 2, "tasks_per_node": 1, "memory_gib": 1.0}
+        resources = {"nodes": 1, "tasks_per_node": 2, "memory_gib": 1.0}
         started = slurm.run(["python", str(program)], system="rig", resources=resources, launch="torchrun")
         run = slurm.wait(started.id, timeout_s=120)
         assert run.state is RunState.DONE, bytes(slurm.output(run.id))
