@@ -163,7 +163,7 @@ def test_a_model_that_is_too_slow_is_replaced_by_the_physics_if_that_is_declared
     serving.communicate(timeout=60)
 
 
-def test_without_a_model_the_program_stops_unless_it_is_told_otherwise(solver: Path, socket: Path) -> None:
+def test_without_a_model_the_program_stops_by_default(solver: Path, socket: Path) -> None:
     done = run([solver, 0, 2, 1], socket, start_s=0.1)
     assert "no model answers at its socket; fallback: stop" in done.communicate(timeout=60)[1]
     assert done.returncode == 3

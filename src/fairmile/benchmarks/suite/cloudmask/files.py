@@ -20,7 +20,7 @@ from fairmile.benchmarks.suite.cloudmask.scenes import Scene
 
 Array = NDArray[Any]
 NAMES = "S7", "S8", "S9", "S1", "S2", "S3", "S4", "S5", "S6"  # of the channels, in the order of a patch
-THERMAL = 3  # so many of them are brightness temperatures
+THERMAL = 3  # number of channels that are brightness temperatures
 _KELVIN, _KELVIN_SPREAD, _REFLECTANCE = 270.0, 22.0, 0.5  # what the reference scales channels with
 _S7_S8, _S8_S9 = 4.0, 12.0  # brings the differences to the size of the other channels
 _SUFFIXES = (".hdf", ".h5", ".hdf5")

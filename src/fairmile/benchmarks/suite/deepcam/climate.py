@@ -22,7 +22,7 @@ _LONGEST_KM = 9000.0
 
 
 def columns_of(rows: int) -> int:
-    """Return the longitudes of a grid with so many latitudes, as in the published data."""
+    """Return the longitudes of a grid with this number of latitudes, as in the published data."""
     return rows * 3 // 2
 
 

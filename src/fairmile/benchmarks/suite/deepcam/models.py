@@ -12,7 +12,7 @@ from torch.nn import functional
 from fairmile.base.errors import UsageError
 
 CHANNELS, CLASSES = 16, 3
-STRIDE = 16  # the encoder leaves one point for so many along each edge
+STRIDE = 16  # factor by which the encoder reduces each edge
 _RATES = 1, 6, 12, 18
 
 

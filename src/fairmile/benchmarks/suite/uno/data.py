@@ -72,7 +72,7 @@ def _axes(screen: Screen) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
 
 
 def _held_out(rng: np.random.Generator, many: int, share: float = _HELD_OUT) -> Array:
-    """Return which of so many things are for the test."""
+    """Return which of this number of things are for the test."""
     held = np.zeros(many, bool)
     held[rng.permutation(many)[: max(round(share * many), 1)]] = True
     return held
