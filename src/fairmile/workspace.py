@@ -501,7 +501,15 @@ class Workspace:
     def models(self) -> Models:
         from fairmile.models.models import Models
 
-        return Models(self.catalog, self.assets, lambda: self.runs, self._step_of, self._validation_of, self.environ)
+        return Models(
+            self.catalog,
+            self.assets,
+            lambda: self.runs,
+            self._step_of,
+            self._validation_of,
+            lambda *exploration: self.predict.foresee_exploration(*exploration),
+            self.environ,
+        )
 
     @property
     def benchmarks(self) -> MeasuredBenchmarks:

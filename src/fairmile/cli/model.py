@@ -16,7 +16,7 @@ from fairmile.envs.containers import RUNTIMES as CONTAINERS
 from fairmile.models.convert.conversion import Conversion
 from fairmile.models.convert.request import TARGETS
 from fairmile.models.explore.request import CRITERIA, DEVICES, PRECISIONS, RUNTIMES
-from fairmile.models.explore.results import Exploration, exploration_columns, exploration_row
+from fairmile.models.explore.results import Exploration, exploration_columns, exploration_row, unpredicted_reasons
 from fairmile.models.formats.description import ModelDescription, TensorSpec
 from fairmile.models.huggingface import HubFolder
 from fairmile.models.packaging import BASE, ModelPackage
@@ -231,6 +231,8 @@ def _print_exploration(explored: Exploration, out: Out) -> None:
         load = f"load {machine['load'][0]:.1f} to {machine['load'][-1]:.1f} on {machine['cores']} cores"
         if explored.warning:
             out.item(out.colour("warning: ", "yellow"), explored.warning)
+        for what, reason in unpredicted_reasons(explored).items():
+            out.item(f"{what}: ", reason)
         out.say(f"{explored.data['rounds']} rounds on {where}, {load}; run {explored.run}")
     else:
         planned = [each for each in explored.candidates if each["state"] == "planned"]

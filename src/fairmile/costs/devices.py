@@ -17,7 +17,7 @@ from fairmile.base.yaml import load
 
 _US = 1e-6
 # Libraries compute products of fp32 with the units for tf32 in convolutions and recurrent networks unless told not to.
-_TF32_BY_DEFAULT = ("conv", "rnn")
+TF32_BY_DEFAULT = ("conv", "rnn")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Device:
         if dtype in ("float64", "complex128"):
             return peaks.get("float64_matrix", peaks["float64"]) if kind == "gemm" else peaks["float64"]
         if dtype in ("float32", "complex64"):
-            return peaks.get("tf32", peaks["float32"]) if tf32 or kind in _TF32_BY_DEFAULT else peaks["float32"]
+            return peaks.get("tf32", peaks["float32"]) if tf32 or kind in TF32_BY_DEFAULT else peaks["float32"]
         return peaks.get(dtype, peaks["float16"] if dtype == "bfloat16" else peaks["float32"])
 
     @property

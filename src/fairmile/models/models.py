@@ -33,8 +33,9 @@ from fairmile.runs.runs import Runs
 if TYPE_CHECKING:
     from fairmile.models.convert.conversion import Conversion, convert_model
     from fairmile.models.explore.exploration import explore_model, plan_exploration
-    from fairmile.models.explore.results import Exploration
+    from fairmile.models.explore.results import Exploration, ExplorationDict
 else:
+    Exploration = lazy("fairmile.models.explore.results:Exploration")
     explore_model = lazy("fairmile.models.explore.exploration:explore_model")
     plan_exploration = lazy("fairmile.models.explore.exploration:plan_exploration")
     convert_model = lazy("fairmile.models.convert.conversion:convert_model")
@@ -54,6 +55,7 @@ class Models(CatalogModels, package=__package__):
         runs: Callable[[], Runs],
         step_of: Callable[[str], Path],
         validation_of: Callable[[Run], Mapping[str, object]],
+        foresee: Callable[[Exploring, ExplorationDict, Path], ExplorationDict],
         environ: Mapping[str, str],
     ) -> None:
         super().__init__(catalog, assets)
@@ -61,6 +63,7 @@ class Models(CatalogModels, package=__package__):
         self._runs = runs
         self._step_of = step_of
         self._validation_of = validation_of
+        self._foresee = foresee
 
     def describe(self, name: str | Path) -> ModelDescription:
         """Return what a model file declares: format, inputs, outputs, parameters, operators, sha256.
@@ -187,6 +190,7 @@ class Models(CatalogModels, package=__package__):
         the order is decided or `time_s` is over. A combination whose outputs lose more than `max_loss` is measured,
         but never recommended. `how` are fields of a Request, as for `convert`; the file `data` may have an array
         `targets`, by whose metric the loss is then judged. `fm.reports.write_page` writes the result as a page.
+        Combinations of PyTorch on a GPU have a prediction beside.
         """
         request, _ = self._request(name, "onnx", weights, how)
         asked = Exploring(
@@ -202,7 +206,8 @@ class Models(CatalogModels, package=__package__):
         )
         if dry_run:
             return plan_exploration(asked, str(name))
-        return explore_model(self._runs(), asked, str(name), again=again)
+        explored = explore_model(self._runs(), asked, str(name), again=again)
+        return Exploration(self._foresee(asked, explored.data, self._runs().get(explored.run).work))
 
     def export(
         self,

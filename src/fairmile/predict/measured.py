@@ -11,7 +11,7 @@ from fairmile.costs.devices import Device
 from fairmile.costs.operators.op_times import OpTimes, read_op_times, shipped_op_times
 from fairmile.costs.operators.refine import Correction, MeasuredStep, read_correction, refined, write_correction
 from fairmile.costs.steps import StepTrace
-from fairmile.predict.step_time import StepTime, step_time
+from fairmile.predict.step_time import HostCosts, StepTime, step_time
 
 
 class MeasuredTimes:
@@ -24,15 +24,15 @@ class MeasuredTimes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def step_time(self, trace: StepTrace, on: Device) -> StepTime:
+    def step_time(self, trace: StepTrace, on: Device, host: HostCosts | None = None) -> StepTime:
         """Predict the time of a trace's last step; a note says where operators of this workspace had a part in it."""
         file, shipped = self.table_file(on), shipped_op_times(on.slug)
         own = read_op_times(file, on) if file.is_file() else None
         if own is None:
-            return step_time(trace, on, correction=self.correction(on).factors)
+            return step_time(trace, on, host=host, correction=self.correction(on).factors)
         if shipped is None:
-            return step_time(trace, on, own)
-        step = step_time(trace, on, shipped.joined(own), correction=self.correction(on).factors)
+            return step_time(trace, on, own, host)
+        step = step_time(trace, on, shipped.joined(own), host, correction=self.correction(on).factors)
         return replace(step, notes=(*step.notes, _joined_words(own, shipped)))
 
     def table_file(self, on: Device) -> Path:

@@ -20,9 +20,12 @@ from fairmile.costs.operators.grid import generic_candidates
 from fairmile.costs.operators.refine import Correction, Corrections, MeasuredStep
 from fairmile.costs.operators.signatures import candidates_of, merged
 from fairmile.costs.steps import StepTrace
+from fairmile.models.explore.request import Exploring
+from fairmile.models.explore.results import ExplorationDict
 from fairmile.predict.characterization import Characterization, read_measurement
 from fairmile.predict.compiled.doubts import of_compiled
 from fairmile.predict.compiled.rewrite import check_mode, compiled
+from fairmile.predict.explored import predict_exploration
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 from fairmile.predict.loading import loading
 from fairmile.predict.measured import MeasuredTimes
@@ -75,7 +78,7 @@ MeasuredRun = tuple[StepForecast, float, str]
 """What was predicted of the step of a run, the seconds it took, and the id of the run."""
 
 
-_INTERNAL = "foresee learn table_file"  # for other parts of Fairmile
+_INTERNAL = "foresee foresee_exploration learn table_file"  # for other parts of Fairmile
 
 
 class Predict(Noun, internal=_INTERNAL, package=__package__):
@@ -277,6 +280,10 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         """
         where = device(on) if isinstance(on, str) else _device_in(on)
         return foresee(file, arguments, where, self._foreseen, None if as_shipped else self._measured)
+
+    def foresee_exploration(self, asked: Exploring, explored: ExplorationDict, folder: Path) -> ExplorationDict:
+        """Return an exploration, whose run has this folder, with predictions of what it measured on a GPU."""
+        return predict_exploration(asked, explored, folder, self._foreseen, self._measured)
 
     def scaling(
         self,

@@ -12,13 +12,14 @@ from fairmile.models.explore.results import (
     cost_text,
     exploration_columns,
     exploration_row,
+    unpredicted_reasons,
 )
 from fairmile.reports import figures, html, model_figures
 from fairmile.reports.blocks import NO_FIGURES, Block, Cell, Facts, Heading, Note, Row, Text, Tile, Tiles, Title, table
 from fairmile.reports.one_run import drawn
 
 _NUMBERS = ("batch", "threads", "latency", "p99", "samples/s", "first call", "memory", "size", "error", "J/sample",
-            "predicted", "accuracy", "rmse")  # fmt: skip
+            "predicted", "predicted memory", "accuracy", "rmse")  # fmt: skip
 
 
 def exploration_page(explored: Exploration) -> str:
@@ -50,6 +51,8 @@ def exploration_blocks(explored: Exploration) -> Iterator[Block]:
     columns = exploration_columns(explored)
     yield table(columns, [_row(explored, each, columns) for each in rows], numbers=[*_NUMBERS])
     yield Text(_meaning(explored))
+    for what, reason in unpredicted_reasons(explored).items():
+        yield Text(f"{what[:1].upper()}{what[1:]}: {reason}.")
     refused = [each for each in explored.candidates if each["state"] == "refused"]
     if refused:
         yield Heading("Not available")
@@ -89,6 +92,8 @@ def _row(explored: Exploration, row: CandidateDict, columns: list[str]) -> Row:
         "size": float(row["size_bytes"]),
         "error": row["error"],
         "J/sample": row.get("energy_per_sample_j"),
+        "predicted": row.get("predicted_s"),
+        "predicted memory": row.get("predicted_memory_bytes"),
     }
     tones = {"best": "good", "equal": "good", "not the same": "bad", "open": "warn"}
     cells: Row = []

@@ -88,8 +88,26 @@ def _onnx_exact(path: Path, is_wanted: bool) -> Compute | None:
         return None
 
 
+def build_module(request: Request) -> Any:
+    """Return the PyTorch model that the user's code builds, with the weights that it starts from."""
+    made = _made(request)
+    if isinstance(made, tuple):
+        return made[0]
+    return made.model if hasattr(made, "loss") and hasattr(made, "model") else made
+
+
 def _built(request: Request) -> tuple[Any, tuple[Any, ...]]:
     """Return the PyTorch model that the user's code builds, and inputs if the code has them."""
+    made = _made(request)
+    if hasattr(made, "loss") and hasattr(made, "model"):
+        return made.model, _taken_inputs(made)
+    if isinstance(made, tuple):
+        return made[0], tuple(made[1])
+    return made, ()
+
+
+def _made(request: Request) -> Any:
+    """Return what the user's code makes: a model, a model with inputs, or a training step."""
     place, _, name = request.code.rpartition(":")
     if not place or not name:
         raise UsageError(f"{request.code!r} names no code", hint="write FILE.py:FUNCTION or MODULE:CLASS")
@@ -103,12 +121,7 @@ def _built(request: Request) -> tuple[Any, tuple[Any, ...]]:
     import torch
 
     torch.manual_seed(request.seed)  # weights that nobody trained are the same in every process
-    made = content[name](**{**_saved_settings(request), **request.params})
-    if hasattr(made, "loss") and hasattr(made, "model"):
-        return made.model, _taken_inputs(made)
-    if isinstance(made, tuple):
-        return made[0], tuple(made[1])
-    return made, ()
+    return content[name](**{**_saved_settings(request), **request.params})
 
 
 def _saved_settings(request: Request) -> dict[str, Any]:
@@ -240,11 +253,11 @@ def read_weights(path: Path) -> dict[str, Any]:
     return content
 
 
-def load_torch(path: Path, format: str) -> Any:
+def load_torch(path: Path | str, format: str) -> Any:
     """Return a model that PyTorch itself loads: TorchScript or an exported program."""
     import torch
 
-    load: Callable[[Path], Any] = torch.jit.load
+    load: Callable[[Path | str], Any] = torch.jit.load
     return load(path) if format == "torchscript" else torch.export.load(path).module()
 
 

@@ -17,7 +17,7 @@ from fairmile.models.convert.proof import Array
 from fairmile.models.convert.request import Request
 from fairmile.models.convert.runtimes import flat_outputs, in_order
 from fairmile.models.convert.sources import open_model
-from fairmile.models.explore.request import Candidate, Prepared
+from fairmile.models.explore.request import OF_TORCH, Candidate, Prepared
 
 _WARM_UP_CALLS = 3  # before a CUDA graph is captured
 
@@ -26,6 +26,7 @@ class Engine(Protocol):
     """A loaded model: `take` inputs, `call` it with them, and `read` the outputs of the last call."""
 
     way: str
+    provider: str  # what ONNX Runtime says that it computes with; empty elsewhere
 
     @property
     def size_bytes(self) -> int: ...
@@ -62,32 +63,87 @@ def _size(file: Path) -> int:
     return file.stat().st_size + (weights.stat().st_size if weights.is_file() else 0)
 
 
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_ALL_THERE = "session.disable_cpu_ep_fallback"  # an option: no operator runs elsewhere
+
+
 class _OnnxRuntime:
     def __init__(self, candidate: Candidate, file: Path) -> None:
-        import onnxruntime
-
         self.way = file.name
         self.size_bytes = _size(file)
-        provider = "CUDAExecutionProvider" if candidate.device == "cuda" else "CPUExecutionProvider"
-        if provider not in onnxruntime.get_available_providers():
-            raise Unsupported(f"the installed ONNX Runtime has no {provider}")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = candidate.threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(file), options, providers=[provider])
+        self._device = candidate.device
+        self._session, elsewhere = _session(candidate, file)
+        self.provider: str = self._session.get_providers()[0]
+        if elsewhere:
+            self.way += f"; {elsewhere}"
         self._names = [each.name for each in self._session.get_inputs()]
         self._feed: dict[str, Array] = {}
         self._outputs: list[Any] = []
+        self._bound: Any = None
 
     def take(self, arrays: Mapping[str, Array]) -> None:
         self._feed = in_order(arrays, self._names)
+        if self._device != "cpu":
+            self._bound = bound(self._session, self._feed, self._device)
 
     def call(self) -> None:
-        self._outputs = self._session.run(None, self._feed)
+        if self._bound is None:
+            self._outputs = self._session.run(None, self._feed)
+        else:
+            self._session.run_with_iobinding(self._bound)
+            self._bound.synchronize_outputs()
 
     def read(self) -> list[Array]:
-        return [np.asarray(each) for each in self._outputs]
+        outputs = self._outputs if self._bound is None else self._bound.copy_outputs_to_cpu()
+        return [np.asarray(each) for each in outputs]
+
+
+def bound(session: Any, feed: Mapping[str, Array], device: str) -> Any:
+    """Return inputs and outputs of a session bound to the memory of a device, so that a call copies nothing."""
+    import onnxruntime
+
+    binding = session.io_binding()
+    for name, array in feed.items():
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
+        binding.bind_ortvalue_input(name, value)
+    for each in session.get_outputs():
+        binding.bind_output(each.name, device)
+    binding.synchronize_inputs()
+    return binding
+
+
+def _session(candidate: Candidate, file: Path) -> tuple[Any, str]:
+    """Return a session on the device of a candidate, and what of it runs elsewhere; Unsupported where all of it does.
+
+    ONNX Runtime falls back to the CPU where it cannot load CUDA, with a line in its log only.
+    """
+    import onnxruntime
+
+    if candidate.device == "cpu":
+        return onnxruntime.InferenceSession(str(file), _options(candidate), providers=[_CPU]), ""
+    if _CUDA not in onnxruntime.get_available_providers():
+        raise Unsupported(f"the installed ONNX Runtime has no {_CUDA}: pip install onnxruntime-gpu")
+    provider = (_CUDA, {"use_tf32": "1" if candidate.precision == "tf32" else "0"})
+    options, elsewhere = _options(candidate), ""
+    options.add_session_config_entry(_ALL_THERE, "1")
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=[provider])
+    except Exception:  # noqa: BLE001  it names no kind of error for operators that CUDA lacks
+        session = onnxruntime.InferenceSession(str(file), _options(candidate), providers=[provider, _CPU])
+        elsewhere = "some operators run on the CPU"
+    if session.get_providers()[0] != _CUDA:
+        raise Unsupported(f"ONNX Runtime cannot load {_CUDA} and fell back to the CPU: check its CUDA libraries")
+    return session, elsewhere
+
+
+def _options(candidate: Candidate) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = candidate.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
 
 
 _OPENVINO_TYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
@@ -97,7 +153,7 @@ class _OpenVino:
     def __init__(self, candidate: Candidate, file: Path) -> None:
         import openvino
 
-        self.way = file.name
+        self.way, self.provider = file.name, ""
         self.size_bytes = _size(file)
         options = {"INFERENCE_NUM_THREADS": candidate.threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
         wanted = _OPENVINO_TYPES.get(candidate.precision, "f32")
@@ -133,7 +189,7 @@ class _Torch:
         torch.backends.cuda.matmul.allow_tf32 = is_tf32
         torch.backends.cudnn.allow_tf32 = is_tf32
         self._type = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(candidate.precision, torch.float32)
-        self.way = ""
+        self.way = self.provider = ""
         self._autocast = False
         self._load: Callable[[], Any] = lambda: _module(torch, candidate, model, prepared, folder)
         self._module: Any = self._placed(self._load())
@@ -241,6 +297,13 @@ def _quantized(torch: Any, module: Any) -> Any:
         raise Unsupported("this build of PyTorch has no quantized layers")
     torch.backends.quantized.engine = engine
     return torch.ao.quantization.quantize_dynamic(module, kinds, dtype=torch.qint8)
+
+
+def import_runtime(candidate: Candidate) -> None:
+    """Import the library of a candidate; on a GPU PyTorch also takes the device."""
+    library: Any = importlib.import_module("torch" if candidate.runtime in OF_TORCH else candidate.runtime)
+    if candidate.runtime in OF_TORCH and candidate.device == "cuda":
+        library.cuda.init()
 
 
 def limit_threads(threads: int) -> None:

@@ -22,7 +22,7 @@ from fairmile.models.convert.proof import Array, Arrays
 from fairmile.models.convert.request import Request
 from fairmile.models.convert.sources import Source, open_model
 from fairmile.models.explore.quality import quality_of
-from fairmile.models.explore.request import Candidate, Exploring, Prepared
+from fairmile.models.explore.request import Candidate, Exploring, InputDict, Prepared
 from fairmile.models.formats.description import TensorSpec
 
 PREPARED = "prepared.json"
@@ -45,13 +45,21 @@ def prepare(asked: Exploring, folder: Path) -> Prepared:
     data = _read_data(asked.model.data, source.specs)
     batches = {each.batch for each in candidates if fixed in (None, each.batch)}
     metric, quality = "", None
+    described: dict[str, dict[str, InputDict]] = {}
     for batch in sorted(batches):
-        name, value = _write_inputs(source, batch, data, asked.model.seed, folder / inputs_file(batch))
+        parts = _portions(source, batch, data, asked.model.seed)
+        described[str(batch)] = {name: _described(each) for name, each in parts[0].items()}
+        name, value = _write_inputs(source, parts, data, folder / inputs_file(batch))
         metric, quality = name or metric, value if quality is None else quality
     files, reasons = _onnx_files(model, source, candidates, data, folder)
     gpu = _gpu() if asked.device == "cuda" else ""
     rows = len(next(iter(data.values()))) if data else 0
-    return Prepared(source.kind, files, reasons, fixed, gpu, metric, quality, rows)
+    return Prepared(source.kind, files, reasons, fixed, gpu, metric, quality, rows, described)
+
+
+def _described(array: Array) -> InputDict:
+    low, high = (float(array.min()), float(array.max())) if array.dtype.kind in "iub" and array.size else (0.0, 0.0)
+    return {"shape": list(array.shape), "type": str(array.dtype), "low": low, "high": high}
 
 
 def _fixed_batch(specs: Sequence[TensorSpec]) -> int | None:
@@ -85,15 +93,17 @@ def chunks(data: Mapping[str, Array], batch: int) -> list[Arrays]:
     return [{name: each[place] for name, each in data.items()} for place in places]
 
 
-def _write_inputs(source: Source, batch: int, data: Arrays, seed: int, file: Path) -> tuple[str, float | None]:
-    """Write inputs of a batch size with the outputs of the source, and return the source's own quality on the data."""
+def _portions(source: Source, batch: int, data: Arrays, seed: int) -> list[Arrays]:
+    """Return inputs of a batch size: rows of the data set, or random ones where there is none."""
     inputs = {name: each for name, each in data.items() if name != TARGETS}
+    if not inputs:
+        return [_drawn(source, batch, np.random.default_rng(seed + number)) for number in range(2)]
     types = {each.name: each.type for each in source.specs}
-    portions = (
-        [{name: each.astype(types[name]) for name, each in part.items()} for part in chunks(inputs, batch)]
-        if inputs
-        else [_drawn(source, batch, np.random.default_rng(seed + number)) for number in range(2)]
-    )
+    return [{name: each.astype(types[name]) for name, each in part.items()} for part in chunks(inputs, batch)]
+
+
+def _write_inputs(source: Source, portions: Sequence[Arrays], data: Arrays, file: Path) -> tuple[str, float | None]:
+    """Write inputs with the outputs of the source, and return the source's own quality on the data."""
     content: dict[str, Any] = {}
     outputs = []
     for number, part in enumerate(portions):

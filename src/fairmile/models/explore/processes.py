@@ -46,18 +46,32 @@ class Worker:
             env={**os.environ, **caches},
             text=True,
         )
+        self._started: dict[str, Any] = {}
 
-    def answer(self) -> dict[str, Any]:
-        """Return what the process says once it has loaded its model, or why it cannot."""
+    def wait_imported(self) -> None:
+        """Wait until the process has imported its runtime, or has failed to."""
+        self._started = self._attempt()
+
+    def load(self) -> dict[str, Any]:
+        """Have the process load its model, and return what it says of it, or why it cannot."""
+        if "refused" in self._started:
+            return self._started
+        self._send({"load": True})
+        return self._attempt()
+
+    def _attempt(self) -> dict[str, Any]:
         try:
             return self._read(_PREPARING_S)
         except RunFailed as error:
             return {"refused": error.message}
 
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a line and return the answer."""
+    def _send(self, question: Mapping[str, Any]) -> None:
         _pipe(self._process.stdin).write(json.dumps(question) + "\n")
         _pipe(self._process.stdin).flush()
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a line and return the answer."""
+        self._send(question)
         return self._read(_TURN_S)
 
     def _read(self, limit_s: float) -> dict[str, Any]:

@@ -75,8 +75,7 @@ class Exploration:
         prepared = self._prepare()
         scratch = Path(tempfile.mkdtemp(prefix="fairmile-explore-"))
         try:
-            for candidate in self._asked.candidates(prepared.fixed_batch):
-                self._start(candidate, prepared, scratch)
+            self._start(self._asked.candidates(prepared.fixed_batch), prepared, scratch)
             self._check()
             self._measure()
         finally:
@@ -97,23 +96,52 @@ class Exploration:
             raise Unsupported("the model cannot be prepared: the process that loads it ended early")
         return Prepared(**content)
 
-    def _start(self, candidate: Candidate, prepared: Prepared, scratch: Path) -> None:
-        """Start the process of a candidate, and keep it if it can compute."""
-        reason = refusal(candidate) or self._no_room()
-        if not reason and prepared.fixed_batch not in (None, candidate.batch):
-            reason = f"the model takes a batch of {prepared.fixed_batch} only"
-        if not reason:
-            job = {"candidate": dataclasses.asdict(candidate), "model": self._asked.model.to_json()}
-            worker = Worker(json.dumps(job), self._folder, scratch / str(len(self._measured) + len(self._refused)))
-            known = worker.answer()
-            reason = known.get("refused", "")
-            if not reason:
-                self._measured[candidate.name] = Measured(candidate, worker, known)
+    def _start(self, candidates: Sequence[Candidate], prepared: Prepared, scratch: Path) -> None:
+        """Start the processes of candidates, and keep those that can compute.
+
+        Their runtimes are imported side by side, on as many cores as there are. Models are loaded and called the first
+        time one after the other, since that is measured.
+        """
+        possible: list[Candidate] = []
+        for candidate in candidates:
+            reason = refusal(candidate)
+            if not reason and prepared.fixed_batch not in (None, candidate.batch):
+                reason = f"the model takes a batch of {prepared.fixed_batch} only"
+            if reason:
+                self._refuse(candidate, reason)
             else:
-                worker.close()
-        _say(f"{candidate.name}: {reason or 'ready'}")
+                possible.append(candidate)
+        at_once = len(os.sched_getaffinity(0))
+        for place in range(0, len(possible), at_once):
+            pairs = [(each, self._worker(each, scratch)) for each in possible[place : place + at_once]]
+            try:
+                for _, worker in pairs:
+                    worker.wait_imported()
+                for candidate, worker in pairs:
+                    self._load_model(candidate, worker)
+            finally:
+                for candidate, worker in pairs:
+                    if candidate.name not in self._measured:
+                        worker.close()
+
+    def _worker(self, candidate: Candidate, scratch: Path) -> Worker:
+        job = {"candidate": dataclasses.asdict(candidate), "model": self._asked.model.to_json()}
+        return Worker(json.dumps(job), self._folder, scratch / candidate.name.replace(" ", "-"))
+
+    def _load_model(self, candidate: Candidate, worker: Worker) -> None:
+        reason = self._no_room()
+        known = {} if reason else worker.load()
+        reason = reason or known.get("refused", "")
         if reason:
-            self._refused.append({**dataclasses.asdict(candidate), "state": "refused", "verdict": "", "reason": reason})  # type: ignore[typeddict-item]
+            self._refuse(candidate, reason)
+            return
+        self._measured[candidate.name] = Measured(candidate, worker, known)
+        _say(f"{candidate.name}: ready")
+
+    def _refuse(self, candidate: Candidate, reason: str) -> None:
+        _say(f"{candidate.name}: {reason}")
+        row: Any = {**dataclasses.asdict(candidate), "state": "refused", "verdict": "", "reason": reason}
+        self._refused.append(row)
 
     def _no_room(self) -> str:
         used = max((each.worker.memory_bytes() for each in self._measured.values()), default=0)
@@ -184,6 +212,7 @@ class Exploration:
             "rounds": self._rounds,
             "measured_s": self._measured_s,
             "candidates": rows + self._refused,
+            "inputs": prepared.inputs,
         }
 
     def _rank(self, row: CandidateDict) -> tuple[bool, float, float]:
@@ -214,7 +243,7 @@ class Exploration:
         row |= {
             name: known[name] for name in ("first_call_s", "load_s", "size_bytes", "error", "typical_error", "loss")
         }
-        row |= {name: known[name] for name in ("quality", "way") if known[name] not in (None, "")}
+        row |= {name: known[name] for name in ("quality", "way", "provider") if known[name] not in (None, "")}
         if interval is not None:
             row |= {"latency_low_s": interval.low, "latency_high_s": interval.high}
         if len(times) >= _P99_CALLS:

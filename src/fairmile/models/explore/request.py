@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, field
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypedDict
 
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
@@ -127,8 +127,6 @@ def refusal(candidate: Candidate) -> str:
         return "OpenVINO does not compute on NVIDIA GPUs"
     if precision == "tf32" and not on_gpu:
         return "TF32 is a format of NVIDIA GPUs: --device cuda"
-    if precision == "tf32" and runtime == "onnxruntime":
-        return "ONNX Runtime chooses TF32 itself"
     if precision == "bf16" and runtime == "onnxruntime":
         return "ONNX Runtime has bf16 for few operators only"
     if precision == "int8" and runtime in OF_TORCH and on_gpu:
@@ -136,6 +134,15 @@ def refusal(candidate: Candidate) -> str:
     if precision == "int8" and runtime == "compile":
         return "torch.compile does not take quantized layers of PyTorch: use torch int8"
     return ""
+
+
+class InputDict(TypedDict):
+    """An input of a model as one call takes it."""
+
+    shape: list[int]
+    type: str
+    low: float  # of whole numbers, else 0
+    high: float
 
 
 @dataclass(frozen=True)
@@ -150,3 +157,4 @@ class Prepared:
     quality: str = ""  # the metric of the data set, if it has targets
     expected_quality: float | None = None  # of the source
     rows: int = 0  # of the data set
+    inputs: dict[str, dict[str, InputDict]] = field(default_factory=dict)  # of one call, by batch size and name

@@ -8,6 +8,7 @@ from typing import NotRequired, TypedDict
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration, format_size
+from fairmile.models.explore.request import InputDict
 
 
 class CandidateDict(TypedDict):
@@ -37,9 +38,14 @@ class CandidateDict(TypedDict):
     ratio_low: NotRequired[float]
     ratio_high: NotRequired[float]
     predicted_s: NotRequired[float]
+    predicted_low_s: NotRequired[float]
+    predicted_high_s: NotRequired[float]
+    predicted_memory_bytes: NotRequired[int]
+    unpredicted: NotRequired[str]  # why nothing is predicted of it
     rounds: NotRequired[int]
     calls: NotRequired[int]
     way: NotRequired[str]
+    provider: NotRequired[str]  # that ONNX Runtime computed with
 
 
 class QualityDict(TypedDict):
@@ -69,6 +75,7 @@ class ExplorationDict(TypedDict):
     machine: NotRequired[MachineDict]
     rounds: NotRequired[int]
     measured_s: NotRequired[float]
+    inputs: NotRequired[dict[str, dict[str, InputDict]]]  # of one call, by batch size and name
 
 
 WORDS = {
@@ -142,8 +149,9 @@ def exploration_columns(explored: Exploration) -> list[str]:
     names += ["first call", "memory", "size", "error"]
     if any("energy_per_sample_j" in each for each in rows):
         names.append("J/sample")
-    if any("predicted_s" in each for each in rows):
-        names.append("predicted")
+    names.append("predicted")
+    if any("predicted_memory_bytes" in each for each in rows):
+        names.append("predicted memory")
     if explored.data["quality"]["metric"]:
         names.append(explored.data["quality"]["metric"])
     return names
@@ -153,7 +161,7 @@ def exploration_row(explored: Exploration, row: CandidateDict, columns: Sequence
     """Return the cells of one measured candidate."""
     error, joules, quality = row["error"], row.get("energy_per_sample_j"), row.get("quality")
     low, high = row.get("latency_low_s"), row.get("latency_high_s")
-    predicted = row.get("predicted_s")
+    predicted, foreseen_bytes = row.get("predicted_s"), row.get("predicted_memory_bytes")
     cells = {
         "runtime": row["runtime"],
         "precision": row["precision"],
@@ -171,10 +179,19 @@ def exploration_row(explored: Exploration, row: CandidateDict, columns: Sequence
         "error": "not finite" if error is None else f"{error:.1e}",
         "J/sample": "–" if joules is None else f"{joules:.3g}",
         "predicted": "–" if predicted is None else format_duration(predicted),
+        "predicted memory": "–" if foreseen_bytes is None else format_size(foreseen_bytes),
         explored.data["quality"]["metric"]: "–" if quality is None else f"{quality:.4g}",
         "verdict": verdict_text(row),
     }
     return [cells[name] for name in columns]
+
+
+def unpredicted_reasons(explored: Exploration) -> dict[str, str]:
+    """Return why combinations have no prediction, by what they have in common."""
+    rows = [each for each in explored.candidates if each["state"] == "measured" and "unpredicted" in each]
+    if len({each["unpredicted"] for each in rows}) == 1:
+        return {"not predicted": rows[0]["unpredicted"]}
+    return {f"not predicted, {each['runtime']} {each['precision']}": each["unpredicted"] for each in rows}
 
 
 def verdict_text(row: CandidateDict) -> str:

@@ -1,7 +1,8 @@
 """One candidate in a process of its own: `python -m fairmile.models.explore.worker JSON`.
 
-It loads the model, compares its outputs with those of the source, and then waits for turns: a number of calls on each
-line of its input, the times of these calls on a line of its output.
+It imports its runtime and waits for a line of its input. Then it loads the model, compares its outputs with those of
+the source, and waits for turns: a number of calls on each line of its input, the times of these calls on a line of its
+output.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fairmile.base.errors import FairmileError
 from fairmile.meter.sources import find_sources
 from fairmile.models.convert.proof import Array, difference
 from fairmile.models.convert.request import Request
-from fairmile.models.explore.engines import Engine, engine_of, limit_threads
+from fairmile.models.explore.engines import Engine, engine_of, import_runtime, limit_threads
 from fairmile.models.explore.preparing import PREPARED, TARGETS, inputs_file
 from fairmile.models.explore.processes import read_kib
 from fairmile.models.explore.quality import loss_of, quality_of
@@ -74,7 +75,7 @@ def load(job: dict[str, Any], folder: Path) -> tuple[Engine, dict[str, Any]]:
     known |= _compare(engine, portions, content, prepared)
     engine.take(portions[0][0])
     known["call_s"] = _warm_up(engine)
-    known |= {"size_bytes": engine.size_bytes, "way": engine.way}
+    known |= {"size_bytes": engine.size_bytes, "way": engine.way, "provider": engine.provider}
     return engine, known
 
 
@@ -160,6 +161,10 @@ def main(argv: list[str]) -> int:
     limit_threads(candidate.threads)
     os.environ.setdefault("KERAS_BACKEND", "torch")
     try:
+        import_runtime(candidate)
+        print(json.dumps({"imported": candidate.runtime}), file=answers)
+        if not sys.stdin.readline():
+            return 0
         engine, known = load(job, Path.cwd())
     except FairmileError as error:
         print(json.dumps({"refused": error.message}), file=answers)
