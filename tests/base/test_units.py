@@ -15,6 +15,7 @@ from fairmile.base.units import (
     format_value,
     parse_duration,
     parse_size,
+    parse_time,
 )
 
 
@@ -122,6 +123,18 @@ def test_durations_as_people_write_them(text: str | float, seconds: float) -> No
 def test_what_is_no_duration_is_refused(text: str | float) -> None:
     with pytest.raises(UsageError, match="not a duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["15", " 1.5 ", 15])
+def test_a_typed_time_needs_a_unit(text: str | float) -> None:
+    shown = str(text).strip()
+    with pytest.raises(UsageError, match=rf"^{shown} has no unit: write {shown}m for minutes or {shown}s for seconds$"):
+        parse_time(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("15m", 900), ("15s", 15), ("1:30", 90), ("0", 0)])
+def test_a_typed_time_with_a_unit_is_a_duration(text: str, seconds: float) -> None:
+    assert parse_time(text) == seconds
 
 
 @pytest.mark.parametrize(

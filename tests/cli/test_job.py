@@ -30,7 +30,7 @@ def job(fairmile: Fairmile) -> Iterator[Fairmile]:
     live = [each["id"] for each in call("ls", "--live", "--json").json["jobs"]]
     if live:
         call("cancel", *live)
-        call("wait", *live, "--timeout", "60")
+        call("wait", *live, "--timeout", "60s")
 
 
 def submitted(job: Fairmile, *arguments: str) -> str:
@@ -254,7 +254,7 @@ def test_a_job_that_was_swept_away_is_lost(job: Fairmile, monkeypatch: pytest.Mo
     id = submitted(job, "--name", "swept", "--", "sleep", "600")
     session = job("show", id, "--json").json["scheduler_id"].partition("-")[0]
     subprocess.run(["pkill", "-KILL", "-s", session], check=True)
-    done = job("wait", id, "--timeout", "60")
+    done = job("wait", id, "--timeout", "60s")
     assert done.code == 1
     assert ": lost, it disappeared without a record of its end" in done.out
     assert "submit it again" in done.err
@@ -276,7 +276,7 @@ def test_a_job_is_cancelled(job: Fairmile) -> None:
     assert job("cancel", "endless", "--dry-run").out.endswith(", would be cancelled\n")
     assert job("rm", "endless").code == 2
     assert job("cancel", "endless").code == 0
-    done = job("wait", "endless", "--timeout", "60")
+    done = job("wait", "endless", "--timeout", "60s")
     assert done.code == 1
     assert done.out.endswith(": cancelled on request\n")
     assert job("cancel", "endless").out.endswith(": cancelled\n")

@@ -102,6 +102,11 @@ def test_a_long_file_is_parsed_once(flows: Flows, write: Write) -> None:
     assert copy.stat().st_mtime_ns >= before
 
 
+def test_a_time_without_a_unit_is_refused_with_its_line(flows: Flows, write: Write) -> None:
+    with pytest.raises(InvalidDocument, match=r"flow\.yaml:2 steps\.a\.timeout: 15 has no unit: write 15m .* or 15s"):
+        flows.read(write("steps:\n  a: {shell: echo, timeout: 15}\n"))
+
+
 def test_what_is_kept_of_a_file_is_the_same_flow_by_whatever_name(flows: Flows, write: Write) -> None:
     file = write(
         "params: {rate: 0.5}\nlimits: {local: 3}\nsteps:\n"

@@ -706,6 +706,19 @@ class TestWhatIsKept:
         found = runs.repeat(3, runs.plan(["echo", "{seed}"], seed=7))
         assert [runs.output(run.id) for run in found] == [b"7\n", b"8\n", b"9\n"]
 
+    @pytest.mark.parametrize(
+        ("argv", "given", "seeds"),
+        [
+            (["true", "-m", "fairmile.benchmarks", "mnist"], {}, [0, 1]),
+            (["true", "-m", "fairmile.benchmarks", "mnist"], {"seed": 7}, [7, 8]),
+            (["true"], {}, [None, None]),
+        ],
+    )
+    def test_repeats_of_a_benchmark_have_seeds_of_their_own(
+        self, runs: Runs, argv: list[str], given: dict[str, int], seeds: list[int | None]
+    ) -> None:
+        assert [run.spec.seed for run in runs.repeat(2, runs.plan(argv, **given))] == seeds
+
 
 class TestARerun:
     def test_does_not_judge_speeds(self, runs: Runs) -> None:

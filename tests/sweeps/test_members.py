@@ -64,6 +64,19 @@ def test_repeats_count_up_from_a_seed_that_depends_on_an_axis(sweeps: Sweeps) ->
     assert [each["seed"] for each in members(sweeps, text)] == [10, 11, 20, 21]
 
 
+def test_a_time_limit_needs_a_unit(sweeps: Sweeps) -> None:
+    text = "name: s\ncommand: echo {n}\naxes: {n: [1]}\n"
+    with pytest.raises(UsageError, match=r"s\.yaml:4 timeout: 15 has no unit: write 15m .* or 15s"):
+        members(sweeps, text + "timeout: 15\n")
+    assert members(sweeps, text + "timeout_s: 15\n")[0]["timeout_s"] == 15
+
+
+def test_repeats_of_a_benchmark_have_seeds_of_their_own(sweeps: Sweeps) -> None:
+    text = "name: s\ncommand: true -m fairmile.benchmarks mnist {n}\nrepeats: 2\naxes: {n: [1]}\n"
+    assert [each["seed"] for each in members(sweeps, text)] == [0, 1]
+    assert [each["seed"] for each in members(sweeps, text + "seed: 3\n")] == [3, 4]
+
+
 def test_a_template_asks_its_scheduler_beside_what_the_file_asks_for(sweeps: Sweeps) -> None:
     head = "#!/bin/sh\n#SBATCH --qos=q{n}\n#SBATCH\t--hint=nomultithread\n#SBATCH --output=x.log\n#SBATCH -J name\n"
     Path("job.in.sh").write_text(head + "echo {n}\n")

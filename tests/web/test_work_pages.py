@@ -77,6 +77,8 @@ def test_a_step_leads_to_its_run(page: Page, flow: str, workspace: Workspace) ->
     page.goto("/flows")
     page.get_by_role("link", name=flow).click()
     expect(page.locator("#counts")).to_have_text("40 done")
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     run = workspace.flows.status(flow).step("stage0-0").run
     expect(page.locator("#graph a").filter(has_text="stage0-0")).to_have_attribute("href", f"/runs/{run}")
 
@@ -92,6 +94,8 @@ def test_boxes_follow_the_flow(page: Page, flow: str, workspace: Workspace) -> N
     )
     expect(page.locator('#graph g[data-box="0"]')).to_contain_text("running")
     expect(page.locator("#counts")).to_have_text("1 running, 39 done")
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_hidden()
 
 
 def test_a_path_is_no_flow(client: httpx.Client) -> None:

@@ -86,7 +86,15 @@ def parse_duration(text: str | float) -> float:
             seconds = _unit_seconds(plain)
         if seconds is not None:
             return seconds
-    raise UsageError(f"{shown[:_LONGEST_TEXT]!r} is not a duration", hint="write '90', '1:30:00', '2d3h' or '500ms'")
+    raise UsageError(f"{shown[:_LONGEST_TEXT]!r} is not a duration", hint="write '90s', '1:30:00', '2d3h' or '500ms'")
+
+
+def parse_time(text: str | float) -> float:
+    """Return the seconds of a duration that somebody typed, as `parse_duration`; a number needs a unit."""
+    seconds, plain = parse_duration(text), str(text).strip()
+    if seconds and (not isinstance(text, str) or _SECONDS.fullmatch(plain)):
+        raise UsageError(f"{plain} has no unit: write {plain}m for minutes or {plain}s for seconds")
+    return seconds
 
 
 def _clock_seconds(text: str) -> float | None:

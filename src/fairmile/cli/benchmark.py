@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
+from fairmile.base.units import format_duration, format_size, parse_size, parse_time
 from fairmile.benchmarks.benchmarks import KINDS, BenchmarkDetails, BenchmarkList
 from fairmile.benchmarks.results import NewBenchmark, StagePlan, StageRuns
 from fairmile.benchmarks.storage import (
@@ -299,7 +299,7 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
     arguments: dict[str, Any] = {
         "sizes": _words(sizes),
         "collectives": _words(named),
-        "seconds": parse_duration(options["lasting"]),
+        "seconds": parse_time(options["lasting"]),
     }
     benchmarks = Workspace.open().benchmarks
     if dry_run:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from fairmile.base.errors import Integrity
-from fairmile.base.units import format_duration, format_size, parse_duration
+from fairmile.base.units import format_duration, format_size, parse_time
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
 from fairmile.cli.options import DRY_RUN
@@ -116,7 +116,7 @@ def _print_packages(environment: Environment, out: Out) -> None:
 @click.argument("environment", metavar="ENV")
 @click.option(
     "--wait",
-    callback=lambda _context, _parameter, text: parse_duration(text),
+    callback=lambda _context, _parameter, text: parse_time(text),
     default="1d",
     metavar="DURATION",
     help="Maximum time to wait for another process that builds it.  [default: 1d]",
@@ -246,7 +246,7 @@ def _print_removed(out: Out, removed: RemovedEnvironment) -> None:
 @env.command()
 @click.option(
     "--older-than",
-    callback=lambda _context, _parameter, text: parse_duration(text),
+    callback=lambda _context, _parameter, text: parse_time(text),
     default="30d",
     metavar="DURATION",
     help="Remove environments not used for this long.  [default: 30d]",

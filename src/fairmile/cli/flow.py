@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fairmile.base.units import format_duration, parse_duration
+from fairmile.base.units import format_duration, parse_time
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN, properties
 from fairmile.cli.out import Out, json_output
@@ -171,7 +171,7 @@ def watch(out: Out, reference: str, every: str) -> int:
       fairmile flow watch tide-flow.yaml
     """
     flows = Workspace.open().flows
-    pause_s = max(parse_duration(every), 0.1)
+    pause_s = max(parse_time(every), 0.1)
     shown = ""
     while True:
         status = flows.status(reference)

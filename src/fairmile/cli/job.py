@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import click
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure
-from fairmile.base.units import format_duration, format_size, parse_duration
+from fairmile.base.units import format_duration, format_size, parse_time
 from fairmile.cli.job_options import job_options, spec_from, submit_options
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.notices import notifies
@@ -372,7 +372,7 @@ def wait(out: Out, jobs: tuple[str, ...], timeout: str | None) -> int:
     Example:
       fairmile job wait tides --timeout 2h
     """
-    return _wait_for(Workspace.open(), out, list(jobs), parse_duration(timeout) if timeout else None)
+    return _wait_for(Workspace.open(), out, list(jobs), parse_time(timeout) if timeout else None)
 
 
 @job.command()

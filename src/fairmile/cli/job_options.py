@@ -11,7 +11,7 @@ import click
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.specifications import errors_of
-from fairmile.base.units import parse_duration, parse_size
+from fairmile.base.units import parse_duration, parse_size, parse_time
 from fairmile.jobs.launch import Launch
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def spec_from(options: Mapping[str, Any]) -> JobSpec:
         "folder": options.get("folder", ""),
     }
     resources |= {
-        "time_s": read("time", parse_duration),
+        "time_s": read("time", parse_time),
         "memory_gib": read("memory", lambda text: parse_size(text) / _GIB),
         "options": tuple(options.get("option", ())),
     }

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_size, parse_duration
+from fairmile.base.units import format_size, parse_time
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, json_output
@@ -146,7 +146,7 @@ def convert(
     default="2m",
     show_default=True,
     metavar="TIME",
-    callback=lambda _, __, text: parse_duration(text),
+    callback=lambda _, __, text: parse_time(text),
     help="Time limit of the measurements.",
 )
 @click.option("--code", default="", metavar="FILE.py:FUNCTION", help="Code that builds the model; or MODULE:CLASS.")

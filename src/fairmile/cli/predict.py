@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
+from fairmile.base.units import format_duration, format_size, parse_size, parse_time
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN, SectionedCommand
 from fairmile.cli.out import Out, json_output
@@ -349,7 +349,7 @@ def time(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: A
         storage=options["storage"],
         sample_bytes=_parse_bytes(options["sample_size"]),
         workers=options["workers"],
-        decode_s=parse_duration(options["decode"]),
+        decode_s=parse_time(options["decode"]),
         **_trace_fields(options),
     )
     if options["output"] is not None:
@@ -564,7 +564,7 @@ def calibrate(out: Out, targets: Sequence[str], lasting: str, dry_run: bool, **o
       fairmile predict calibrate --device cpu --for 2s -o cpu.csv
     """
     calibrated = Workspace.open().predict.calibrate(
-        targets, for_s=parse_duration(lasting), device_name=options["device"], gpu=options["gpu"],
+        targets, for_s=parse_time(lasting), device_name=options["device"], gpu=options["gpu"],
         file=options["output"], dry_run=dry_run,
     )  # fmt: skip
     out.show(calibrated, lambda calibrated: out.say(_calibrated_text(calibrated, dry_run)))

@@ -51,7 +51,7 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
     metavar="N",
     default=1,
     show_default=True,
-    help="Number of repeats, recorded as one group.",
+    help="Number of repeats, recorded as one group; seeds count up.",
 )
 @click.option("--again", is_flag=True, help="Run even if a run with the same inputs exists.")
 @click.option("--resume", metavar="RUN", help="Resume a run that failed or was interrupted.")

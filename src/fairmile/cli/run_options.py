@@ -11,7 +11,7 @@ import click
 
 from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy
-from fairmile.base.units import parse_duration
+from fairmile.base.units import parse_time
 from fairmile.cli.job_options import LAUNCH, spec_from
 from fairmile.cli.options import SectionedCommand
 from fairmile.resolve import Word
@@ -170,7 +170,7 @@ def changes_from(options: Mapping[str, Any]) -> dict[str, Any]:
         "tags": tuple(options["tags"]),
         "environment": options["environment"],
         "anyway": options["anyway"],
-        "timeout_s": parse_duration(options["timeout"]) if options["timeout"] else None,
+        "timeout_s": parse_time(options["timeout"]) if options["timeout"] else None,
         # What a launcher starts here is a job of this machine, with the processes that the resources state.
         "system": "" if options["on"] == "laptop" and not job.launch else options["on"],
         "resources": job.resources,
@@ -184,7 +184,7 @@ def changes_from(options: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("options for nodes, time and software need a system", hint="name one with --on, or omit them")
     if options["seed"] is not None:
         kept["seed"] = options["seed"]
-    if (period_s := parse_duration(options["every"])) != 1.0:
+    if (period_s := parse_time(options["every"])) != 1.0:
         kept["watch_s"] = period_s
     return kept
 

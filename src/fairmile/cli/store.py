@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fairmile.base.units import format_size, parse_duration, parse_size
+from fairmile.base.units import format_size, parse_size, parse_time
 from fairmile.catalog.fetched import Repairs
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
@@ -126,14 +126,14 @@ def _print_repairs(repairs: Repairs, out: Out) -> None:
 @store.command()
 @click.option(
     "--older-than",
-    callback=_as(parse_duration),
+    callback=_as(parse_time),
     default="30d",
     metavar="DURATION",
     help="Remove URLs not used for this long.  [default: 30d]",
 )
 @click.option(
     "--grace",
-    callback=_as(parse_duration),
+    callback=_as(parse_time),
     default="1d",
     metavar="DURATION",
     help="Keep data younger than this, and partial transfers for at least an hour.  [default: 1d]",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fairmile.base.units import parse_duration, parse_size
+from fairmile.base.units import parse_size, parse_time
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.jobs.certify import Certificate, CertificationPlan, Check
@@ -58,7 +58,7 @@ def certify(
         name,
         software=chosen,
         resources=resources,
-        patience_s=parse_duration(patience),
+        patience_s=parse_time(patience),
         watch=lambda check: None if out.as_json else _print_check(out, check),
     )
     out.show(certificate, lambda certificate: _print_certificate(out, certificate))

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_duration, format_size, parse_duration
+from fairmile.base.units import format_duration, format_size, parse_time
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
@@ -107,8 +107,8 @@ def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_w
       fairmile trace record --dry-run -- torchrun --nproc-per-node 2 train.py
     """
     settings = RecordSettings(
-        skip=options["skip"], steps=options["steps"], every=options["every"], after_s=parse_duration(options["after"]),
-        seconds=parse_duration(options["seconds"]), with_stack=options["stack"], memory=options["memory"],
+        skip=options["skip"], steps=options["steps"], every=options["every"], after_s=parse_time(options["after"]),
+        seconds=parse_time(options["seconds"]), with_stack=options["stack"], memory=options["memory"],
         flight_recorder=options["flight_recorder"],
     )  # fmt: skip
     traces = Workspace.open().traces

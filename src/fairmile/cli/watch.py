@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_duration, format_size, parse_duration
+from fairmile.base.units import format_duration, format_size, parse_time
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output, one_line
 from fairmile.meter.figures import Figures, Summary
@@ -101,7 +101,7 @@ def watch(out: Out, command: tuple[str, ...], lasting: str | None, log_to_read: 
     live = _Live() if sys.stderr.isatty() and not out.as_json and (options["live"] or not command) else None
     measured = watch_and_report(
         command,
-        seconds=parse_duration(lasting) if lasting is not None else None,
+        seconds=parse_time(lasting) if lasting is not None else None,
         sources=sources,
         gpus=gpus,
         period_s=period_s,
@@ -145,7 +145,7 @@ def _gpus(text: str | None) -> list[str]:
 def _period_s(text: str) -> float:
     plain = text.strip().lower()
     try:
-        seconds = 1 / float(plain.removesuffix("hz")) if plain.endswith("hz") else parse_duration(plain)
+        seconds = 1 / float(plain.removesuffix("hz")) if plain.endswith("hz") else parse_time(plain)
     except (ValueError, ZeroDivisionError) as error:
         raise UsageError(f"--every {text}: expected a time or a rate", hint="write 0.1s, 500ms or 10Hz") from error
     if not seconds >= _SHORTEST_S:

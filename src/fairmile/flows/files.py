@@ -26,6 +26,7 @@ from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.specifications import errors_of
+from fairmile.base.units import parse_time
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load, load_located
 from fairmile.flows.model import Flow, Step
@@ -191,6 +192,8 @@ def _read(file: Path, copies: Path | None, changes: Mapping[str, Any]) -> Source
     document = READERS[format].read(data, file) if format else data
     fields = {"name": slug(file.stem)[:48] or "flow", **document, "folder": _folder(document, file)}
     source = Source(_checked(fields, text, file, format), file, format)
+    if not format and kept is None:
+        _check_times(data.get("steps"), text, file)
     if copy is not None and kept is None:
         _write_copy(copy, data, source.flow, format)
     if unknown := [name for name in changes if name not in _all_params(source.flow)]:
@@ -278,6 +281,22 @@ def _checked(fields: Mapping[str, Any], text: str, file: Path, format: str) -> F
         located = load_located(text, file=str(file))
         shown = os.path.relpath(file)
         raise InvalidDocument([_problem(each, shown, None if format else located) for each in errors]) from None
+
+
+def _check_times(steps: Any, text: str, file: Path) -> None:
+    """Raise InvalidDocument for times without a unit: their keys do not say what a number counts."""
+    problems, located = [], None
+    for name, step in steps.items() if isinstance(steps, Mapping) else ():
+        for key in ("timeout", "backoff") if isinstance(step, Mapping) else ():
+            try:
+                parse_time(step.get(key) or 0)
+            except UsageError as error:
+                located = located or load_located(text, file=str(file))
+                place = ["steps", str(name), key]
+                line = located.line(place)
+                problems.append(Problem(error.message, ".".join(place), file=os.path.relpath(file), line=line))
+    if problems:
+        raise InvalidDocument(problems)
 
 
 def _problem(error: Any, file: str, located: Located | None) -> Problem:

@@ -213,7 +213,8 @@ def _written(step: dict[str, Any]) -> dict[str, Any]:
         if not _SHELL_WORDS.intersection(step["command"]) and "\n" not in text:
             step = {**step, "command": text}
     short = {key: step[key][0] for key in ("outputs", "after", "code") if len(step.get(key, ())) == 1}
-    return {**step, **short}
+    times = {key: f"{step[key]:.15g}s" for key in ("timeout", "backoff") if step.get(key)}
+    return {**step, **short, **times}
 
 
 def is_in_pilot(flow: Flow, step: Step) -> bool:

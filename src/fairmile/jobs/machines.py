@@ -20,7 +20,7 @@ from fairmile.base.nouns import Noun
 from fairmile.base.paths import AnyPath, as_paths
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
-from fairmile.base.units import parse_duration
+from fairmile.base.units import parse_time
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.folders import JobFolders, LocalJobFolders, RemoteJobFolders
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
@@ -315,7 +315,7 @@ class Machines(Noun, internal=_INTERNAL, package="fairmile.systems"):
         """
         machine = self[system]
         machine.refuse_elsewhere()
-        since_s = parse_duration(since)
+        since_s = parse_time(since)
         usage: SystemUsage = _ACCOUNTING["usage"](machine.runner, machine.scheduler.name, system, since_s, by)
         return usage
 

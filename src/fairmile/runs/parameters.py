@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from fairmile.runs.record.spec import RunSpec
 
 # Programs of ours that take their parameters from there, whichever they are.
-_OWN_READERS = frozenset({"fairmile.benchmarks", "fairmile.sweeps.notebooks"})
+_BENCHMARKS = "fairmile.benchmarks"
+_OWN_READERS = frozenset({_BENCHMARKS, "fairmile.sweeps.notebooks"})
 UNSEEN_READER = (
     "; if the program does so where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)"
 )
@@ -28,6 +29,14 @@ _WORD = lazy_pattern(r"[\w./+-]+")
 _IMPORT = lazy_pattern(r"^\s*(?:import|from)\s+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)", re.MULTILINE)
 _INTERPRETER = lazy_pattern(r"(?:python|pypy)[0-9.]*")
 _MOST_FILES, _MOST_BYTES, _MOST_TEXT_BYTES = 500, 64 << 20, 1 << 20
+
+
+def first_seed(spec: RunSpec) -> int | None:
+    """Return the seed of the first of several repeats, from which the others count up.
+
+    A benchmark without a seed starts at 0, as it does alone. Other programs get only a seed that somebody gave.
+    """
+    return 0 if spec.seed is None and _BENCHMARKS in spec.argv else spec.seed
 
 
 def check_placeholders(spec: RunSpec, where: str) -> None:

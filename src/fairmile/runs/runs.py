@@ -25,6 +25,7 @@ from fairmile.runs.execute.executor import After, Executor, Graph, Handle, Prepa
 from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import begin, finish
+from fairmile.runs.parameters import first_seed
 from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.planner import Planner
 from fairmile.runs.record.commands import local_command, recorded_spec
@@ -123,7 +124,7 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
     def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> RunList:
         """Execute a plan several times, as one group; cancelling one run cancels the rest.
 
-        A seed counts up from one to the next.
+        The seed counts up from one to the next; a benchmark without one starts at 0.
         """
         if count < 1:
             raise UsageError(f"cannot repeat a run {count} times")
@@ -131,7 +132,7 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
             raise plan.refusal
         folder = self.create(RunRecord(spec=RecordedSpec(name=plan.spec.name)))
         folder.rmdir()
-        group, seed = plan.spec.group or folder.name, plan.spec.seed
+        group, seed = plan.spec.group or folder.name, first_seed(plan.spec)
         tasks: list[Task] = []
         for number in range(count):
             changes = {"group": group, "seed": None if seed is None else seed + number}

@@ -17,7 +17,7 @@ from fairmile.catalog import OWN_IDS
 from fairmile.catalog.catalog import Catalog
 from fairmile.runs.arguments import PARAMS
 from fairmile.runs.execute.batches import Frozen
-from fairmile.runs.parameters import mentions
+from fairmile.runs.parameters import first_seed, mentions
 from fairmile.runs.record.commands import value_texts
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
@@ -234,7 +234,7 @@ class Members:
                 fields[name] = parse_duration(fields[name])
             checked = checked_spec({**shared, **fields, "argv": frozen.spec.argv})
             changes |= {name: getattr(checked, name) for name in fields}
-        seed = changes.get("seed", frozen.spec.seed)
+        seed = changes.get("seed", first_seed(frozen.spec) if point.repeat is not None else frozen.spec.seed)
         if seed is not None and point.repeat is not None:
             changes["seed"] = seed + point.repeat - 1
         return changes

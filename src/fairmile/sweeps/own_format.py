@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.specifications import Specification
-from fairmile.base.units import parse_duration
+from fairmile.base.units import parse_duration, parse_time
 from fairmile.base.words import did_you_mean, slug
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.record.values import Value, better_of
@@ -48,6 +48,7 @@ _EXECUTED = ("command", "argv", "run", "notebook", "template")  # of these a fil
 _KINDS = {str: "a text", dict: "a mapping", list: "a list", int: "a whole number"}
 # Words of files for fields of a run.
 _SYNONYMS = {"argv": "command", "timeout_s": "timeout", "watch_s": "every"}
+_TIMES = frozenset({"timeout", "every"})  # which do not say what a number counts
 _FIELDS_OF_KEYS = {short: field for field, short in _SYNONYMS.items() if short != "command"}
 _OF_SWEEPS = frozenset({"name", "group", "argv"})  # fields of a run that a sweep sets itself
 _RUN_FIELDS = frozenset(RunSpec.model_fields) - _OF_SWEEPS
@@ -424,6 +425,11 @@ def _wrong_kind(key: str, value: Any) -> str:
     """Return why a value is of the wrong kind, or an empty text; fields of runs are checked with the run."""
     if key == "argv":
         key = "command"
+    if key in _TIMES and not (isinstance(value, str) and _HOLDS_NAME.search(value)):
+        try:
+            parse_time(value)
+        except UsageError as error:
+            return error.message
     if key not in _OWN or (isinstance(value, _OWN[key]) and not isinstance(value, bool)):
         if key == "repeats" and value < 1:
             return f"expected an integer of at least 1, found {value}"

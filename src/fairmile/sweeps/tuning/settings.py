@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import parse_duration
+from fairmile.base.units import parse_time
 from fairmile.base.words import did_you_mean
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective, Origin, place_of
@@ -188,7 +188,7 @@ class _Given:
         if value is None:
             return None
         try:
-            seconds = parse_duration(value)
+            seconds = parse_time(value)
         except UsageError as error:
             self.refuse(key, error.message, error.hint or "")
         if seconds <= 0:

@@ -20,6 +20,7 @@ from fairmile.web.routes import Routes, identity_of, workspace_of
 from fairmile.web.topics.flows import known_flow
 
 routes = Routes("flows")
+_ACTIVE = ("running", "queued")
 _BAD = ("failed", "timeout", "interrupted", "cancelled")
 _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)  # the style sheet of the server has the same rules
 
@@ -58,6 +59,7 @@ def flow_page(request: Request, name: Id) -> Page:
         "svg": Markup(_STYLE.sub("", shown["svg"])),
         "shown": shown,
         "counts": ", ".join(f"{number:,} {state}" for state, number in shown["counts"].items()),
+        "is_active": bool(shown["holder"]) or any(state in shown["counts"] for state in _ACTIVE),
         "may_start": identity_of(request).may("start"),
         "steps": {each.name: run_page(each.run) for each in picture.status.steps if each.run},
         "boxes": [list(box.steps) for box in picture.drawn.boxes],

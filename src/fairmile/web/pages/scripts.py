@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from fairmile.base.errors import FairmileError, UsageError
-from fairmile.base.units import parse_duration, parse_size
+from fairmile.base.units import parse_size, parse_time
 from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.systems.model import System
 from fairmile.web.api.systems import machine_of
@@ -92,7 +92,7 @@ def _spec(chosen: dict[str, str]) -> JobSpec:
     resources: dict[str, Any] = {name: chosen[name] for name in ("partition", "account") if chosen[name]}
     resources |= {name: _number(chosen, field) for name, field in (("nodes", "nodes"), ("gpus_per_node", "gpus"))}
     if chosen["time"]:
-        resources["time_s"] = parse_duration(chosen["time"])
+        resources["time_s"] = parse_time(chosen["time"])
     if chosen["memory"]:
         resources["memory_gib"] = parse_size(chosen["memory"]) / _GIB
     software = tuple(chosen["software"].split())

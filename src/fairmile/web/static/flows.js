@@ -31,6 +31,9 @@ document.addEventListener("fairmile:flow:" + flow, ({ detail }) => {
   for (const box of detail.boxes) draw(box.id, box.svg);
   document.getElementById("counts").textContent = Object.entries(detail.counts).map(([state, number]) => number + " " + state).join(", ");
   document.getElementById("holder").textContent = detail.holder || "not running";
+  const start = document.getElementById("start"), cancel = document.getElementById("cancel");
+  if (start) start.hidden = !!detail.holder;
+  if (cancel) cancel.hidden = !(detail.holder || detail.counts.running || detail.counts.queued);
   clearTimeout(timer);
   timer = setTimeout(() => fairmile.refresh("steps", location.pathname), 500);
 });
