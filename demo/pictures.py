@@ -31,16 +31,16 @@ def fairmile(*arguments: str, folder: Path) -> None:
 
 
 def take(
-    page: Path, name: str, size: tuple[int, int], part: str = "", schemes: Sequence[Scheme] = ("light", "dark")
+    page: Path | str, name: str, size: tuple[int, int], part: str = "", schemes: Sequence[Scheme] = ("light", "dark")
 ) -> None:
-    """Take a picture of a page in each colour scheme, from its top or from the element that a selector names."""
+    """Take a picture of a file or an address in each colour scheme, from its top or from the element that a selector names."""
     PICTURES.mkdir(exist_ok=True)
     viewport: ViewportSize = {"width": size[0], "height": size[1]}
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for scheme in schemes:
             opened = chromium.new_page(viewport=viewport, color_scheme=scheme)
-            opened.goto(page.as_uri())
+            opened.goto(page if isinstance(page, str) else page.as_uri())
             if part:
                 opened.locator(part).first.evaluate("each => scrollTo(0, each.getBoundingClientRect().top - 16)")
             opened.screenshot(path=PICTURES / f"{name}-{scheme}.png")
@@ -62,6 +62,18 @@ def sweep_picture(folder: Path) -> None:
     fairmile("sweep", "--best", "accuracy", TRAIN, *values, folder=folder)
     fairmile("report", "last", "-o", "sweep.html", folder=folder)
     take(folder / "sweep.html", "report-sweep", (1000, 900))
+
+
+def runs_picture(folder: Path) -> None:
+    """A filtered table of the runs of a sweep, in the browser."""
+    from fairmile.web.serve import ServeSettings, serve
+    from fairmile.workspace import Workspace
+
+    values = ["--lr", "0.01,0.03,0.1,0.3", "--hidden", "8,16,32", "--seed", "1..2", "--epochs", "20"]
+    fairmile("sweep", "--name", "spirals", TRAIN, *values, folder=folder)
+    workspace = Workspace.open(overrides={"home": str(folder / "home")})
+    with serve(workspace, ServeSettings(port=0), wait=False) as serving:
+        take(f"{serving.address}runs?q=spirals+loss%3C0.6", "web-runs", (1100, 820))
 
 
 def study_picture(folder: Path) -> None:
@@ -98,6 +110,7 @@ def site_picture(folder: Path) -> None:
 TAKEN = {
     "trace": trace_picture,
     "sweep": sweep_picture,
+    "runs": runs_picture,
     "study": study_picture,
     "earthquake": earthquake_picture,
     "notebook": notebook_picture,

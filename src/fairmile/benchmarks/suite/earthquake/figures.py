@@ -79,7 +79,17 @@ def draw_map(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str
             values = nnse(truth[..., each.target], guess[..., each.target])
             axis.scatter(data.longitude, data.latitude, c="#d5d5d5", s=6, marker="s", zorder=2, label="other locations")
             dots = axis.scatter(
-                longitude, latitude, c=values, s=11, marker="s", cmap="RdYlBu", vmin=0, vmax=1, zorder=4
+                longitude,
+                latitude,
+                c=values,
+                s=11,
+                marker="s",
+                cmap="RdYlBu",
+                vmin=0,
+                vmax=1,
+                zorder=4,
+                edgecolors="#888888",
+                linewidths=0.3,
             )
             draw_outline(axis, data.longitude, data.latitude, with_faults=not data.is_made_up)
             axis.set_title(f"{each.at(each.lead(lead))}: mean NNSE {np.nanmean(values):.3f}", fontsize=8)
