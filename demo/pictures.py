@@ -33,7 +33,7 @@ def fairmile(*arguments: str, folder: Path) -> None:
 def take(
     page: Path | str, name: str, size: tuple[int, int], part: str = "", schemes: Sequence[Scheme] = ("light", "dark")
 ) -> None:
-    """Take a picture of a file or an address in each colour scheme, from its top or from the element that a selector names."""
+    """Take a picture of a file or an address in each colour scheme, from the top or from what a selector names."""
     PICTURES.mkdir(exist_ok=True)
     viewport: ViewportSize = {"width": size[0], "height": size[1]}
     with sync_playwright() as playwright:
