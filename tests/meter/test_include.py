@@ -8,13 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_once import made_once
 
 import fairmile.meter
 from fairmile.meter.lines import Log, Spans, event_files, read_log
 
 INCLUDE = Path(fairmile.meter.include())
 STRICT = ("-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread")
-BEGIN = '#define FAIRMILE_METER_IMPLEMENTATION\n#include "fairmile_meter.h"\n'
+WHOLE = '#define FAIRMILE_METER_IMPLEMENTATION\n#include "fairmile_meter.h"\n'
+# Another file of the same program has the implementation; what the tests themselves call comes from the system.
+BEGIN = (
+    "#define _GNU_SOURCE\n"
+    + "".join(f"#include <{name}.h>\n" for name in ("stdio", "stdlib", "string", "sys/stat", "sys/wait", "unistd"))
+    + '#include "fairmile_meter.h"\n'
+)
 QUIET = {name: text for name, text in os.environ.items() if not name.startswith(("FAIRMILE_", "OMPI_", "PMI"))}
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
@@ -24,13 +31,26 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 needs_fortran = pytest.mark.skipif(shutil.which("gfortran") is None, reason="no Fortran compiler")
 
 
+@pytest.fixture(scope="module")
+def implementation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The implementation as a file of its own, which takes most of the compiler's time."""
+
+    def make(folder: Path) -> None:
+        (folder / "meter.c").write_text(WHOLE)
+        command = ["cc", "-std=c99", *STRICT, f"-I{INCLUDE}", "-c", "meter.c"]
+        subprocess.run(command, cwd=folder, check=True)
+
+    return made_once(tmp_path_factory, "meter-implementation", make) / "meter.o"
+
+
 @pytest.fixture
-def compile(tmp_path: Path) -> Compile:
+def compile(tmp_path: Path, request: pytest.FixtureRequest) -> Compile:
     def compile(text: str, *, name: str = "main.c", options: tuple[str, ...] = ("-std=c99",), cc: str = "cc") -> Path:
         (tmp_path / name).write_text(text)
         program = tmp_path / Path(name).stem
+        others = [request.getfixturevalue("implementation")] if text.startswith(BEGIN) else []
         done = subprocess.run(
-            [cc, *options, *STRICT, f"-I{INCLUDE}", "-o", program, tmp_path / name, "-lm"],
+            [cc, *options, *STRICT, f"-I{INCLUDE}", "-o", program, tmp_path / name, *others, "-lm"],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -58,7 +78,7 @@ def spans_of(log: Log, name: str) -> Spans:
 
 
 EVERYTHING = (
-    BEGIN
+    WHOLE
     + r"""
 int main(void) {
   int32_t step = fairmile_timer("step"), queue = fairmile_counter("queue");
@@ -277,7 +297,7 @@ int main(void) {
 
 
 THREADS = (
-    BEGIN
+    WHOLE
     + r"""
 static void *work(void *name) {
   int32_t timer = fairmile_timer("work");
@@ -317,7 +337,7 @@ def test_each_thread_has_its_own_calls(compile: Compile) -> None:
 
 
 FORKS = (
-    BEGIN
+    WHOLE
     + r"""
 #include <sys/wait.h>
 int main(void) {
