@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from processes import is_running
 
 from fairmile.base.commands import Here, Result, Runner, Ssh
@@ -258,7 +259,7 @@ def test_a_file_that_cannot_be_executed_is_named(tmp_path: Path) -> None:
         Here().run([str(tmp_path / "f")])
 
 
-@pytest.mark.parametrize("host", ["", "-oProxyCommand=touch /tmp/x", "a b", "a\nb"])
+@for_each("host", ["", "-oProxyCommand=touch /tmp/x", "a b", "a\nb"])
 def test_a_host_that_ssh_would_misread_is_refused(host: str) -> None:
     with pytest.raises(UsageError, match="not a host name"):
         Ssh(host)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import rfc8785
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,7 +56,7 @@ def test_ni_names_read_back(raw: bytes) -> None:
     assert parse_checksum(ni(raw.hex())) == Checksum("sha256", raw.hex())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["", "ni:///sha-256;short", "ni:///md5;f4OxZX_x_FO5LcGBSKHWXfwtSx-j1ncoSt3SABJtkGk", HELLO, ni(HELLO)[:-1] + "l"],
 )
@@ -69,8 +70,8 @@ def test_a_ni_name_needs_a_sha256() -> None:
         ni("abc")
 
 
-@pytest.mark.parametrize(
-    ("text", "algorithm", "expected"),
+@for_each(
+    "text, algorithm, expected",
     [
         (HELLO, None, Checksum("sha256", HELLO)),
         (HELLO.upper(), "sha256", Checksum("sha256", HELLO)),
@@ -91,8 +92,8 @@ def test_checksums_in_every_usual_notation(text: str, algorithm: str | None, exp
     assert parse_checksum(text, algorithm) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "algorithm"),
+@for_each(
+    "text, algorithm",
     [
         ("https://example.org/data.tar.gz", None),
         ("https://example.org/data.tar.gz", "sha256"),
@@ -133,8 +134,8 @@ def test_canonical_json_is_what_the_reference_implementation_writes(value: objec
     assert canonical_json(value) == rfc8785.dumps(value)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("value", "named"),
+@for_each(
+    "value, named",
     [
         ({"a": [0, 2**53]}, r"9007199254740992 at a\[1\]"),
         ({"a": {"b": float("nan")}}, r"nan at a\.b"),
@@ -184,8 +185,8 @@ def test_a_manifest_line_is_path_size_digest_and_mode() -> None:
     assert manifest_text([entry("a\tb\\c\n", b"x", 0o755)]) == f"a\\tb\\\\c\\n\t1\t{sha256_hex(b'x')}\t755\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
+@for_each(
+    "line, reason",
     [
         ("a\t1\t" + HELLO, "found 3 fields"),
         ("a\t-1\t" + HELLO + "\t644", "size"),
@@ -254,7 +255,7 @@ def test_the_streamed_root_equals_the_recursive_one_or_both_see_the_clash(files:
         assert merkle_root(entries) == recursive_root(tree)[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "bad",
     [
         ["a", "a"],
@@ -276,7 +277,7 @@ def test_a_stream_that_is_out_of_order_is_refused() -> None:
         merkle_root(iter([entry("b"), entry("a")]))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         [entry("a", b"2")],

@@ -44,12 +44,12 @@ def four_degrees(p: float) -> float:
     return 2 * math.sqrt(q - 1)
 
 
-@pytest.mark.parametrize(("degrees", "row"), PUBLISHED.items())
+@for_each("degrees, row", PUBLISHED.items())
 def test_t_quantiles_are_those_of_the_published_table(degrees: float, row: tuple[float, ...]) -> None:
     assert [round(t_quantile(p, degrees), 3) for p in LEVELS] == list(row)
 
 
-@pytest.mark.parametrize("p", CLOSED_P)
+@for_each("p", CLOSED_P)
 def test_t_quantiles_agree_with_the_closed_forms(p: float) -> None:
     assert t_quantile(p, 1) == pytest.approx(math.tan(math.pi * (p - 0.5)), rel=1e-9, abs=1e-12)
     assert t_quantile(p, 2) == pytest.approx((2 * p - 1) / math.sqrt(2 * p * (1 - p)), rel=1e-9, abs=1e-12)
@@ -57,8 +57,8 @@ def test_t_quantiles_agree_with_the_closed_forms(p: float) -> None:
 
 
 # Computed with another program: scipy 1.17.1, scipy.stats.t.ppf.
-@pytest.mark.parametrize(
-    ("p", "degrees", "value"),
+@for_each(
+    "p, degrees, value",
     [
         (0.975, 1.5, 6.016663104427929),
         (0.9, 2.7, 1.6881081751466425),
@@ -91,19 +91,19 @@ def test_where_the_method_changes_for_many_degrees_there_is_no_step() -> None:
         assert below == pytest.approx(above, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize(("degrees", "row"), PUBLISHED.items())
+@for_each("degrees, row", PUBLISHED.items())
 def test_t_probabilities_are_those_of_the_published_table(degrees: float, row: tuple[float, ...]) -> None:
     assert [t_cdf(value, degrees) for value in row] == pytest.approx(LEVELS, abs=1e-4)
 
 
-@pytest.mark.parametrize(("t", "chance"), [(0.0, 0.5), (1.0, 0.75), (-1.0, 0.25), (math.inf, 1.0), (-math.inf, 0.0)])
+@for_each("t, chance", [(0.0, 0.5), (1.0, 0.75), (-1.0, 0.25), (math.inf, 1.0), (-math.inf, 0.0)])
 def test_with_one_degree_of_freedom_it_is_the_cauchy_distribution(t: float, chance: float) -> None:
     assert t_cdf(t, 1) == pytest.approx(chance, abs=1e-14)
 
 
 # Computed with another program: scipy 1.17.1, scipy.stats.t.cdf.
-@pytest.mark.parametrize(
-    ("t", "degrees", "chance"),
+@for_each(
+    "t, degrees, chance",
     [
         (-10.0, 1000.0, 8.335351479300069e-23),
         (-30.0, 20.0, 2.0976126619998272e-18),
@@ -136,7 +136,7 @@ def test_normal_quantiles_are_those_of_the_published_table() -> None:
     assert normal_quantile(0.975) == pytest.approx(1.959963984540054, abs=1e-12)
 
 
-@pytest.mark.parametrize("p", [0, 1, -0.1, 1.5, math.nan])
+@for_each("p", [0, 1, -0.1, 1.5, math.nan])
 def test_what_is_no_probability_is_refused(p: float) -> None:
     with pytest.raises(UsageError, match="not a probability"):
         t_quantile(p, 3)
@@ -144,7 +144,7 @@ def test_what_is_no_probability_is_refused(p: float) -> None:
         normal_quantile(p)
 
 
-@pytest.mark.parametrize("degrees", [0, 0.5, -1, math.nan])
+@for_each("degrees", [0, 0.5, -1, math.nan])
 def test_too_few_degrees_are_refused(degrees: float) -> None:
     with pytest.raises(UsageError, match="too few"):
         t_quantile(0.9, degrees)

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.base import errors
 from fairmile.base.errors import FairmileError, InvalidDocument, Problem, UsageError
@@ -21,7 +22,7 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize("name", TREE)
+@for_each("name", TREE)
 def test_each_error_is_its_built_in_has_its_exit_code_and_a_place_in_the_drawn_tree(name: str) -> None:
     kind = getattr(errors, name)
     built_in, exit_code = TREE[name]
@@ -31,7 +32,7 @@ def test_each_error_is_its_built_in_has_its_exit_code_and_a_place_in_the_drawn_t
     assert name in (errors.__doc__ or "")
 
 
-@pytest.mark.parametrize("name", TREE)
+@for_each("name", TREE)
 def test_the_text_is_the_plain_message_also_after_pickling(name: str) -> None:
     error = getattr(errors, name)("no asset 'x'", hint="look at 'y'")
     again = pickle.loads(pickle.dumps(error))
@@ -45,8 +46,8 @@ def test_an_error_without_a_hint_has_none() -> None:
     assert UsageError("x").hint is None
 
 
-@pytest.mark.parametrize(
-    ("problem", "text"),
+@for_each(
+    "problem, text",
     [
         (Problem("is missing"), "is missing"),
         (Problem("is missing", field="name"), "name: is missing"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.commands import Here, Result
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transient, UsageError
@@ -70,13 +71,13 @@ def test_one_revision_is_fetched_without_its_history(tmp_path: Path) -> None:
     assert git.run("log", "--format=%H %s", commit).split("\n")[:-1] == [f"{commit} two"]
 
 
-@pytest.mark.parametrize("location", ["ext::sh -c 'touch x'", "fd::7", "-u x", "--upload-pack=x"])
+@for_each("location", ["ext::sh -c 'touch x'", "fd::7", "-u x", "--upload-pack=x"])
 def test_a_location_that_would_run_a_command_is_refused(location: str) -> None:
     with pytest.raises(UsageError):
         refuse_commands(location)
 
 
-@pytest.mark.parametrize("location", ["https://example.net/x.git", "git@example.net:x", "/data/a::b", "file:///x"])
+@for_each("location", ["https://example.net/x.git", "git@example.net:x", "/data/a::b", "file:///x"])
 def test_other_locations_are_not_refused(location: str) -> None:
     refuse_commands(location)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from cases import for_each
 
 from fairmile.base.html_tables import fields_table, readable, rows_table
 
@@ -35,8 +35,8 @@ def test_a_long_table_says_how_many_rows_it_left_out() -> None:
     assert "more" not in rows_table(["n"], [[1]])
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
+@for_each(
+    "value, shown",
     [
         (["a", "b"], "a, b"),
         ([{"a": 1}, {"a": 2}], "2 items"),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base import progress as module
 from fairmile.base.progress import (
@@ -63,8 +64,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return shown
 
 
-@pytest.mark.parametrize(
-    ("progress", "text"),
+@for_each(
+    "progress, text",
     [
         (Progress("tides", 1024, 4096, "bytes", 1024.0), "1.0 KiB of 4.0 KiB  1.0 KiB/s  0:03 left  tides"),
         (Progress("tides", 10, 20, "bytes", is_estimate=True), "10 B of ~20 B  0 B/s  tides"),

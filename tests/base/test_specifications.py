@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
+from cases import for_each
 from pydantic import BaseModel, ValidationError
 
 from fairmile.base.documents import model_of
@@ -75,7 +76,7 @@ WRONG: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("given", GIVEN)
+@for_each("given", GIVEN)
 def test_what_is_accepted_is_what_pydantic_makes_of_it(given: dict[str, Any]) -> None:
     buoy = Buoy.model_validate(given)
     judged = model_of(Buoy).model_validate(given)
@@ -86,7 +87,7 @@ def test_what_is_accepted_is_what_pydantic_makes_of_it(given: dict[str, Any]) ->
     assert Buoy.model_validate(buoy.model_dump()) == buoy
 
 
-@pytest.mark.parametrize("given", WRONG)
+@for_each("given", WRONG)
 def test_what_is_wrong_is_told_as_pydantic_tells_it(given: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         Buoy.model_validate(given)

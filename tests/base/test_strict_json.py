@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,8 +58,8 @@ def test_the_scan_gives_the_line_of_keys_and_items() -> None:
     assert place.find(["nothing"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
+@for_each(
+    "text, line, message",
     [
         ('{\n"a": 1,\n"a": 2}', 3, "the key 'a' appears twice in one object"),
         ('{"a": {\n"b": 1}, "b": [{"c": 1,\n\n"c": 2}]}', 4, "the key 'c' appears twice"),
@@ -84,8 +85,8 @@ def test_nesting_of_a_hundred_levels_is_read() -> None:
     assert load_json("[" * 100 + "]" * 100 + " ") is not None
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "column", "expected"),
+@for_each(
+    "text, line, column, expected",
     [
         ('{"a": 1,\n "b" 2}', 2, 6, "expected ':' after the key, found '2}'"),
         ('{"a": 1\n "b": 2}', 2, 2, "expected ',' or the closing bracket"),

@@ -19,8 +19,8 @@ from fairmile.base.units import (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
+@for_each(
+    "text, size",
     [
         ("97.73 TiB", round(97.73 * 2**40)),
         ("36.809 KB", 36809),
@@ -42,7 +42,7 @@ def test_sizes_as_people_write_them(text: str | int, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", [" B", "90 pages", "", "-1 B", "1,5 GB", "1 iB", "nan", "inf GB", "1e999 B", "12 MBit", "1" * 200, -1, True]
 )
 def test_what_is_no_size_is_refused_with_a_hint_or_reason(text: str | int) -> None:
@@ -50,8 +50,8 @@ def test_what_is_no_size_is_refused_with_a_hint_or_reason(text: str | int) -> No
         parse_size(text)
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
+@for_each(
+    "size, text",
     [
         (0, "0 B"),
         (1023, "1023 B"),
@@ -102,7 +102,7 @@ def test_durations_as_people_write_them(text: str | float, seconds: float) -> No
     assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",
@@ -137,8 +137,8 @@ def test_a_typed_time_with_a_unit_is_a_duration(text: str, seconds: float) -> No
     assert parse_time(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+@for_each(
+    "seconds, text",
     [
         (0, "0 s"),
         (0.35, "350 ms"),
@@ -161,8 +161,8 @@ def test_a_shown_duration_reads_back_within_its_precision(seconds: float) -> Non
     assert math.isclose(parse_duration(format_duration(seconds)), seconds, rel_tol=0.03)
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
+@for_each(
+    "value, unit, text",
     [
         (0.12345678, "", "0.1235"),
         (1234.5, "J", "1,234 J"),
@@ -183,8 +183,8 @@ def test_numbers_read_like_a_person_writes_them(value: float | None, unit: str, 
     assert format_number(value, unit) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
+@for_each(
+    "value, text",
     [(0.1, "0.1"), (1e-5, "1e-5"), (2.5e20, "2.5e+20"), (0.12345678, "0.123457"), (3, "3"), (True, "True"),
      (None, "none"), ("adam", "adam")],
 )  # fmt: skip

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 import string
 
-import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ def test_the_count_is_bounded_and_the_best_comes_first() -> None:
     assert closest("resnet-50", ["resnet-18", "resnet-51", "resnet-50", "resnet-34"], 2) == ["resnet-50", "resnet-51"]
 
 
-@pytest.mark.parametrize("typo", ["cosmoflwo-v7", "cosmoflow-v", "cosmflow-v7", "Cosmoflow_v7"])
+@for_each("typo", ["cosmoflwo-v7", "cosmoflow-v", "cosmflow-v7", "Cosmoflow_v7"])
 def test_the_target_is_found_among_fifty_thousand_names(typo: str) -> None:
     rng = random.Random(7)
     names = ["".join(rng.choices(string.ascii_lowercase + "-", k=rng.randint(4, 30))) for _ in range(50_000)]
@@ -65,8 +65,8 @@ def test_a_word_that_lacks_what_tells_thousands_of_names_apart_still_finds_some(
     assert set(found) <= set(names)
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
+@for_each(
+    "text, name",
     [
         ("Cosmo Flow", "cosmo-flow"),
         ("a - b", "a-b"),

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from cases import for_each
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ def test_the_text_is_what_a_person_would_write() -> None:
     )
 
 
-@pytest.mark.parametrize(("value", "text"), [(1e16, "1.0e+16"), (1.5e-7, "1.5e-07"), (0.1, "0.1"), (math.inf, ".inf")])
+@for_each("value, text", [(1e16, "1.0e+16"), (1.5e-7, "1.5e-07"), (0.1, "0.1"), (math.inf, ".inf")])
 def test_floats_have_a_point_so_that_older_readers_see_a_number(value: float, text: str) -> None:
     assert yaml.dump(value) == text + "\n"
 
@@ -65,7 +66,7 @@ def test_not_a_number_is_written_and_read() -> None:
     assert math.isnan(yaml.load(yaml.dump({"x": math.nan}))["x"])
 
 
-@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, {None: 1}, {(1,): 2}, "\ud800", b"x"])
+@for_each("value", [object(), {"a": {1, 2}}, {None: 1}, {(1,): 2}, "\ud800", b"x"])
 def test_what_yaml_cannot_hold_is_refused(value: Any) -> None:
     with pytest.raises(UsageError):
         yaml.dump(value)

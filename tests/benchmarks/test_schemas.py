@@ -7,7 +7,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pytest
+from cases import for_each
 
 from fairmile.benchmarks import program
 from fairmile.benchmarks.harness.schema import Field, differences
@@ -41,7 +41,7 @@ def arrays_of_group(file: Path) -> dict[str, np.ndarray]:
         return {name: each[()] for name, each in found["climate"].items()}
 
 
-@pytest.mark.parametrize("name", program.names())
+@for_each("name", program.names())
 def test_every_benchmark_declares_the_form_of_its_data(name: str) -> None:
     fields = declared(name)
     assert fields

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import DiskFailure, NotFound, UsageError
 from fairmile.benchmarks import storage as module
@@ -247,8 +248,8 @@ def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
         plan(["/proc"])
 
 
-@pytest.mark.parametrize(
-    ("path", "environ", "words"),
+@for_each(
+    "path, environ, words",
     [
         ("/gpfs/scratch/me", {}, "scratch: many centres delete old files"),
         ("/data/me", {"SCRATCH": "/data"}, "scratch: many centres delete old files"),

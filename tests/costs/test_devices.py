@@ -11,7 +11,7 @@ from fairmile.base.errors import Integrity, NotFound
 from fairmile.costs.devices import device, device_names, read_device
 
 
-@pytest.mark.parametrize("name", ["h200", "H200", "NVIDIA H200", "h200-sxm"])
+@for_each("name", ["h200", "H200", "NVIDIA H200", "h200-sxm"])
 def test_a_device_has_many_names(name: str) -> None:
     assert device(name).name == "NVIDIA H200"
 

@@ -188,6 +188,7 @@ def test_short_steps_run_in_one_allocation(rig: Workspace, tmp_path: Path, slurm
     assert rig.flows.plan(file).is_up_to_date
 
 
+@pytest.mark.thorough
 def test_steps_in_pilot_jobs_whose_coordinator_was_killed_are_cancelled(rig: Workspace, tmp_path: Path) -> None:
     file = write(
         "pilots: 1\nsteps:\n  slow: {shell: 'echo 1 >> ROOT/began; exec sleep 600', on: SYSTEM,\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.jobs.diagnosis import diagnose
 from fairmile.jobs.judge import REASONS, TaskStatus
@@ -12,8 +13,8 @@ from fairmile.jobs.states import State
 SPEC = JobSpec(argv=("python", "train.py"), resources=Resources(time_s=3600))
 
 
-@pytest.mark.parametrize(
-    ("output", "what", "advice"),
+@for_each(
+    "output, what, advice",
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "GPU", "batch"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.batch", "memory", "--memory"),
@@ -36,8 +37,8 @@ def test_the_output_tells_the_cause(output: str, what: str, advice: str) -> None
     assert found.line in output or output in found.line
 
 
-@pytest.mark.parametrize(
-    ("state", "advice"),
+@for_each(
+    "state, advice",
     [
         (State.TIMED_OUT, "--time"),
         (State.OUT_OF_MEMORY, "--memory"),
@@ -102,8 +103,8 @@ def test_hydra_s_rejection_is_one_of_arguments() -> None:
     assert "arguments" in diagnose(TaskStatus(State.FAILED, "exit code 1", 1), output, SPEC).what
 
 
-@pytest.mark.parametrize(
-    ("module", "argv", "environment", "advice"),
+@for_each(
+    "module, argv, environment, advice",
     [
         ("sklearn.svm", ("/opt/py/bin/python3.12", "a.py"), "", "`/opt/py/bin/python3.12 -m pip install scikit-learn`"),
         ("einops", ("./train",), "", "`pip install einops`"),
@@ -126,8 +127,8 @@ def test_a_missing_extra_is_answered_with_its_installation_alone() -> None:
     assert not diagnosis.resumable
 
 
-@pytest.mark.parametrize(
-    ("status", "output", "resumable"),
+@for_each(
+    "status, output, resumable",
     [
         (TaskStatus(State.TIMED_OUT), "", True),
         (TaskStatus(State.NODE_FAILED), "", True),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.jobs.directives import (
@@ -120,8 +121,8 @@ def test_flux_is_asked_for_everything() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("option", "lines"),
+@for_each(
+    "option, lines",
     [
         ("gpus-per-node", ["--gpus-per-node=4"]),
         ("gres", ["--gres=gpu:4"]),
@@ -134,7 +135,7 @@ def test_slurm_is_asked_for_gpus_as_the_system_wants_it(option: str, lines: list
     assert [line for line in found if "gpu:" in line or "gpus" in line] == [f"#SBATCH {line}" for line in lines]
 
 
-@pytest.mark.parametrize("write", ALL)
+@for_each("write", ALL)
 def test_what_is_not_asked_for_is_not_in_the_header(write: Write) -> None:
     least = request(
         cpus_per_task=None, gpus_per_node=0, time_s=None, memory_gib=None, account="", partition="", starter="mpirun"
@@ -144,13 +145,13 @@ def test_what_is_not_asked_for_is_not_in_the_header(write: Write) -> None:
         assert word not in text
 
 
-@pytest.mark.parametrize("write", ALL)
+@for_each("write", ALL)
 def test_a_partition_that_jobs_do_not_name_is_not_named(write: Write) -> None:
     assert not any("main" in line for line in write(request(partition="main", names_partition=False), HERE))
 
 
-@pytest.mark.parametrize(
-    ("write", "line"),
+@for_each(
+    "write, line",
     [
         (slurm_directives, "#SBATCH --array=0-9%3"),
         (lsf_directives, '#BSUB -J "train[1-10]%3"'),
@@ -172,8 +173,8 @@ def test_an_array_of_one_task_is_one_for_pbs_too() -> None:
     assert "#PBS -J 0-1:2" in pbs_directives(request({"array": Array(count=1)}), HERE)
 
 
-@pytest.mark.parametrize(
-    ("write", "line"),
+@for_each(
+    "write, line",
     [
         (slurm_directives, "#SBATCH --signal=B:USR2@90"),
         (lsf_directives, "#BSUB -wa USR2 -wt 2"),
@@ -184,8 +185,8 @@ def test_a_signal_before_the_limit_is_asked_for(write: Write, line: str) -> None
     assert line in write(request({"signal": Signal(name="USR2", before_s=90)}), HERE)
 
 
-@pytest.mark.parametrize(
-    ("write", "lines"),
+@for_each(
+    "write, lines",
     [
         (slurm_directives, ["#SBATCH --dependency=afterok:11:12,afternotok:13", "#SBATCH --kill-on-invalid-dep=yes"]),
         (lsf_directives, ['#BSUB -w "done(11) && done(12) && exit(13)" -ti']),
@@ -203,8 +204,8 @@ def test_times_of_days_are_written_as_slurm_does() -> None:
     assert "#SBATCH --time=2-03:00:01" in slurm_directives(request(time_s=2 * 86400 + 3 * 3600 + 0.5), HERE)
 
 
-@pytest.mark.parametrize(
-    ("write", "lines"),
+@for_each(
+    "write, lines",
     [
         (slurm_directives, ["#SBATCH --output=%x-%j.out", "#SBATCH --error=%x-%j.err"]),
         (lsf_directives, ["#BSUB -o train-%J.out", "#BSUB -e train-%J.err"]),
@@ -217,7 +218,7 @@ def test_without_a_folder_the_logs_are_named_after_the_job(write: Write, lines: 
     assert [line for line in found if ".out" in line or ".err" in line or ".log" in line] == lines
 
 
-@pytest.mark.parametrize("write", ALL)
+@for_each("write", ALL)
 def test_a_folder_with_blanks_stays_one_word(write: Write) -> None:
     text = "\n".join(write(request(), JobFiles("/my jobs/7", "/")))
     assert '"/my jobs/7/' in text
@@ -230,13 +231,13 @@ def test_a_folder_that_could_write_a_header_line_is_refused(write: Write, folder
         write(request(), JobFiles(folder, folder))
 
 
-@pytest.mark.parametrize("write", [slurm_directives, lsf_directives, pbs_directives])
+@for_each("write", [slurm_directives, lsf_directives, pbs_directives])
 def test_a_key_that_is_no_word_is_refused(write: Write) -> None:
     with pytest.raises(UsageError, match="is not a key"):
         write(request(), replace(HERE, key="a b"))
 
 
-@pytest.mark.parametrize("write", ALL)
+@for_each("write", ALL)
 def test_an_id_that_is_no_word_is_refused(write: Write) -> None:
     with pytest.raises(UsageError, match="is not an id of a job"):
         write(request(), replace(HERE, after=(("1; rm -rf /", "ok"),)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.jobs.judge import Evidence, judge
 from fairmile.jobs.states import Observed, State, Usage
@@ -45,9 +46,7 @@ def test_what_was_ended_from_outside_has_not_ended_until_the_scheduler_said_why(
     assert judge(Evidence(STARTED, end, keeps_accounts=False)).state is State.FAILED
 
 
-@pytest.mark.parametrize(
-    "state", [State.TIMED_OUT, State.OUT_OF_MEMORY, State.NODE_FAILED, State.PREEMPTED, State.CANCELLED]
-)
+@for_each("state", [State.TIMED_OUT, State.OUT_OF_MEMORY, State.NODE_FAILED, State.PREEMPTED, State.CANCELLED])
 def test_the_scheduler_says_why_it_ended_a_job(state: State) -> None:
     status = judge(Evidence(STARTED, STOPPED, current=Observed(state), asked=True))
     assert status.state is state
@@ -112,7 +111,7 @@ def test_a_state_that_nobody_knows_is_not_an_end() -> None:
     assert not status.state.is_end
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"exit_code": ', "null", "[1]", "\x00\x00"])
+@for_each("text", ["", "{", '{"exit_code": ', "null", "[1]", "\x00\x00"])
 def test_a_note_that_a_dying_machine_left_unfinished_counts_for_nothing(text: str) -> None:
     assert judge(Evidence(STARTED, text)).state is State.RUNNING
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from slurm_cluster import SlurmCluster
 from slurm_jobs import jobs_on
 
@@ -237,8 +238,8 @@ def test_a_requeued_pack_goes_on_where_it_was(
     assert ended.tasks[1].restarts == 1
 
 
-@pytest.mark.parametrize(
-    ("commands", "at_once", "sentence"),
+@for_each(
+    "commands, at_once, sentence",
     [
         ([], None, "no commands to pack"),
         ([["true"], []], None, "command 1: expected a program and its arguments, found none"),

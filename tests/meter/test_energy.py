@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from cases import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -235,7 +236,7 @@ def test_an_estimate_says_that_it_is_one() -> None:
     assert energy.error == "an estimate: 250 W given, nothing measured"
 
 
-@pytest.mark.parametrize("watts", [-1.0, math.nan, math.inf])
+@for_each("watts", [-1.0, math.nan, math.inf])
 def test_an_estimate_of_no_power_is_refused(watts: float) -> None:
     with pytest.raises(UsageError):
         estimate(watts, T0, T0 + S, scope="x")

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import InvalidDocument, NotFound, SystemFailure, UsageError
 from fairmile.meter.footprint import Supply, footprint, pue_of, regions
@@ -48,7 +49,7 @@ def test_the_building_counts_where_its_share_is_given(table: Path) -> None:
     assert footprint(3.6e6, "XX", file=table, pue=1.5).kwh == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize("name", ["DE", "de", "Germany", "germany"])
+@for_each("name", ["DE", "de", "Germany", "germany"])
 def test_a_region_is_found_by_code_and_name(name: str) -> None:
     assert footprint(3.6e6, name).co2e_g == pytest.approx(381)
 
@@ -64,13 +65,13 @@ def test_an_unknown_region_is_an_error_with_the_nearest(table: Path) -> None:
         footprint(1.0, "Germny")
 
 
-@pytest.mark.parametrize("joules", [-1.0, math.nan, math.inf])
+@for_each("joules", [-1.0, math.nan, math.inf])
 def test_an_amount_that_is_none_is_refused(joules: float) -> None:
     with pytest.raises(UsageError):
         footprint(joules, "DE")
 
 
-@pytest.mark.parametrize("pue", [0.9, math.nan, math.inf])
+@for_each("pue", [0.9, math.nan, math.inf])
 def test_a_building_that_makes_energy_is_refused(pue: float) -> None:
     with pytest.raises(UsageError, match="PUE"):
         footprint(1.0, "DE", pue=pue)
@@ -129,7 +130,7 @@ def test_a_supply_reckons_only_where_region_and_energy_are_known(table: Path) ->
             Supply("YY", table=table).footprint(energy_j)
 
 
-@pytest.mark.parametrize("value", [0.99, "0", "nan", "inf", "much", None])
+@for_each("value", [0.99, "0", "nan", "inf", "much", None])
 def test_an_impossible_pue_is_refused_wherever_it_comes_from(value: object) -> None:
     with pytest.raises(UsageError, match="PUE"):
         pue_of(value)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.meter.lines import Channel, Column, channels_line, event_files, number, number_text, read_log
 
@@ -222,6 +223,6 @@ def test_the_logs_of_all_hosts_are_found_and_one_that_is_not_there_is_empty(tmp_
     assert len(read_log([*found, tmp_path / "missing"]).writers) == 2
 
 
-@pytest.mark.parametrize("value", [0.0, -1.5, math.inf, -math.inf, math.nan])
+@for_each("value", [0.0, -1.5, math.inf, -math.inf, math.nan])
 def test_every_number_survives_json(value: float) -> None:
     assert repr(number(json.loads(json.dumps(number_text(value), allow_nan=False)))) == repr(value)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import Unsupported
 from fairmile.meter.energy import energies, total
@@ -196,8 +197,8 @@ def test_a_field_that_the_driver_refuses_is_left_out() -> None:
     assert "gpu0.power_instant" not in names(Nvidia(Where(environ={}), nvml=library))
 
 
-@pytest.mark.parametrize(
-    ("devices", "visible", "expected"),
+@for_each(
+    "devices, visible, expected",
     [
         ((), None, {"gpu0", "gpu1", "gpu2"}),
         (("1",), None, {"gpu1"}),
@@ -215,7 +216,7 @@ def test_the_gpus_are_those_asked_for_or_else_those_that_programs_see(
     assert {name.partition(".")[0] for name in found} == expected
 
 
-@pytest.mark.parametrize("visible", ["", "-1", "7"])
+@for_each("visible", ["", "-1", "7"])
 def test_where_programs_see_no_gpu_there_is_none(visible: str) -> None:
     library = Library()
     with pytest.raises(Unsupported, match="the requested GPUs"):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
@@ -170,7 +171,7 @@ def test_a_reading_that_fails_costs_its_values_and_nothing_else(tmp_path: Path) 
     assert read_log([tmp_path / "log"]).samples == [samples]
 
 
-@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], []])
+@for_each("values", [[1.0], [1.0, 2.0, 3.0], []])
 def test_a_reading_of_another_length_is_no_reading(values: list[float | None]) -> None:
     source = Counting()
     source.read = lambda: values  # type: ignore[method-assign]
@@ -306,7 +307,7 @@ def test_a_watch_can_be_stopped_twice_and_started_once() -> None:
         watch.start()
 
 
-@pytest.mark.parametrize("period_s", [0.0, -1.0, float("nan"), float("inf")])
+@for_each("period_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_period_that_cannot_be_kept_is_refused(period_s: float) -> None:
     with pytest.raises(UsageError, match="the sampling period is"):
         Watch([], period_s=period_s)
@@ -404,7 +405,7 @@ print("code", watched.exit_code, flush=True)
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@for_each("sent", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_sent_to_the_watch_goes_on_to_the_program(sent: signal.Signals) -> None:
     name = sent.name.removeprefix("SIG")
     script = f"trap 'echo caught {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done"

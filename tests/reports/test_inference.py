@@ -6,6 +6,7 @@ import math
 import random
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def test_the_interval_of_seven_values_is_the_one_worked_out_by_hand() -> None:
     assert found.values == ()
 
 
-@pytest.mark.parametrize("count", range(2, 7))
+@for_each("count", range(2, 7))
 def test_fewer_than_seven_values_are_kept_as_they_are_without_an_interval(count: int) -> None:
     values = tuple(float(at) for at in range(count))
     found = estimate(values)
@@ -61,7 +62,7 @@ def test_only_nan_gives_no_mean() -> None:
     assert (found.count, found.not_finite) == (0, 1)
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0, -0.5])
+@for_each("confidence", [0.0, 1.0, 95.0, -0.5])
 def test_a_confidence_outside_zero_to_one_is_refused(confidence: float) -> None:
     with pytest.raises(UsageError, match="between 0 and 1"):
         estimate([1.0, 2.0], confidence=confidence)
@@ -115,7 +116,7 @@ def test_the_relative_difference_is_measured_from_the_size_of_the_first_mean() -
     assert effect(estimate([-9.0, -11.0]), estimate([-4.0, -6.0])).relative == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("tiny", [1e-160, 1e-231, 5e-324])
+@for_each("tiny", [1e-160, 1e-231, 5e-324])
 def test_a_first_mean_next_to_zero_breaks_nothing(tiny: float) -> None:
     found = effect(estimate([tiny, tiny]), estimate([1.0, 2.0]))
     assert found.difference == 1.5
@@ -158,7 +159,7 @@ def test_a_difference_in_the_last_digit_of_a_float_is_none() -> None:
     assert effect(estimate([0.3, 0.3]), estimate([0.1 + 0.2, 0.1 + 0.2])).p == 1
 
 
-@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+@for_each("size", [1e-200, 1.0, 1e200])
 def test_the_chance_does_not_depend_on_the_unit(size: float) -> None:
     found = effect(estimate([1 * size, 2 * size, 3 * size]), estimate([2 * size, 3 * size, 5 * size]))
     assert found.p == pytest.approx(effect(estimate([1.0, 2.0, 3.0]), estimate([2.0, 3.0, 5.0])).p)

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from cases import for_each
 from hypothesis import example, given
 from hypothesis import strategies as st
 from run_making import make_run, metric_document, repeats
@@ -152,7 +153,7 @@ def test_runs_are_filtered_by_what_they_are(tmp_path: Path, conditions: list[str
     assert [run.id for run in runs if parse_where(conditions)(run)] == ids
 
 
-@pytest.mark.parametrize("condition", ["lr", "=3", ""])
+@for_each("condition", ["lr", "=3", ""])
 def test_a_condition_without_key_or_value_is_refused(condition: str) -> None:
     with pytest.raises(UsageError, match="is not a condition"):
         parse_where([condition])

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from cases import for_each
 from run_making import make_run, metric_document
 
 from fairmile.reports.inference import estimate
@@ -69,8 +70,8 @@ def test_without_energy_nothing_is_given_per_watt(tmp_path: Path) -> None:
     assert "gemm_per_watt" not in measures(run)
 
 
-@pytest.mark.parametrize(
-    ("mean", "half", "unit", "text"),
+@for_each(
+    "mean, half, unit, text",
     [
         (0.12345, 0.0123, "", "0.123 ± 0.012"),
         (30.612, 0.34, "s", "30.61 ± 0.34 s"),
@@ -84,16 +85,16 @@ def test_a_mean_is_rounded_to_where_its_interval_begins(mean: float, half: float
     assert interval(mean, half, unit) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
+@for_each(
+    "value, text",
     [(0.5, "+50 %"), (-0.00236, "−0.236 %"), (0.0, "0 %"), (None, ""), (40.2, "+4,020 %"), (250.0, "+25,000 %")],
 )
 def test_fractions_are_percentages(value: float | None, text: str) -> None:
     assert percent(value) == text
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "unit", "text"),
+@for_each(
+    "low, high, unit, text",
     [
         (0.05657, 0.1462, "s", "0.05657 … 0.1462 s"),
         (-0.02, 0.03, "s", "−20 … 30 ms"),
@@ -114,8 +115,8 @@ def test_a_large_percentage_gets_no_sign_where_none_is_wanted() -> None:
     assert [percent(value, signed=False) for value in (0.5, 250.0)] == ["50 %", "25,000 %"]
 
 
-@pytest.mark.parametrize(
-    ("sd", "mean", "unit", "text"),
+@for_each(
+    "sd, mean, unit, text",
     [
         (0.01805, 0.101, "s", "0.018 s"),
         (95_539.0, 11.27 * 1024**2, "bytes", "0.091 MiB"),
@@ -141,8 +142,8 @@ def test_an_unknown_metric_is_answered_with_the_nearest() -> None:
 SPREAD = (0.0, 0.5, 0.1, 0.4, 0.2, 0.3, 0.25)
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
+@for_each(
+    "values, text",
     [
         ([0.5], "0.5"),
         ([0.4, 0.6], "0.5 (0.4 to 0.6)"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.devices import device
 from fairmile.costs.operators.signatures import signature, tensor
@@ -316,7 +317,7 @@ def test_each_page_is_one_file_with_its_figures_and_the_same_each_time(name: str
     assert page.count("<figcaption><span>") == len(DRAWN[name]), "every figure says what is seen"
 
 
-@pytest.mark.parametrize("name", PAGES)
+@for_each("name", PAGES)
 def test_without_matplotlib_tables_say_it_all(name: str) -> None:
     page = PAGES[name]()
     assert "<svg" not in page and "Figures are left out" in page
@@ -330,8 +331,8 @@ def test_names_cannot_write_into_a_page() -> None:
     assert bad not in memory_page(found) and bad not in scaling_page(scaled(), title=bad)
 
 
-@pytest.mark.parametrize(
-    ("layout", "said"),
+@for_each(
+    "layout, said",
     [
         (Layout(), "one GPU"),
         (Layout(data=1024, tensor=4, pipeline=2, zero=1), "data 1,024, tensor 4, pipeline 2, ZeRO 1"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from run_making import CREATED, make_run, metric_document
 
 from fairmile.base.errors import NotFound, UsageError
@@ -62,8 +63,8 @@ def test_a_parameter_that_only_some_runs_have_varies(tmp_path: Path) -> None:
     assert (axis.name, axis.absent) == ("momentum", 1)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "logarithmic"),
+@for_each(
+    "numbers, logarithmic",
     [
         ([1e-4, 1e-3, 1e-2], True),
         ([16, 32, 64], True),

@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from cases import for_each
 from PIL import Image
 from run_making import CREATED, make_run, metric_document
 
@@ -173,8 +174,8 @@ def test_any_name_and_value_can_be_drawn(tmp_path: Path, name: str) -> None:
         assert "/" not in picture.name
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(1e-5, "1e−5"), (0.25, "0.25"), (1234.5, "1,234"), (2.5e6, "2.5e6"), (-3.0, "−3"), (0.0, "0")]
+@for_each(
+    "value, text", [(1e-5, "1e−5"), (0.25, "0.25"), (1234.5, "1,234"), (2.5e6, "2.5e6"), (-3.0, "−3"), (0.0, "0")]
 )
 def test_numbers_beside_an_axis_are_short(value: float, text: str) -> None:
     assert short_number(value) == text

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from cases import for_each
 from trace_making import Training, coupled, steady
 
 from fairmile.reports import figures
@@ -154,8 +155,8 @@ def test_small_traces_make_a_page_too(table: EventTable) -> None:
     assert trace_page(analyze(table), title="small").startswith("<!doctype html>")
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
+@for_each(
+    "name, shown",
     [
         ("aten::convolution_backward", "aten::convolution_backward"),
         ("ProfilerStep#3", "ProfilerStep#3"),

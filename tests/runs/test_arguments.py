@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.runs.arguments import argument_params, start_program, with_options
@@ -38,8 +39,8 @@ def params_of(*argv: str) -> dict[str, Any]:
     return argument_params(argv, Path.cwd(), os.environ)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
+@for_each(
+    "words, expected",
     [
         ("--lr 0.1", {"lr": 0.1}),
         ("--lr=0.1 --name=a=b", {"lr": 0.1, "name": "a=b"}),
@@ -81,7 +82,7 @@ def test_are_read_as_the_program_declares_them(
     assert params_of("python", "-u", "train.py", *words.split()) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         "ls --color auto",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.catalog.kinds import CONTEXT_IRI
@@ -45,8 +46,8 @@ def card() -> str:
     return "tide.json"
 
 
-@pytest.mark.parametrize(
-    ("body", "needs"),
+@for_each(
+    "body, needs",
     [
         ({"processorRequirements": GPU}, (GPU,)),
         ({"processorRequirements": ["8 cores of an AMD EPYC CPU"]}, ()),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.registry import Plugin, Registry
@@ -328,8 +329,8 @@ def test_a_run_without_a_prediction_is_not_judged() -> None:
 GIB = float(1 << 30)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "fit"),
+@for_each(
+    "low, high, fit",
     [(10, 38, Fit.FITS), (35, 52, Fit.MAY_NOT), (39.5, 60, Fit.DOES_NOT), (None, None, Fit.FITS)],
 )
 def test_the_verdict_follows_from_the_interval_and_what_the_device_has(
@@ -358,7 +359,7 @@ def test_the_worst_verdict_counts_with_its_numbers() -> None:
     assert why == "peak memory 50.0 GiB (45.0 GiB to 60.0 GiB); a100-40gb has 39.0 GiB for it"
 
 
-@pytest.mark.parametrize(("limit_s", "fit"), [(30.0, Fit.DOES_NOT), (100.0, Fit.MAY_NOT), (1000.0, Fit.FITS)])
+@for_each("limit_s, fit", [(30.0, Fit.DOES_NOT), (100.0, Fit.MAY_NOT), (1000.0, Fit.FITS)])
 def test_the_time_that_earlier_runs_took_is_compared_with_the_time_limit(limit_s: float, fit: Fit) -> None:
     class Known:
         def predict(self, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
@@ -372,8 +373,8 @@ def test_the_time_that_earlier_runs_took_is_compared_with_the_time_limit(limit_s
         assert told.numbers["elapsed_s"]["remedy"] == "request more with --time"
 
 
-@pytest.mark.parametrize(
-    ("what", "value", "text"),
+@for_each(
+    "what, value, text",
     [
         ("elapsed_s", 90.0, "time 1m 30s"),
         ("memory_bytes", 2 * GIB, "memory 2.0 GiB"),

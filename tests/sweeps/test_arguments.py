@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from sweep_making import workspace_here
 
 from fairmile.base.errors import UsageError
@@ -40,8 +41,8 @@ def axes_of(words: str, *, tuning: bool = False) -> tuple[str, dict[str, Any]]:
     return " ".join(command).removeprefix("{python} train.py "), axes
 
 
-@pytest.mark.parametrize(
-    ("words", "command", "axes"),
+@for_each(
+    "words, command, axes",
     [
         ("--lr 0.1,0.01", "--lr {lr}", {"lr": [0.1, 0.01]}),
         ("--lr=0.1,0.01 --seed 3", "--lr={lr} --seed 3", {"lr": [0.1, 0.01]}),
@@ -65,8 +66,8 @@ def test_of_a_study_are_searched_between_their_ends() -> None:
     assert axes_of("--seed 1..64", tuning=True) == ("--seed {seed}", {"seed": {"integer": [1, 64]}})
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
+@for_each(
+    "words, message",
     [
         ("--seed 3..1", "--seed: the range 3..1 is reversed"),
         ("--lr 1,2 --lr 3,4", "--lr is given twice"),

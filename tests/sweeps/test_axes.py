@@ -54,8 +54,8 @@ def test_a_text_means_what_people_think(said: str, meant: list[Any]) -> None:
     assert [type(each) for each in found] == [type(each) for each in meant]
 
 
-@pytest.mark.parametrize(
-    ("said", "meant"),
+@for_each(
+    "said, meant",
     [
         ("1,30,60", ["1", "30", "60"]),
         ("[08-11]", ["08", "09", "10", "11"]),

@@ -40,7 +40,7 @@ def test_a_condition_holds(text: str) -> None:
     assert Filter(text).holds(VALUES) is True
 
 
-@pytest.mark.parametrize("text", ["lr > 0.5", "model == 'x'", "epoch < 30", "flag", "cache == 1", "model == 3"])
+@for_each("text", ["lr > 0.5", "model == 'x'", "epoch < 30", "flag", "cache == 1", "model == 3"])
 def test_a_condition_does_not_hold(text: str) -> None:
     assert Filter(text).holds(VALUES) is False
 
@@ -88,8 +88,8 @@ def test_one_equals_sign_is_explained() -> None:
     assert "==" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
+@for_each(
+    "text, word",
     [
         ("lrr > 1", "did you mean 'lr'"),
         ("model > 1", "cannot compare 'cnn' > 1"),

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.sweeps.axes import values
@@ -55,8 +56,8 @@ def test_linked_axes_of_different_lengths_are_refused() -> None:
         Space({"a": [1], "b": [1], "c": [1]}, linked=[["a", "b"], ["b", "c"]])
 
 
-@pytest.mark.parametrize(
-    ("exclude", "left"),
+@for_each(
+    "exclude, left",
     [
         (["a == 1 and b == 'x'"], ["a_1_b_y", "a_2_b_x", "a_2_b_y"]),
         ([{"a": 1, "b": "x"}], ["a_1_b_y", "a_2_b_x", "a_2_b_y"]),
@@ -108,7 +109,7 @@ def test_repeats_are_innermost() -> None:
         Space({"a": [1]}, repeats=0)
 
 
-@pytest.mark.parametrize("select", ["a == 2", "b == 'y'", "a == 2 and b == 'y'", "c == 9", "c == 8", "a > 4"])
+@for_each("select", ["a == 2", "b == 'y'", "a == 2 and b == 'y'", "c == 9", "c == 8", "a > 4"])
 def test_a_selection_changes_neither_number_nor_id_of_what_it_leaves(select: str) -> None:
     rest: dict[str, Any] = {
         "axes": {"a": [1, 2, 3], "b": ["x", "y"], "c": [9], "d": [1, 2]},
@@ -129,7 +130,7 @@ def test_a_selection_changes_neither_number_nor_id_of_what_it_leaves(select: str
     ]
 
 
-@pytest.mark.parametrize("key", ["linked", "exclude", "include", "select"])
+@for_each("key", ["linked", "exclude", "include", "select"])
 def test_an_unknown_axis_is_answered_with_the_nearest(key: str) -> None:
     said: dict[str, Any] = {
         "linked": [["epoch", "epochs"]],
@@ -149,8 +150,8 @@ def test_messages_begin_with_the_place() -> None:
 # Identities
 
 
-@pytest.mark.parametrize(
-    ("value", "id"),
+@for_each(
+    "value, id",
     [
         ("12:00:00", "a_12:00:00"),
         ("a100-dgx", "a_a100-dgx"),

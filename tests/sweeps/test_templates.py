@@ -67,7 +67,7 @@ def test_a_name_may_depend_on_the_point() -> None:
 NASTY = 'it\'s $(touch pwned); `x` "y" * > z'
 
 
-@pytest.mark.parametrize("name", ["{word|quote}", "{a.word|quote}", "{a.{which}|quote}", "{also|quote}"])
+@for_each("name", ["{word|quote}", "{a.word|quote}", "{a.{which}|quote}", "{also|quote}"])
 def test_a_quoted_value_is_one_word_of_a_shell_whatever_it_holds(name: str) -> None:
     settings = {"a": {"word": NASTY}, "which": "word", "also": "{a.word}"}
     assert shlex.split(filled(f"echo {name} end", settings, axes={"word": [NASTY]})) == ["echo", NASTY, "end"]
@@ -86,7 +86,7 @@ def test_a_name_that_depends_on_the_point_and_is_not_there_is_an_error_with_its_
     assert error.message == "job.in.sh:2: {time.{model}}, here {time.cnn}, is not defined"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "${USER} ${model} ${X:-1} ${#x[@]} $((1+2))",
@@ -117,8 +117,8 @@ def test_comments_are_filled_where_a_name_is_known_and_directives_are_no_comment
         assert "job.in.sh:1: {nothing} is not defined" in refusal(f"{directive}{{nothing}}", {}).message
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
+@for_each(
+    "name, hint",
     [
         ("modle", "did you mean {model}?"),
         ("data.dri", "did you mean {data.dir}?"),
@@ -164,7 +164,7 @@ def test_settings_that_refer_to_themselves_are_an_error(settings: dict[str, Any]
     assert refusal("{a}", settings).message == f"sweep.yaml:10: {circle} refers to itself"
 
 
-@pytest.mark.parametrize("text", ["{a}", "{x.cnn}", "{a}{x.cnn}", "{x.cnn}{a}"])
+@for_each("text", ["{a}", "{x.cnn}", "{a}{x.cnn}", "{x.cnn}{a}"])
 def test_a_circle_through_a_name_that_depends_on_the_point_is_an_error(text: str) -> None:
     assert "refers to itself" in refusal(text, {"a": "{x.{model}}", "x": {"cnn": "{a}"}}).message
 
@@ -311,7 +311,7 @@ def test_a_value_cannot_leave_its_header_line(text: str, end: str) -> None:
         assert "a line break or another control character" in str(said)
 
 
-@pytest.mark.parametrize("directive", ["#SBATCH -A x", "#BSUB -q x", "  #PBS -A x", "#flux: -N 1", "# SBATCH x"])
+@for_each("directive", ["#SBATCH -A x", "#BSUB -q x", "  #PBS -A x", "#flux: -N 1", "# SBATCH x"])
 def test_a_value_cannot_bring_an_option_of_a_scheduler_into_the_body(directive: str) -> None:
     said = refusal("#!/bin/sh\necho {note|quote}", {}, axes={"note": [f"a\n{directive}"]})
     assert "job.in.sh:2: the value of {note|quote} brings a line that a scheduler would read" in str(said)

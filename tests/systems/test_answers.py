@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import for_each
 
 from fairmile.systems import answers
 from fairmile.systems.probe_result import Accelerator, Network, Nodes, Processor
@@ -238,8 +239,8 @@ class TestModules:
         assert answers.module_version(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@for_each(
+    "text, expected",
     [
         ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org\n", "4.1.4"),
         ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0\n", "12.2.0"),

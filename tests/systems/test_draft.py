@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-import pytest
+from cases import for_each
 
 from fairmile.systems.check import read_document
 from fairmile.systems.draft import draft
@@ -91,8 +91,8 @@ def test_partitions_that_cannot_be_described_are_named_in_a_comment() -> None:
     assert "# it was down when it was probed" in text
 
 
-@pytest.mark.parametrize(
-    ("model", "vendor"),
+@for_each(
+    "model, vendor",
     [
         *((model, "nvidia") for model in ("a100", "h200", "v100", "gh200", "tesla", "a100_1g.5gb")),
         *((model, "amd") for model in ("mi250", "mi300a")),
@@ -106,8 +106,8 @@ def test_the_maker_of_a_gpu_is_known_by_its_name(model: str, vendor: str) -> Non
     assert gpu is not None and gpu.vendor == vendor
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "programs", "launcher"),
+@for_each(
+    "scheduler, programs, launcher",
     [
         ("slurm", {"srun": Program("/x"), "mpirun": Program("/x")}, "srun"),
         ("slurm", {"srun": Program("/x", problem="broken"), "mpirun": Program("/x")}, "none"),

@@ -155,6 +155,7 @@ def test_no_more_jobs_run_at_once_than_there_are_nodes(cluster: Cluster) -> None
     state(cluster, second)(State.DONE)
 
 
+@pytest.mark.thorough
 def test_the_next_job_starts_although_nobody_looks(cluster: Cluster) -> None:
     cluster.submit("exit 0")
     cluster.submit('touch "$HERE/second"')
@@ -166,6 +167,7 @@ def test_a_job_that_asks_for_too_many_nodes_is_refused(cluster: Cluster) -> None
         cluster.submit("true", resources={"nodes": 5})
 
 
+@pytest.mark.thorough
 def test_a_job_that_takes_too_long_is_ended(cluster: Cluster) -> None:
     id = cluster.submit(f"{WAIT_AT_GATE}", resources={"time_s": 1})
     end = state(cluster, id)(State.TIMED_OUT)
@@ -173,6 +175,7 @@ def test_a_job_that_takes_too_long_is_ended(cluster: Cluster) -> None:
     assert end.usage is not None and end.usage.elapsed_s is not None and end.usage.elapsed_s >= 1
 
 
+@pytest.mark.thorough
 def test_a_job_is_warned_before_its_time_is_over(cluster: Cluster) -> None:
     id = cluster.submit(
         f"trap 'echo warned > \"$HERE/warned\"; exit 0' USR1\n{WAIT_AT_GATE}",
@@ -183,6 +186,7 @@ def test_a_job_is_warned_before_its_time_is_over(cluster: Cluster) -> None:
     assert (cluster.folder / "warned").exists()
 
 
+@pytest.mark.thorough
 def test_a_job_that_does_not_heed_the_end_is_killed(cluster: Cluster) -> None:
     id = cluster.submit(f"trap '' TERM\necho begun > \"$HERE/begun\"\n{WAIT_AT_GATE}")
     schedulers._until((cluster.folder / "begun").exists)
@@ -200,6 +204,7 @@ def test_a_job_that_lost_its_node_starts_anew_under_the_same_id(fake: FakeSchedu
     assert state(cluster, id)(State.DONE).restarts == 1
 
 
+@pytest.mark.thorough
 def test_a_job_that_must_not_start_anew_ends_with_its_node(fake: FakeScheduler, cluster: Cluster) -> None:
     id = cluster.submit(f'echo > "$HERE/begun"\n{WAIT_AT_GATE}', requeue=False)
     schedulers._until((cluster.folder / "begun").exists)
@@ -208,6 +213,7 @@ def test_a_job_that_must_not_start_anew_ends_with_its_node(fake: FakeScheduler, 
 
 
 @pytest.mark.parametrize(("requeue", "end"), [(True, State.DONE), (False, State.PREEMPTED)])
+@pytest.mark.thorough
 def test_a_job_makes_room(fake: FakeScheduler, cluster: Cluster, requeue: bool, end: State) -> None:
     body = f'echo > "$HERE/begun.$FAKE_RESTARTS"\n{WAIT_AT_GATE}'
     id = cluster.submit(body, requeue=requeue)
@@ -219,6 +225,7 @@ def test_a_job_makes_room(fake: FakeScheduler, cluster: Cluster, requeue: bool, 
     assert state(cluster, id)(end).restarts == int(requeue)
 
 
+@pytest.mark.thorough
 def test_a_job_is_held_and_released(fake: FakeScheduler, cluster: Cluster) -> None:
     first, second = cluster.submit(WAIT_AT_GATE), cluster.submit("exit 0")
     fake.hold(second)
@@ -239,6 +246,7 @@ def test_a_job_is_held_and_released(fake: FakeScheduler, cluster: Cluster) -> No
         (1, "any", State.DONE),
     ],
 )
+@pytest.mark.thorough
 def test_a_job_waits_for_another(fake: FakeScheduler, cluster: Cluster, code: int, condition: str, end: State) -> None:
     first = cluster.submit(f"exit {code}")
     files = JobFiles(str(cluster.folder), str(cluster.folder), after=((first, condition),))
@@ -265,6 +273,7 @@ def test_an_outage_leaves_nothing_behind(fake: FakeScheduler, cluster: Cluster) 
     assert cluster.ask(fake.find("key-1")) is None
 
 
+@pytest.mark.thorough
 def test_garbage_and_unknown_states_come_as_often_as_asked(fake: FakeScheduler, cluster: Cluster) -> None:
     id = cluster.submit(WAIT_AT_GATE)
     fake.set(garbage=1, unknown_states=1)
@@ -274,6 +283,7 @@ def test_garbage_and_unknown_states_come_as_often_as_asked(fake: FakeScheduler, 
     state(cluster, id)(State.RUNNING)
 
 
+@pytest.mark.thorough
 def test_a_command_that_hangs_is_ended_by_its_runner(fake: FakeScheduler, cluster: Cluster) -> None:
     fake.set(hangs=1)
     with pytest.raises(SystemFailure, match="did not finish"):
@@ -281,6 +291,7 @@ def test_a_command_that_hangs_is_ended_by_its_runner(fake: FakeScheduler, cluste
     assert cluster.look("1") == {}
 
 
+@pytest.mark.thorough
 def test_a_forgotten_job_is_on_no_list_and_runs_on(fake: FakeScheduler, cluster: Cluster) -> None:
     id = cluster.submit(f'{WAIT_AT_GATE}\necho > "$HERE/passed"', key="key-1")
     fake.forget(id)
@@ -295,6 +306,7 @@ def test_a_fault_that_does_not_exist_is_refused(fake: FakeScheduler) -> None:
         fake.set(earthquakes=1)
 
 
+@pytest.mark.thorough
 def test_many_submissions_at_once_all_get_ids_of_their_own(fake: FakeScheduler, cluster: Cluster) -> None:
     script = cluster.folder / "job.sh"
     cluster.folder.mkdir(parents=True, exist_ok=True)

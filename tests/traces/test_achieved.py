@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 pytest.importorskip("msgspec")
 
@@ -154,8 +155,8 @@ def test_the_analysis_tells_operators_also_as_json(tmp_path: Path) -> None:
     assert told["intensity"] == pytest.approx(told["flops"] / told["bytes"])
 
 
-@pytest.mark.parametrize(
-    ("name", "is_one"),
+@for_each(
+    "name, is_one",
     [("aten::addmm", True), ("aten::addmv_", True), ("aten::add", False), ("aten::_convolution", False), ("mm_", True)],
 )
 def test_wrappers_of_others_are_not_counted(name: str, is_one: bool) -> None:

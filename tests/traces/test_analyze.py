@@ -76,8 +76,8 @@ def test_a_trace_says_what_it_could_not_find() -> None:
     assert any("marks no steps" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(
-    ("marking", "note"),
+@for_each(
+    "marking, note",
     [
         ((), "the trace marks no steps, and no data loader or optimizer marks them: it counts as one step"),
         ((0, 1), "rank 2 marks no steps, and no data loader or optimizer marks them: it counts as one step"),

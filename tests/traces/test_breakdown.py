@@ -46,7 +46,7 @@ def solver(*, within: str = "", put: bool = True, init_ms: int = 0) -> EventTabl
     return only(rows)
 
 
-@pytest.mark.parametrize("init_ms", [0, 7, 200])
+@for_each("init_ms", [0, 7, 200])
 def test_a_program_that_records_its_steps_alone_computes_in_them(init_ms: int) -> None:
     (rank,) = breakdown(activities(solver(init_ms=init_ms))).ranks
     assert (rank.steps, rank.step_s) == (3, pytest.approx(0.021))
@@ -182,7 +182,7 @@ def naive_device(table: EventTable) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_device_totals_are_those_of_holistic_trace_analysis(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = Rows()

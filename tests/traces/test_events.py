@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from cases import for_each
 
 from fairmile.traces.events import EventKind, EventTable, Lane, Process, RankGroup, Rows, concat
 
@@ -136,8 +136,8 @@ def test_ranks_come_one_by_one_with_their_component() -> None:
     assert found == [("", 3, 1), ("solver", 0, 1), ("solver", 3, 1)]
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
+@for_each(
+    "change, sentence",
     [
         ({"end_ns": [-5] * 6}, "6 events end before they start"),
         ({"lane": [9] * 6}, "column lane goes from 9 to 9, there are 2 entries"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from cases import for_each
 from trace_making import MS, Training, coupled, steady
 
 from fairmile.base.errors import NotFound
@@ -423,7 +424,7 @@ def random_program(seed: int) -> EventTable:
     return rows.table([*processes, Process(0, "trainer")] if component else processes)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@for_each("seed", range(80))
 def test_no_share_is_more_than_all_whatever_ranks_did(seed: int) -> None:
     found = analyze(random_program(seed))
     for each in found.findings:

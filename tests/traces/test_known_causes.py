@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 from planted_traces import DEVICE_CAUSES, HOST_CAUSES, Planted, Program
 
 from fairmile.traces.analyze import TraceAnalysis, analyze
@@ -56,13 +57,13 @@ def check_events(found: TraceAnalysis) -> None:
 CASES = [(cause, False) for cause in HOST_CAUSES] + [(cause, True) for cause in DEVICE_CAUSES]
 
 
-@pytest.mark.parametrize(("cause", "device"), CASES)
+@for_each("cause, device", CASES)
 def test_the_planted_cause_is_the_first_finding_and_no_other_costs_much(cause: str, device: bool) -> None:
     check_seeds(cause, device, range(1))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("cause", "device"), CASES)
+@for_each("cause, device", CASES)
 def test_it_is_so_in_many_traces(cause: str, device: bool) -> None:
     check_seeds(cause, device, range(1, 8))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import Conflict, UsageError
@@ -342,9 +343,7 @@ def test_a_folder_with_something_in_it_is_not_touched(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["something"]
 
 
-@pytest.mark.parametrize(
-    "given", [{"skip": 0}, {"steps": 0}, {"seconds": 0.0}, {"after_s": -1.0}, {"steps": 10, "every": 11}]
-)
+@for_each("given", [{"skip": 0}, {"steps": 0}, {"seconds": 0.0}, {"after_s": -1.0}, {"steps": 10, "every": 11}])
 def test_settings_that_cannot_be_kept_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"expected a number of at least|cannot record"):
         RecordSettings(**given)

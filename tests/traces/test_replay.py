@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from cases import for_each
 from trace_making import Training, steady
 
 from fairmile.base.errors import NotFound, UsageError
@@ -126,7 +127,7 @@ def test_fewer_ranks_leave_the_others_out() -> None:
     assert found.step_s == pytest.approx(0.026 + 0.0055 * (1 / 2) / (7 / 8), rel=1e-4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"bandwidth": 0},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import for_each
 from trace_making import MS, Training
 
 from fairmile.traces.activity import activities
@@ -212,8 +213,8 @@ def test_the_model_stands_beside_what_was_achieved() -> None:
     assert summary.model_s == 0.0005 and summary.efficiency == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize(
-    ("name", "operation"),
+@for_each(
+    "name, operation",
     [
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "all_reduce"),
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.loader import Loader
@@ -46,7 +47,7 @@ def all_of(batches: list[list[int]]) -> list[int]:
     return [number for batch in batches for number in batch]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@for_each("workers", [0, 1, 3])
 def test_an_epoch_has_every_sample_once_in_an_order_that_seed_and_epoch_fix(workers: int) -> None:
     found = loader(Numbers(22), workers=workers)
     first = taken(found)
@@ -67,7 +68,7 @@ def test_what_was_skipped_is_left_out_and_never_read(workers: int) -> None:
     assert taken(found, 3, skip=6) == []
 
 
-@pytest.mark.parametrize("count", [16, 22, 23, 3])
+@for_each("count", [16, 22, 23, 3])
 def test_the_ranks_of_a_step_have_together_what_one_rank_would_have(count: int) -> None:
     parts = [loader(Numbers(count), ranks=Ranks(rank, 4, rank, 4), batch_size=2) for rank in range(4)]
     whole = taken(loader(Numbers(count), batch_size=8))
@@ -80,7 +81,7 @@ def test_the_ranks_of_a_step_have_together_what_one_rank_would_have(count: int) 
         assert len(joined) - len(together) < 4
 
 
-@pytest.mark.parametrize("count", [1, 5, 16, 22])
+@for_each("count", [1, 5, 16, 22])
 def test_in_order_the_own_samples_of_all_ranks_one_after_the_other_are_all_samples(count: int) -> None:
     found: list[int] = []
     steps = set()
@@ -113,7 +114,7 @@ def readers() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("reader")]
 
 
-@pytest.mark.parametrize("end", ["close", "drop", "exhaust"])
+@for_each("end", ["close", "drop", "exhaust"])
 def test_threads_end_with_the_iterator(end: str) -> None:
     batches = loader(Numbers(40), workers=2).epoch(0)
     next(batches)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import pytest
+from cases import for_each
 
 from fairmile.base.errors import RunFailed
 from fairmile.benchmarks.harness.memory import Fit, largest_batch, sentence
@@ -65,8 +65,8 @@ def test_the_sentence_says_what_is_needed_and_what_fits() -> None:
     assert error.hint.startswith("`-p batch_size=26`, with `-p accumulate=3`")
 
 
-@pytest.mark.parametrize(
-    ("name", "fit", "text", "hint"),
+@for_each(
+    "name, fit, text, hint",
     [
         ("batch_size", Fit(0, 0), "not even one sample fits", "checkpoint_activations=true"),
         ("batch_size", None, "does not fit on cuda:0", "accumulate"),

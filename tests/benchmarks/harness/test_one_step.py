@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.benchmarks import Benchmarks
@@ -33,7 +34,7 @@ def test_every_benchmark_that_the_harness_trains_has_a_step():
     assert sorted(SMALL) == WITH_STEP
 
 
-@pytest.mark.parametrize("name", WITH_STEP)
+@for_each("name", WITH_STEP)
 def test_it_trains_on_made_up_batches(name):
     step = build(name, **SMALL[name])
     optimizer = step.optimizer(step.model.parameters())

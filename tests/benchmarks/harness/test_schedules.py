@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.schedules import learning_rates, make_optimizer, plateau_factor
@@ -48,7 +49,7 @@ def test_the_cosine_is_that_of_pytorch() -> None:
     assert found == pytest.approx(_of_pytorch(0.3, 100, "cosine"), rel=1e-9)
 
 
-@pytest.mark.parametrize("total", [7, 40, 100])
+@for_each("total", [7, 40, 100])
 def test_one_cycle_is_that_of_pytorch(total: int) -> None:
     assert rates(total, learning_rate=0.3, schedule="onecycle") == pytest.approx(_of_pytorch(0.3, total, "one"))
 
@@ -73,8 +74,8 @@ def test_other_schedules_know_no_plateau() -> None:
     assert plateau_factor(TrainSettings(), Metric("mae", "lower"), [1.0] * 50) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
+@for_each(
+    "settings, message",
     [
         ({"decay_epochs": (1, 2), "decay_factors": (0.5,)}, "2 epochs, but 1 factors"),
         ({"decay_epochs": (4, 2), "decay_factors": (0.5, 0.1)}, "rising numbers, found 4, 2"),
@@ -86,7 +87,7 @@ def test_settings_that_make_no_schedule_are_refused(settings: dict[str, object],
         rates(**settings)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamax", "adamw", "nadam"])
+@for_each("name", ["sgd", "adam", "adamax", "adamw", "nadam"])
 def test_every_optimizer_moves_what_is_trained_and_nothing_else(name: str) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))

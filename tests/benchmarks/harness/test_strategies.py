@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import rank_program
 import torch
+from cases import for_each
 from made_once import made_once
 from rank_program import EvenTask, trained
 
@@ -299,8 +300,8 @@ def test_weights_that_do_not_fit_are_named() -> None:
         strategy.load(model, optimizer, {**state, "optimizer": {"state": {}, "param_groups": groups}})
 
 
-@pytest.mark.parametrize(
-    ("nodes", "first"),
+@for_each(
+    "nodes, first",
     [
         ("gpu03 gpu04", "gpu03"),
         ("gpu[03-07,9],login1", "gpu03"),

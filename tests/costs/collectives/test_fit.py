@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.collectives.fit import CollectiveFit, InterpolatedTimes, fit_collective, fit_points, rank_algorithms
@@ -52,7 +53,7 @@ def test_latency_and_bandwidth_come_back_from_exact_times() -> None:
     assert first.mean_error < 1e-9
 
 
-@pytest.mark.parametrize("algorithm", ["rabenseifner", "recursive_doubling", "binomial"])
+@for_each("algorithm", ["rabenseifner", "recursive_doubling", "binomial"])
 @pytest.mark.thorough
 def test_the_algorithm_is_found_by_its_times(algorithm: str) -> None:
     link = Link(4e-6, 2e-10)

@@ -223,7 +223,7 @@ def test_on_one_node_only_its_own_links_count() -> None:
         assert best(collective, 1e6, 8, topology).time_s >= plain * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("collective", collectives())
+@for_each("collective", collectives())
 def test_nothing_is_quicker_with_more_bytes_and_one_rank_waits_for_nobody(collective: str) -> None:
     topology = Topology(4, HOCKNEY, Link(9e-6, 3e-9))
     for algorithm in algorithms(collective):

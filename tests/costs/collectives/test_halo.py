@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import for_each
 from message_simulation import Blocks, Program, Receive, Send, Simulation
 
 from fairmile.costs.collectives.formulas import cost
@@ -13,14 +14,12 @@ from fairmile.costs.collectives.ranks import neighbours
 LINK = Link(2e-6, 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "grid"), [(8, (2, 2, 2)), (12, (3, 2, 2)), (7, (7, 1, 1)), (64, (4, 4, 4)), (1, (1, 1, 1))]
-)
+@for_each("ranks, grid", [(8, (2, 2, 2)), (12, (3, 2, 2)), (7, (7, 1, 1)), (64, (4, 4, 4)), (1, (1, 1, 1))])
 def test_ranks_stand_on_the_most_even_grid(ranks: int, grid: tuple[int, ...]) -> None:
     assert grid_of(ranks) == grid
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 12, 27])
+@for_each("ranks", [2, 3, 4, 6, 8, 12, 27])
 def test_the_formula_gives_the_time_that_faces_take(ranks: int) -> None:
     size = 60_000.0
     faces = face_bytes(size, ranks)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.commands import Result
 from fairmile.base.errors import RunFailed, SystemFailure, UsageError
@@ -124,8 +125,8 @@ def test_a_plan_says_what_would_be_started() -> None:
     assert "--ranks" not in command
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
+@for_each(
+    "arguments, told",
     [
         ({"backend": "smoke", "ranks": [2]}, "no backend named 'smoke'"),
         ({"backend": "gloo", "ranks": [1]}, "expected 2 or more"),

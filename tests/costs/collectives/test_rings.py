@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.collectives.rings import DGX1_V100, cube_mesh_rings, ring_count
 
 
-@pytest.mark.parametrize(("ranks", "rings"), [(2, 1), (3, 2), (4, 4), (6, 2), (7, 4), (8, 6)])
+@for_each("ranks, rings", [(2, 1), (3, 2), (4, 4), (6, 2), (7, 4), (8, 6)])
 def test_the_rings_of_a_cube_mesh_are_those_that_bandwidths_show(ranks: int, rings: float) -> None:
     """nccl-tests on V100 gives 23, 45, 85, 46, 87 and 135 GB/s: about 22.5 for each ring."""
     assert cube_mesh_rings(ranks) == rings

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.collectives.tables import MeasuredPoint, parse_points
@@ -63,8 +64,8 @@ def test_the_output_of_osu_is_read_and_counted_for_whole_buffers() -> None:
         parse_points(OSU)
 
 
-@pytest.mark.parametrize(
-    ("title", "collective", "row", "size", "ranks"),
+@for_each(
+    "title, collective, row, size, ranks",
     [
         ("OSU MPI Allreduce Latency Test v7.4", "all_reduce", "64 3.0 2.9 3.1 1000", 64, 4),
         ("OSU MPI Broadcast Latency Test v7.4", "broadcast", "64 3.0", 64, 4),
@@ -85,8 +86,8 @@ def test_our_own_file_is_read_back() -> None:
     assert parse_points(text) == (MeasuredPoint("all_reduce", 1024.0, 4, 1e-4, nodes=2),)
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
+@for_each(
+    "text, told",
     [
         ("hello\n", "contains no measured times"),
         ('{"format": 2, "points": []}', "expected `format` 1"),

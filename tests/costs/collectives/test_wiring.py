@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.collectives.wiring import wiring_of
 from fairmile.systems.model import Gpu, Partition
@@ -22,8 +23,8 @@ def test_four_a100_with_four_adapters_are_read_from_their_partition() -> None:
     assert any("vTrain" in note for note in wiring.notes)
 
 
-@pytest.mark.parametrize(
-    ("text", "rails", "gbit_per_s"),
+@for_each(
+    "text, rails, gbit_per_s",
     [
         ("2 × dual-port InfiniBand HDR100", 4, 100),
         ("4 × Slingshot 11, 200 Gbit/s", 4, 200),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.operators import families
 from fairmile.costs.operators.calls import bind
@@ -42,7 +43,7 @@ def test_convolutions_are_grouped_dilated_transposed_and_of_one_to_three_dimensi
     assert gradients == len(ops)
 
 
-@pytest.mark.parametrize("family", [families.scattered, families.functions, families.fields, families.updates])
+@for_each("family", [families.scattered, families.functions, families.fields, families.updates])
 def test_the_smallest_calls_of_each_name_run(family: object) -> None:
     assert callable(family)
     smallest: dict[str, Op] = {}

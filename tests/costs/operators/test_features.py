@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import for_each
 
 from fairmile.costs.operators.features import bias_bytes, features_of, idling, recurrence, strain
 from fairmile.costs.operators.samples import call
@@ -102,8 +102,8 @@ def network(mode: int, dtype: str, hidden: int, layers: int = 1, wide: int = 128
     return call("aten._cudnn_rnn.default", x, weights, 4, None, state, state, *rest)
 
 
-@pytest.mark.parametrize(
-    ("mode", "dtype", "hidden", "layers", "way"),
+@for_each(
+    "mode, dtype, hidden, layers, way",
     [
         (2, "float32", 192, 2, "small"),
         (2, "float32", 256, 1, "standard"),
@@ -160,8 +160,8 @@ def test_a_batch_of_few_tiles_leaves_most_of_a_device_idle_and_a_single_product_
     assert strained(call("aten.mm.default", tensor((48, 8448)), tensor((8448, 48)))) == 1
 
 
-@pytest.mark.parametrize(
-    ("kernel", "length", "width", "times"),
+@for_each(
+    "kernel, length, width, times",
     [("cudnn", 256, 64, 1), ("cudnn", 64, 64, 4), ("cudnn", 256, 8, 8), ("flash", 256, 8, 4), ("efficient", 64, 8, 1)],
 )
 def test_fused_attention_fills_up_its_blocks(kernel: str, length: int, width: int, times: float) -> None:

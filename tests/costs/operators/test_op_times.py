@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.devices import device
 from fairmile.costs.operators.op_times import OpTimes, expected_s, roof_s, scaled, shipped_op_times
@@ -52,7 +53,7 @@ def test_the_cold_time_counts_by_the_share_of_reads_that_miss() -> None:
     assert OpTimes([one], H200, ABOUT, cold_share=0.25).time_of(op).device_s == pytest.approx(12.5e-6)
 
 
-@pytest.mark.parametrize("sizes", [(256, 1024, 4096), (1000, 3000, 768), (6000, 200, 1500)])
+@for_each("sizes", [(256, 1024, 4096), (1000, 3000, 768), (6000, 200, 1500)])
 def test_between_measured_sizes_the_law_is_found_again(sizes: tuple[int, int, int]) -> None:
     found = OpTimes(GRID, H200, ABOUT).time_of(product(*sizes))
     assert found.how == "interpolated"

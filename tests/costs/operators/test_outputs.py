@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.operators.outputs import outputs_of
 from fairmile.costs.operators.signatures import tensor
@@ -16,8 +17,8 @@ def call(name: str, *shapes: tuple[int, ...], more: list[object] | None = None) 
     return Op(f"aten.{name}", "", "", tuple(map(tensor, shapes)), (), (*places, *(more or ())))
 
 
-@pytest.mark.parametrize(
-    ("op", "shape"),
+@for_each(
+    "op, shape",
     [
         (call("mm", (3, 4), (4, 5)), (3, 5)),
         (call("addmm", (5,), (3, 4), (4, 5)), (3, 5)),

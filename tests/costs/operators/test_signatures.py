@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import Integrity, NotFound
 from fairmile.costs.operators.signatures import (
@@ -77,9 +78,7 @@ def test_equal_neighbours_are_counted() -> None:
     assert read_tensors(write_tensors(tensors)) == tensors
 
 
-@pytest.mark.parametrize(
-    "text", ["", "aten.add", "aten.add.Tensor|f32[2|[[]]", "aten.add.Tensor|f32[2]|{", "a|f32[2]|[]"]
-)
+@for_each("text", ["", "aten.add", "aten.add.Tensor|f32[2|[[]]", "aten.add.Tensor|f32[2]|{", "a|f32[2]|[]"])
 def test_a_text_that_is_no_signature_says_so(text: str) -> None:
     with pytest.raises(Integrity, match="is not an operator signature"):
         read_signature(text)

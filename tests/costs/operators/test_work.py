@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.operators.signatures import tensor
 from fairmile.costs.operators.work import work_of
@@ -62,7 +63,7 @@ def test_a_transposed_convolution_is_counted_at_its_input() -> None:
     assert counted == 2 * 4 * 100 * 64 * 32 * 4
 
 
-@pytest.mark.parametrize("groups", [1, 4, 32])
+@for_each("groups", [1, 4, 32])
 def test_each_gradient_of_a_convolution_costs_what_the_convolution_costs(groups: int) -> None:
     x, w, y = (8, 32, 20, 20), (32, 32 // groups, 3, 3), (8, 32, 20, 20)
     once = work_of(convolution(x, w, y, groups)).flops

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from batch_words import computed
+from cases import for_each
 
 from fairmile.base.errors import SystemFailure, Transient
 from fairmile.jobs.request import JobFiles
@@ -128,8 +129,8 @@ def test_an_unknown_id_alone_gives_no_output_and_is_absent() -> None:
     assert read_answer(Flux().status(["f68GN"]), answer) == {}
 
 
-@pytest.mark.parametrize(
-    ("kind", "note", "code", "result", "state"),
+@for_each(
+    "kind, note, code, result, state",
     [
         ("timeout", "resource allocation expired", 142, "TIMEOUT", State.TIMED_OUT),
         ("cancel", "", -128, "CANCELED", State.CANCELLED),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from batch_words import computed
+from cases import for_each
 
 from fairmile.base.errors import SystemFailure, Transient
 from fairmile.jobs.request import JobFiles
@@ -136,8 +137,8 @@ def test_it_is_a_scheduler() -> None:
     assert scheduler.history(["7"]) is None
 
 
-@pytest.mark.parametrize(
-    ("reason", "state"),
+@for_each(
+    "reason, state",
     [
         ("TERM_RUNLIMIT: job killed after reaching LSF run time limit", State.TIMED_OUT),
         ("TERM_CPULIMIT: job killed after reaching LSF CPU usage limit", State.TIMED_OUT),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from batch_words import computed
+from cases import for_each
 
 from fairmile.base.errors import SystemFailure, Transient, Unsupported
 from fairmile.jobs.request import JobFiles
@@ -146,8 +147,8 @@ def test_it_is_a_scheduler() -> None:
     assert scheduler.history(["7.pbs"]) is not None
 
 
-@pytest.mark.parametrize(
-    ("status", "state", "reason"),
+@for_each(
+    "status, state, reason",
     [
         (-29, State.TIMED_OUT, "JOB_EXEC_KILL_WALLTIME"),
         (-28, State.TIMED_OUT, "JOB_EXEC_KILL_CPUT"),

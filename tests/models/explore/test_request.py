@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.models.convert.request import Request
@@ -23,8 +24,8 @@ def test_a_model_with_one_batch_size_is_asked_for_that_unless_others_are_named()
     assert {each.batch for each in Exploring(MODEL, ("torch",), batches=(1, 2)).candidates(fixed_batch=4)} == {1, 2}
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
+@for_each(
+    "fields, reason",
     [
         ({"runtimes": ("onnxrt",)}, "no runtime named 'onnxrt'"),
         ({"precisions": ("fp8",)}, "no precision named 'fp8'"),
@@ -43,8 +44,8 @@ def test_more_than_a_hundred_processes_are_refused() -> None:
         Exploring(MODEL, ("torch",), batches=tuple(range(1, 102))).candidates()
 
 
-@pytest.mark.parametrize(
-    ("candidate", "reason"),
+@for_each(
+    "candidate, reason",
     [
         (Candidate("cudagraphs", "fp32", 1, 1), "CUDA graphs need an NVIDIA GPU"),
         (Candidate("openvino", "fp32", 1, 1, "cuda"), "OpenVINO does not compute on NVIDIA GPUs"),

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cases import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -119,7 +120,7 @@ def test_a_checkpoint_lists_its_variables() -> None:
     assert recognise(DATA / "checkpoint").weights == expected
 
 
-@pytest.mark.parametrize("name", ["pipeline.pkl", "pipeline.joblib", "packed.joblib", "pipeline.skops"])
+@for_each("name", ["pipeline.pkl", "pipeline.joblib", "packed.joblib", "pipeline.skops"])
 def test_a_pipeline_of_scikit_learn_says_its_steps_and_features(name: str) -> None:
     described = recognise(DATA / name)
     assert described.framework == "scikit-learn"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import SystemFailure, Unsupported, UsageError
 from fairmile.costs.steps import Op, StepEvent, StepTrace, Storage
@@ -696,8 +697,8 @@ def test_what_cannot_be_traced_is_said_in_a_sentence(
     assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize(
-    ("given", "word"),
+@for_each(
+    "given, word",
     [
         ({"steps": 0}, "steps"),
         ({"accumulate": 0}, "accumulate is 0"),

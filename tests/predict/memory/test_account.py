@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import Integrity, RunFailed, UsageError
 from fairmile.costs.devices import device
@@ -114,7 +115,7 @@ def ragged(seed: int, steps: int) -> StepTrace:
     return make.trace(steps)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_repeating_the_last_step_is_like_tracing_it_again(seed: int) -> None:
     repeated, traced = account(ragged(seed, 3), H200, repeats=8), account(ragged(seed, 8), H200, repeats=8)
     assert repeated.peak_allocated_bytes == traced.peak_allocated_bytes
@@ -237,7 +238,7 @@ def linear(batch: int, limit: int = 1000) -> MemoryAccount:
     return replace(got, device_bytes=got.context_bytes + limit * MIB, fits=got.peak_reserved_bytes <= limit * MIB)
 
 
-@pytest.mark.parametrize(("limit", "multiple"), [(500, 1), (777, 1), (1000, 8), (1000, 32)])
+@for_each("limit, multiple", [(500, 1), (777, 1), (1000, 8), (1000, 32)])
 def test_the_largest_batch_is_the_last_that_fits(limit: int, multiple: int) -> None:
     found = largest_batch(lambda batch: linear(batch, limit), multiple=multiple)
     assert found.batch % multiple == 0

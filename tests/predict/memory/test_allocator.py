@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.predict.memory.allocator import Allocator, DeviceFull
@@ -34,8 +35,8 @@ def test_small_requests_share_a_segment_of_two_mebibytes_and_larger_ones_do_not_
     assert allocator.reserved_bytes == 24 * MIB
 
 
-@pytest.mark.parametrize(
-    ("size", "segment"),
+@for_each(
+    "size, segment",
     [(MIB, 2), (MIB + 1, 20), (10 * MIB - 512, 20), (10 * MIB, 10), (10 * MIB + 1, 12), (33 * MIB, 34)],
 )
 def test_the_size_of_a_new_segment_follows_the_request(size: int, segment: int) -> None:
@@ -150,9 +151,7 @@ def test_oversized_blocks_are_not_split_where_a_largest_split_is_set() -> None:
     assert allocator.allocate(2, 50 * MIB) == 64 * MIB  # may take it whole, within 20 MiB
 
 
-@pytest.mark.parametrize(
-    ("size", "taken"), [(1200 * 1024, 1280 * 1024), (2 * MIB, 2 * MIB), (5 * MIB, 5 * MIB), (5 * MIB + 1, 6 * MIB)]
-)
+@for_each("size, taken", [(1200 * 1024, 1280 * 1024), (2 * MIB, 2 * MIB), (5 * MIB, 5 * MIB), (5 * MIB + 1, 6 * MIB)])
 def test_requests_are_rounded_to_parts_of_powers_of_two_where_asked(size: int, taken: int) -> None:
     options = parse_allocator_options("roundup_power2_divisions:4")
     assert Allocator(options).rounded(size) == taken
@@ -199,8 +198,8 @@ def test_settings_are_read_as_the_environment_states_them() -> None:
     assert parse_allocator_options("") == AllocatorOptions()
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
+@for_each(
+    "text, why",
     [
         ("expandable_segments", "is not NAME:VALUE"),
         ("expandable_segments:yes", "True or False, not 'yes'"),

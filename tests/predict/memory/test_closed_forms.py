@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.devices import device
 from fairmile.predict.memory.closed_forms import closed_form, slack_share
@@ -74,8 +75,8 @@ def script() -> Iterator[ModuleType]:
     del sys.modules["accuracy_scaling"]
 
 
-@pytest.mark.parametrize(
-    ("said", "parameters"),
+@for_each(
+    "said, parameters",
     [
         (GPT2, 124_439_808),
         ({**GPT2, "layers": 48, "hidden": 1600, "heads": 25}, 1_557_611_200),
@@ -122,8 +123,8 @@ def test_a_block_takes_six_flops_per_parameter_and_token_and_attention_beside() 
     assert closed_form(said.model_copy(update={"training": False})).flops_per_step == pytest.approx(expected / 3)
 
 
-@pytest.mark.parametrize(
-    ("precision", "optimizer", "expected"),
+@for_each(
+    "precision, optimizer, expected",
     [
         ("fp32", "sgd", (4, 4, 0)),
         ("fp32", "momentum", (4, 4, 4)),
@@ -273,8 +274,8 @@ def test_libraries_and_context_are_those_of_the_device_as_of_a_traced_step() -> 
     assert told in there.notes
 
 
-@pytest.mark.parametrize(
-    ("said", "context_mib"),
+@for_each(
+    "said, context_mib",
     [
         (GPT2, 750.8),  # fp32: no cuDNN
         ({**GPT2, "precision": "bf16"}, 766.8),

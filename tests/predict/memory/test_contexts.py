@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.predict.memory.contexts import context_bytes
 
 MIB = 2**20
 
 
-@pytest.mark.parametrize(
-    ("products", "networks", "mib"), [(2, 2, 766.8), (2, 0, 750.8), (1, 1, 694.8), (0, 2, 636.8), (0, 0, 620.8)]
-)
+@for_each("products, networks, mib", [(2, 2, 766.8), (2, 0, 750.8), (1, 1, 694.8), (0, 2, 636.8), (0, 0, 620.8)])
 def test_each_thread_that_uses_a_library_adds_what_was_measured(products: int, networks: int, mib: float) -> None:
     size, is_known = context_bytes("h200", products=products, networks=networks)
     assert is_known

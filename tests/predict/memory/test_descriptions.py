@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.yaml import load_located
@@ -19,8 +20,8 @@ RESNET: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
+@for_each(
+    "said, words",
     [
         ({**GPT2, "hiden": 3}, "hiden: Extra inputs"),
         ({**GPT2, "heads": 7}, r"hidden \(768\) is not a multiple of heads \(7\)"),
@@ -48,8 +49,8 @@ def test_a_wrong_field_of_a_file_is_named_with_its_line() -> None:
     assert parse_description(right) == Rnn(batch=1, layers=2, hidden=8, seq=3, inputs=4)
 
 
-@pytest.mark.parametrize(
-    ("said", "hint"),
+@for_each(
+    "said, hint",
     [
         ({"kind": "tree"}, "set kind to one of transformer, cnn, rnn, gnn"),
         ({**GPT2, "hiden": 3}, "did you mean hidden?"),
@@ -70,7 +71,7 @@ def test_the_hint_for_a_description_that_is_no_file_names_no_option() -> None:
     assert caught.value.hint == "change it in the description"
 
 
-@pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("tf32", 4), ("bf16", 2), ("fp16", 2), ("pure_bf16", 2)])
+@for_each("precision, size", [("fp32", 4), ("tf32", 4), ("bf16", 2), ("fp16", 2), ("pure_bf16", 2)])
 def test_a_precision_says_how_large_an_activation_is(precision: str, size: int) -> None:
     said = parse_description({**GPT2, "precision": precision})
     assert isinstance(said, Transformer)

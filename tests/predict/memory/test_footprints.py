@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cases import for_each
 from step_making import step_trace
 
 from fairmile.costs.steps import Op, StepTrace, TensorSpec
@@ -74,7 +75,7 @@ def test_copies_that_autocast_makes_of_parameters_are_as_large_with_any_batch() 
     assert (whole.activations_bytes, half.activations_bytes) == (3 * 8 * 400, 2 * 4 * 400 + 8 * 400)
 
 
-@pytest.mark.parametrize("batch", [1, 4, 25])
+@for_each("batch", [1, 4, 25])
 def test_the_batch_is_the_first_length_of_inputs_as_they_are_made(batch: int) -> None:
     assert batch_of(step_trace(batch=batch, steps=3)) == batch
 
@@ -89,8 +90,8 @@ def test_views_of_an_input_do_not_count_however_many_there_are() -> None:
     assert batch_of(replace(trace, ops=[*trace.ops, *[view] * 9])) == 4
 
 
-@pytest.mark.parametrize(
-    ("module", "unit"),
+@for_each(
+    "module, unit",
     [
         ("h.3.mlp.0", "h.3"),
         ("layer1.0.conv1", "layer1.0"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
+from cases import for_each
 from step_making import step_trace
 
 from fairmile.costs.devices import device
@@ -34,7 +34,7 @@ def test_steps_that_do_other_things_foretell_nothing() -> None:
     assert not OtherBatches((4, 4), (step_trace(4), step_trace(4))).is_known
 
 
-@pytest.mark.parametrize("start", [1, 7, 64, 5000])
+@for_each("start", [1, 7, 64, 5000])
 def test_four_traces_find_the_last_batch_that_fits(start: int) -> None:
     calls: list[Sequence[int]] = []
 

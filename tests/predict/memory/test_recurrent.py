@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.predict.memory.recurrent import RecurrentCall, recurrent_workspace_bytes, reserve_bytes
 
@@ -50,7 +51,7 @@ def test_narrow_layers_run_persistently_forward_and_not_backward() -> None:
     assert recurrent_workspace_bytes(replace(narrow, backward=True)) == 174_048_512
 
 
-@pytest.mark.parametrize("change", [{"dtype": "bfloat16"}, {"packed": True}, {"projection": 64}, {"hidden": 193}])
+@for_each("change", [{"dtype": "bfloat16"}, {"packed": True}, {"projection": 64}, {"hidden": 193}])
 def test_other_layers_do_not_run_persistently(change: dict[str, object]) -> None:
     narrow = RecurrentCall("lstm", "float32", 1, 1, False, 96, 256, 128, 8)
     assert narrow.is_persistent
@@ -86,8 +87,8 @@ def test_no_steps_need_no_workspace() -> None:
     assert recurrent_workspace_bytes(replace(LSTM, steps=0)) == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "layers", "directions", "steps", "batch", "hidden", "inputs", "bytes_"),
+@for_each(
+    "kind, dtype, layers, directions, steps, batch, hidden, inputs, bytes_",
     [
         ("lstm", "float32", 2, 1, 200, 64, 512, 64, 166_855_424),
         ("lstm", "float16", 3, 1, 60, 32, 128, 16, 36_418_048),

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.predict.memory.sharding import Layout, ModelFootprint, Tied, in_flight, rank_memory, split_stages
@@ -41,8 +42,8 @@ def test_activations_and_temporaries_follow_the_micro_batch() -> None:
     assert (memory.activations_bytes, memory.temporary_bytes) == (80, 10)
 
 
-@pytest.mark.parametrize(
-    ("zero", "parameters", "gradients", "optimizer"),
+@for_each(
+    "zero, parameters, gradients, optimizer",
     [(0, 400, 400, 2400), (1, 400, 400, 300), (2, 400, 50, 300), (3, 50, 50, 300)],
 )
 def test_each_stage_of_zero_shards_one_more_part_over_eight_ranks(
@@ -191,8 +192,8 @@ def test_parameters_outside_pass_for_forward_and_for_backward_of_each_micro_batc
     assert slower.offload_s == pytest.approx(2 * 3 * 100 * (1 / 100 + 1 / 50))
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
+@for_each(
+    "said, words",
     [
         ({"zero": 4}, "ZeRO stage is 4"),
         ({"data": 0}, "data of a layout is 0"),
@@ -210,7 +211,7 @@ def test_more_stages_than_units_are_refused() -> None:
         rank_memory(FOUR, Layout(pipeline=5))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [{"gradients_bytes": -1.0}, {"temporary_bytes": math.nan}, {"parameters_bytes": {}}, {"batch": 0}],
 )

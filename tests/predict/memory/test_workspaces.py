@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.costs.steps import Op, TensorSpec
 from fairmile.predict.memory.reductions import Multiprocessors, reduction_bytes
@@ -27,8 +28,8 @@ def taken(
     return Workspaces("hopper", 132).of(op)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dims", "seen"),
+@for_each(
+    "shape, dims, seen",
     [
         ((16384, 2304), [0], (139_198_464, 72)),
         ((65536, 4096), [0], (138_412_032, 128)),
@@ -135,8 +136,8 @@ def test_channels_of_each_group_are_padded() -> None:
     assert group.sizes_bytes[0] == pytest.approx((x.elements + y.elements) * 4 * 32 / 24, rel=0.001)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "forward", "backward"),
+@for_each(
+    "shape, dtype, forward, backward",
     [
         ((256, 64, 32, 32), "float32", 2_114_612, 1_399_332),
         ((96, 72, 112, 112), "float32", 19_419_192, 12_846_120),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.collectives.links import Link, Topology
@@ -164,14 +165,14 @@ def test_a_transformer_too_large_for_few_gpus_starts_where_it_fits() -> None:
     assert curve.rows[2].efficiency == 1.0
 
 
-@pytest.mark.parametrize(("gpus", "batch"), [([], 1), ([0, 1], 1), ([1], 0)])
+@for_each("gpus, batch", [([], 1), ([0, 1], 1), ([1], 0)])
 def test_no_gpus_or_no_batch_is_refused(gpus: list[int], batch: int) -> None:
     with pytest.raises(UsageError, match="expected"):
         scaling_curve(Told({1: 1.0}), NodeModel(), gpus, batch=batch)
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"),
+@for_each(
+    "text, counts",
     [
         ("8", [8]),
         ("1..4096", [2**power for power in range(13)]),
@@ -184,7 +185,7 @@ def test_numbers_of_gpus_are_named_one_by_one_or_by_a_range_that_doubles(text: s
     assert parse_gpus(text) == counts
 
 
-@pytest.mark.parametrize("text", ["", "0", "8..4", "1..", "four", "1,,2", "-1", "1..99999999", "²"])
+@for_each("text", ["", "0", "8..4", "1..", "four", "1,,2", "-1", "1..99999999", "²"])
 def test_what_names_no_gpus_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a (number|range) of GPUs"):
         parse_gpus(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.devices import device
@@ -69,8 +70,8 @@ def test_a_device_of_the_table_says_what_it_can_do_and_draws() -> None:
     assert machine_of(more, known).memory_bytes == known.memory_bytes < 141 * 2**30
 
 
-@pytest.mark.parametrize(
-    ("model", "memory", "slug"),
+@for_each(
+    "model, memory, slug",
     [
         ("A100", 40, "a100-40gb"),
         ("A100", 80, "a100-80gb"),

@@ -44,7 +44,7 @@ def test_a_parameter_that_was_kept_as_text_gets_its_value_back(text: str, value:
     assert found == value and isinstance(found, bool) == isinstance(value, bool)
 
 
-@pytest.mark.parametrize("text", ["", "...", "größe", "../../x", "a" * 500, "-rf", "日本", "a b/c"])
+@for_each("text", ["", "...", "größe", "../../x", "a" * 500, "-rf", "日本", "a b/c"])
 def test_any_name_becomes_one_that_a_run_can_have(text: str) -> None:
     made = ForeignRun("test", "key", text, 1.0)
     assert Run(made.record(), Path()).spec.name == run_name(text)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -238,7 +239,7 @@ def test_our_own_interpreter_has_our_own_packages() -> None:
     assert found.lock == sorted(set(found.lock))
 
 
-@pytest.mark.parametrize("argv", [["/bin/echo", "python"], ["no-such-program"], ["bash", "-c", "echo pythonic"]])
+@for_each("argv", [["/bin/echo", "python"], ["no-such-program"], ["bash", "-c", "echo pythonic"]])
 def test_a_command_without_python_has_no_environment(argv: list[str]) -> None:
     assert capture.environment(argv, {"PATH": "/usr/bin:/bin"}) == CapturedEnvironment()
 
@@ -620,7 +621,7 @@ def test_the_same_in_another_folder_on_another_machine_is_the_same() -> None:
     assert identity(json.loads(json.dumps(document()))) == one
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         lambda d: d["spec"]["argv"].append("-v"),
@@ -644,7 +645,7 @@ def test_whatever_counts_makes_another_identity(change: Any) -> None:
     assert identity(other) not in ("", identity(document()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         lambda d: d["captured"]["hardware"].update(host="n2"),
@@ -674,7 +675,7 @@ def test_a_path_that_only_begins_like_another_stays() -> None:
     assert identity(document(argv=["x", "/home/a/p2"])) != identity(document("/q", argv=["x", "/q2"]))
 
 
-@pytest.mark.parametrize("value", [2**60, -(2**70), float("nan"), float("inf"), True, None, "ä", 1e300])
+@for_each("value", [2**60, -(2**70), float("nan"), float("inf"), True, None, "ä", 1e300])
 def test_every_value_a_parameter_may_have_has_an_identity(value: Any) -> None:
     found = identity(document(params={"x": value}, seed=2**63))
     assert len(found) == 64 and found != identity(document(params={"x": str(value) + " "}, seed=2**63))

@@ -70,6 +70,7 @@ class SharedSuite(ExecutorSuite):
         return replace(shared, folder=folder)
 
 
+@pytest.mark.thorough
 class TestSsh(SharedSuite):
     chains = True
 

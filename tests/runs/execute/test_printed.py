@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
+from cases import for_each
 
 from fairmile.runs.execute.printed import find_metrics
 
@@ -13,8 +13,8 @@ def metrics(text: str, **options) -> list[tuple[str, float, float | None]]:
     return [tuple(each) for each in find_metrics(text.split("\n"), **options)]
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
+@for_each(
+    "line, expected",
     [
         ("epoch 3 loss 0.41", [("loss", 0.41, 3)]),
         ("Epoch 3/10: train_loss=1.5e-3, val_loss=.25", [("train_loss", 0.0015, 3), ("val_loss", 0.25, 3)]),
@@ -31,7 +31,7 @@ def test_a_line_of_a_training_log_states_metrics(line, expected):
     assert sorted(metrics(line)) == sorted(expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "Python version: 3.11",

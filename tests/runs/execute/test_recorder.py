@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import Conflict, DiskFailure
 from fairmile.meter.lines import event_files, read_log
@@ -504,7 +505,7 @@ def test_a_pattern_that_other_engines_need_years_for_costs_nothing(tmp_path: Pat
     assert [each.value for each in read_log([tmp_path / "events.jsonl"]).metrics] == [3.0]
 
 
-@pytest.mark.parametrize("pattern", [r"(?=loss) (\d+)", r"(\d+) \1", "(["])
+@for_each("pattern", [r"(?=loss) (\d+)", r"(\d+) \1", "(["])
 def test_a_pattern_that_cannot_be_searched_in_linear_time_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="is not a regular expression"):
         MetricSpec(pattern=pattern)

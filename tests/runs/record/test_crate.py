@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import for_each
 from rocrate_validation import validate_crate
 from run_documents import CREATED, lay_run, sha256, training, trivial
 
@@ -106,8 +107,8 @@ def test_a_failed_run_says_why() -> None:
     assert (run["actionStatus"], run["error"]) == ("http://schema.org/FailedActionStatus", "exit code 3")
 
 
-@pytest.mark.parametrize(
-    ("result", "error"),
+@for_each(
+    "result, error",
     [
         ({"reason": "", "signal": "KILL", "exit_code": 137}, "failed: killed by KILL"),
         ({"reason": "", "signal": "", "exit_code": 9}, "failed: exit code 9"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import for_each
 
 from fairmile.runs.record.record import Metric
 from fairmile.runs.record.run import RunState
@@ -21,8 +22,8 @@ def logged(**values: float) -> dict[str, Metric]:
     }
 
 
-@pytest.mark.parametrize(
-    ("state", "reason", "metrics", "expected"),
+@for_each(
+    "state, reason, metrics, expected",
     [
         ("done", "", {"loss": 0.5}, TrialResult("done", (0.5,))),
         ("done", "", {}, TrialResult("failed", reason="the metric 'loss' was never logged")),

@@ -7,6 +7,7 @@ import math
 import random
 
 import pytest
+from cases import for_each
 from extras import needs_extra
 
 from fairmile.base.errors import NotFound
@@ -65,7 +66,7 @@ def test_a_prediction_does_not_depend_on_units():
     assert (scaled.low, scaled.high) == pytest.approx((5 - 100 * plain.high, 5 - 100 * plain.low))
 
 
-@pytest.mark.parametrize("points", [[], curve(0.9, 0.3)[:4], [(s, 0.1) for s in range(20)], [(1.0, 0.1)] * 9])
+@for_each("points", [[], curve(0.9, 0.3)[:4], [(s, 0.1) for s in range(20)], [(1.0, 0.1)] * 9])
 def test_too_few_points_or_none_that_move_are_unknown_and_stop_nothing(points):
     assert LeastSquares().predict(points, STEPS) == pytest.approx(UNKNOWN, nan_ok=True)
     assert Extrapolation("least-squares").stop_early(population(10), points, 0.99, "higher", STEPS) == ""

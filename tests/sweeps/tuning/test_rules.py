@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import for_each
 
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Settings, TrialRecord
@@ -30,7 +31,7 @@ def rules(now_h: float, **settings: float) -> Rules:
 ENDED, RUNNING = (0.0, 2 * HOUR_S), (2 * HOUR_S, None)
 
 
-@pytest.mark.parametrize(("now_h", "is_spent"), [(2.0, False), (4.4, False), (4.5, True)])
+@for_each("now_h, is_spent", [(2.0, False), (4.4, False), (4.5, True)])
 def test_trials_that_run_count_in_node_hours_as_far_as_they_are(now_h: float, is_spent: bool) -> None:
     assert rules(now_h, node_hours=9.0).is_spent(2, [ENDED, RUNNING]) is is_spent
 
@@ -68,8 +69,8 @@ def test_a_trial_that_is_told_too_late_to_stop_has_its_curve_kept_to_the_end() -
     assert asked == [1, 2], "what was stopped once is not judged again"
 
 
-@pytest.mark.parametrize(
-    ("settings", "done", "told"),
+@for_each(
+    "settings, done, told",
     [
         ({}, [], ["weak"] * 4),
         ({"steps": 4}, [], ["weak", "weak", "weak", ""]),  # at its last step it is done

@@ -25,9 +25,7 @@ def parse(objectives=(LOSS,), space=None, **tuning) -> Settings:
     return parse_settings(tuning, objectives, _origin, space=space)
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"), [({"steps": 27}, 3), ({"steps": 4}, 1), ({"steps": 27, "min_steps": 2}, 2), ({}, None)]
-)
+@for_each("said, expected", [({"steps": 27}, 3), ({"steps": 4}, 1), ({"steps": 27, "min_steps": 2}, 2), ({}, None)])
 def test_no_trial_is_stopped_in_the_first_ninth_unless_stated(said: dict[str, int], expected: int | None) -> None:
     assert Settings(pruner="asha", **said).first_rung == expected  # type: ignore[arg-type]
 
@@ -50,7 +48,7 @@ def test_pbt_means_the_engine_that_has_it():
     assert (settings.engine, settings.trials) == ("ray", None)
 
 
-@pytest.mark.parametrize("budget", [{"time": "1h"}, {"node_hours": 2}, {"energy": 5}, {"sampler": "grid"}])
+@for_each("budget", [{"time": "1h"}, {"node_hours": 2}, {"energy": 5}, {"sampler": "grid"}])
 def test_another_budget_or_a_grid_sets_no_number_of_trials(budget):
     assert parse(**budget).trials is None
 
@@ -60,14 +58,12 @@ def test_budgets_are_read_with_their_units():
     assert (settings.trials, settings.time_s, settings.node_hours, settings.energy_j) == (7, 5400.0, 2.5, 5.4e6)
 
 
-@pytest.mark.parametrize(
-    ("energy", "joules"), [(500, 500.0), ("500J", 500.0), ("2 kJ", 2e3), ("1 MJ", 1e6), ("1Wh", 3600)]
-)
+@for_each("energy, joules", [(500, 500.0), ("500J", 500.0), ("2 kJ", 2e3), ("1 MJ", 1e6), ("1Wh", 3600)])
 def test_energy_is_joules_or_carries_its_unit(energy, joules):
     assert parse(energy=energy).energy_j == joules
 
 
-@pytest.mark.parametrize(("said", "sampler"), [("CMA_ES", "cma-es"), ("cmaes", "cma-es"), ("NSGAII", "nsga-ii")])
+@for_each("said, sampler", [("CMA_ES", "cma-es"), ("cmaes", "cma-es"), ("NSGAII", "nsga-ii")])
 def test_a_sampler_may_be_spelt_as_others_do(said, sampler):
     assert parse(sampler=said).sampler == sampler
 
@@ -135,7 +131,7 @@ def test_what_cannot_be_is_refused_with_place_and_remedy(tuning, message, hint):
         assert hint in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "tuning",
     [{"pruner": "asha"}, {"pruner": "median"}, {"extrapolate": "svr"}, {"sampler": "cma-es"}, {"sampler": "pbt"}],
 )
@@ -149,7 +145,7 @@ def test_a_tuning_without_an_objective_is_refused():
         parse(())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "axes",
     [
         {"a": CHOICE, "b": CHOICE},

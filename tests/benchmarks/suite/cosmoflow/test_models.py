@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import for_each
 from torch.nn import functional
 
 from fairmile.base.errors import UsageError
@@ -86,7 +87,7 @@ def test_without_the_logarithm_counts_are_divided_by_their_mean():
     assert torch.allclose(model(counts), model(counts * 5), atol=1e-6)
 
 
-@pytest.mark.parametrize(("size", "depth"), [(16, 5), (12, 3), (16, 0)])
+@for_each("size, depth", [(16, 5), (12, 3), (16, 0)])
 def test_more_layers_than_the_cube_allows_are_refused(size, depth):
     with pytest.raises(UsageError, match=f"edge of {size}"):
         CosmoFlow(size, depth=depth)

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import Integrity, SystemFailure
 from fairmile.benchmarks.suite.cosmoflow import tfrecord
@@ -34,7 +35,7 @@ def test_checksums_are_those_of_the_standard(check, data, value):
     assert check(data) == value
 
 
-@pytest.mark.parametrize("many", [4096 * 8, 4096 * 8 + 1, 4096 * 37 + 4095])
+@for_each("many", [4096 * 8, 4096 * 8 + 1, 4096 * 37 + 4095])
 def test_the_checksum_without_the_library_is_the_same_for_long_data(many):
     data = np.random.default_rng(many).bytes(many)
     assert plain_crc32c(data) == crc32c(data)

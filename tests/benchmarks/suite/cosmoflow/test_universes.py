@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.suite.cosmoflow.universes import (
@@ -65,7 +66,7 @@ def test_the_linear_field_has_the_sigma_8_of_the_modes_that_its_box_holds():
     assert measured == pytest.approx(0.8, rel=0.1)  # what the box leaves out is little
 
 
-@pytest.mark.parametrize("omega_m", [0.21, 0.3, 0.39])
+@for_each("omega_m", [0.21, 0.3, 0.39])
 def test_growth_agrees_with_the_integral_of_the_growing_mode(omega_m):
     def grown(redshift: float) -> float:
         a = np.linspace(1e-4, 1 / (1 + redshift), 20001)
@@ -115,7 +116,7 @@ def test_spectra_find_a_single_wave():
     assert np.allclose(np.delete(found.power[0, 0], 2), 0)
 
 
-@pytest.mark.parametrize(("size", "cell"), [(2, 8.0), (15, 8.0), (16, 0.0)])
+@for_each("size, cell", [(2, 8.0), (15, 8.0), (16, 0.0)])
 def test_a_box_that_cannot_be_is_refused(size, cell):
     with pytest.raises(UsageError):
         Generator(size, cell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.benchmarks.suite.earthquake.bins import Fortnights, Grid
@@ -71,7 +72,7 @@ def test_nine_features_are_observed_and_four_are_targets_in_the_order_of_their_n
     assert target_series(series, "energy")[0, 30, 0] == pytest.approx(10 ** (0.375 * (4 - 3.29)))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(40, 60), (60, 40), (4, 4), (2, 30), (1, 7), (8, 6)])
+@for_each("rows, columns", [(40, 60), (60, 40), (4, 4), (2, 30), (1, 7), (8, 6)])
 def test_the_curve_visits_every_pixel_once_from_neighbour_to_neighbour(rows, columns):
     order = curve_order(rows, columns)
     assert sorted(order.tolist()) == list(range(rows * columns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.suite.earthquake.bins import Grid
@@ -85,7 +86,7 @@ def test_the_same_seed_makes_the_same_catalog_in_order():
     assert (one.depth_km >= 0).all()
 
 
-@pytest.mark.parametrize("changes", [{"branching": 1.0}, {"p": 1.0}, {"max_magnitude": 1.0}])
+@for_each("changes", [{"branching": 1.0}, {"p": 1.0}, {"max_magnitude": 1.0}])
 def test_a_process_that_never_ends_is_refused(changes):
     with pytest.raises(UsageError):
         Etas(**changes)

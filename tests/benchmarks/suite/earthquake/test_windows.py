@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.suite.earthquake.data import Prepared
@@ -118,8 +119,8 @@ def test_outputs_that_are_true_are_the_truth_at_each_lead(lead):
     np.testing.assert_array_equal(validation.shaped(outputs), validation.every_step())
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
+@for_each(
+    "changes, sentence",
     [
         ({"history": 60}, "no window of 60 . 26 fortnights is left for training"),
         ({"split": "time", "history": 26, "horizon": 40}, "is left for"),

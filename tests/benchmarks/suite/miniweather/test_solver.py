@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from cases import for_each
 
 from fairmile.base.errors import RunFailed, UsageError
 from fairmile.benchmarks.suite.miniweather import solver
@@ -35,7 +36,7 @@ def test_the_thermal_passes_the_gate_with_the_figures_of_the_reference(
     assert gate.energy_change == pytest.approx(-4.142e-5, abs=2e-8)
 
 
-@pytest.mark.parametrize("gate", [Gate(2e-13, -4e-5), Gate(0, 1e-6), Gate(0, -4.6e-5), Gate(float("nan"), -4e-5)])
+@for_each("gate", [Gate(2e-13, -4e-5), Gate(0, 1e-6), Gate(0, -4.6e-5), Gate(float("nan"), -4e-5)])
 def test_the_gate_does_not_let_through_lost_mass_or_won_or_lost_energy(gate: Gate) -> None:
     assert not gate.is_passed
 
@@ -56,7 +57,7 @@ def test_an_even_wind_over_walls_stays_even() -> None:
     assert np.abs(solver.perturbations(problem, state)["uwnd"] - 15).max() < 2e-3
 
 
-@pytest.mark.parametrize("name", CASES)
+@for_each("name", CASES)
 def test_every_case_moves_stays_finite_and_keeps_its_mass_unless_air_is_blown_in(name: str) -> None:
     problem, state = begin(CASES[name], Grid(20, 10))
     before, beginning = totals(problem, state), state.copy()
