@@ -12,8 +12,8 @@ import pytest
 Case = TypeVar("Case")
 quick = False  # set by conftest.py before any test is read
 _MOST_CASES = 2
-# What waits for programs, services and machines. What shares a server and a browser comes first: workers that run out of
-# work take the last tests of another, and would start both for a few of them.
+# What waits for programs, services and machines. What shares a server and a browser comes first: workers that run out
+# of work take the last tests of another, and would start both for a few of them.
 _WAITING = ("web/", "docs/", "runs/execute/", "e2e/", "sweeps/", "flows/", "jobs/", "traces/", "transfer/fetchers/")
 
 
