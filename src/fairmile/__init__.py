@@ -4,9 +4,9 @@
 `fm.rerun`, `fm.sweep`, `fm.tune`, `fm.status`, `fm.compare`, `fm.report`, `fm.watch`, `fm.serve`, `fm.trust`,
 `fm.doctor`) and nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`,
 `fm.envs`, `fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.flows`, `fm.benchmarks`, `fm.reports`, `fm.predict`,
-`fm.traces`, `fm.access`), all of the workspace that the settings name. Code that works with another one opens it:
-`fm.Workspace.open(...)`. Inside a program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is
-part of.
+`fm.traces`, `fm.access`, `fm.course`), all of the workspace that the settings name. Code that works with another one
+opens it: `fm.Workspace.open(...)`. Inside a program, `fm.log`, `fm.span` and `fm.event` write to the record of the run
+that it is part of.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "benchmarks",
     "catalog",
     "compare",
+    "course",
     "datasets",
     "doctor",
     "envs",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from fairmile.catalog.fetched import FetchedAssets
     from fairmile.catalog.match import Matches
     from fairmile.catalog.results import ResolvedCard, SearchResult
+    from fairmile.course.course import Course
     from fairmile.doctor import Diagnosis
     from fairmile.envs.envs import Envs
     from fairmile.flows.flows import Flows
@@ -125,11 +127,12 @@ if TYPE_CHECKING:
     predict: Predict
     traces: Traces
     access: Access
+    course: Course
 
 _NOUNS = (
     *("catalog", "models", "datasets", "workflows", "assets", "store"),
     *("systems", "envs", "jobs", "runs", "sweeps", "studies", "flows", "benchmarks"),
-    *("reports", "predict", "traces", "access"),
+    *("reports", "predict", "traces", "access", "course"),
 )
 
 

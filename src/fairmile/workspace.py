@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.results import ResolvedCard
+    from fairmile.course.course import Course
     from fairmile.doctor import Diagnosis
     from fairmile.envs.envs import Envs
     from fairmile.flows.flows import Flows
@@ -516,6 +517,12 @@ class Workspace:
         from fairmile.benchmarks.measured import MeasuredBenchmarks
 
         return MeasuredBenchmarks(lambda: self.catalog, lambda: self.runs, lambda: self.store, self.environ)
+
+    @property
+    def course(self) -> Course:
+        from fairmile.course.course import Course
+
+        return Course(lambda: self.runs)
 
     def _step_of(self, target: str | Target) -> Path:
         from fairmile.benchmarks.benchmarks import Benchmarks

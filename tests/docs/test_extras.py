@@ -40,6 +40,12 @@ def conda(_: Path) -> None:
     _rattler()
 
 
+def course(folder: Path) -> None:
+    from fairmile.workspace import Workspace
+
+    Workspace.open().course.start(folder / "course")
+
+
 def deephyper(_: Path) -> None:
     from fairmile.sweeps.tuning.deephyper_engine import _imported
 
@@ -162,6 +168,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "archives": ("backports", archives),
     "benchmarks": ("torch", benchmarks),
     "conda": ("rattler", conda),
+    "course": ("jupytext", course),
     "deephyper": ("deephyper", deephyper),
     "globus": ("globus_sdk", globus),
     "huggingface": ("huggingface_hub", huggingface),

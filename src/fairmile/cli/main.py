@@ -56,6 +56,7 @@ COMMANDS = {
     "logout": Entry("fairmile.cli.login", "logout", "Log out of a Fairmile server."),
     "access": Entry("fairmile.cli.access", "access", "Manage accounts of your server and access to its assets."),
     "compat": Entry("fairmile.cli.compat", "compat", "Use modules and commands of cloudmesh, HPCFAIR and LAMEC."),
+    "course": Entry("fairmile.cli.course", "course", "Learn Fairmile in notebooks with exercises, without a network."),
     "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings file of a project."),
     "completion": Entry("fairmile.cli.completion", "completion", "Set up shell completion for bash, zsh or fish."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Check the installation, and show how to fix what is missing."),
@@ -68,7 +69,7 @@ _SECTIONS = {
     "Performance": ("predict", "trace", "watch", "benchmark"),
     "Machines and software": ("job", "system", "env"),
     "Sharing": ("login", "logout", "access"),
-    "Setup": ("doctor", "completion", "trust", "compat"),
+    "Setup": ("doctor", "course", "completion", "trust", "compat"),
 }
 
 

@@ -1,0 +1,149 @@
+"""Lessons as text: MyST Markdown in `lessons/NN-name.md`, from which notebooks are made and never edited back.
+
+An exercise is a code cell with the metadata `exercise: "N.M"` and `start`, what a learner finds there; the source of
+the cell is the model solution. The next cell is `fm.course.answer("N.M", value)`. Exercises stand behind everything
+else of a lesson, so that no other cell depends on an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import MissingExtra, NotFound, SystemFailure, UsageError
+from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.words import did_you_mean
+from fairmile.base.yaml import load
+
+TEXTS = Path(__file__).with_name("lessons")
+FILES = Path(__file__).with_name("files")
+_HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
+_EXERCISE = re.compile(r'^exercise: "([\d.]+)"$', re.MULTILINE)
+_FRONT = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson, by its text."""
+
+    file: Path
+
+    @property
+    def name(self) -> str:
+        """Its file name without suffix, such as `02-run`."""
+        return self.file.stem
+
+    @property
+    def number(self) -> int:
+        return int(self.name.partition("-")[0])
+
+    @cached_property
+    def text(self) -> str:
+        return self.file.read_text(encoding="utf-8")
+
+    @property
+    def title(self) -> str:
+        match = _HEADING.search(self.text)
+        return match[1].partition(" ")[2] if match else self.name
+
+    @property
+    def exercises(self) -> tuple[str, ...]:
+        """The names of its exercises, such as `2.1`."""
+        return tuple(_EXERCISE.findall(self.text))
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """The modules that it needs, and the extra that installs each."""
+        return {str(module): str(extra) for module, extra in self._front.get("needs", {}).items()}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that lie beside its notebook."""
+        return tuple(FILES / name for name in self._front.get("files", ()))
+
+    @cached_property
+    def _front(self) -> dict[str, Any]:
+        match = _FRONT.match(self.text)
+        return dict(load(match[1], file=str(self.file)).get("fairmile") or {}) if match else {}
+
+    def solved(self) -> Any:
+        """Return the notebook with the model solutions."""
+        notebook = _jupytext().reads(self.text, fmt="md:myst")
+        notebook.metadata.pop("fairmile", None)
+        notebook.metadata.pop("jupytext", None)
+        for cell in notebook.cells:
+            cell.metadata.pop("start", None)
+        return notebook
+
+    def skeletons(self) -> dict[str, str]:
+        """Return what a learner finds in the cell of each exercise."""
+        notebook = _jupytext().reads(self.text, fmt="md:myst")
+        return {
+            cell.metadata["exercise"]: str(cell.metadata["start"]).strip()
+            for cell in notebook.cells
+            if "exercise" in cell.metadata
+        }
+
+    def with_answers(self, answers: Mapping[str, str]) -> Any:
+        """Return the notebook with these sources of exercises; any other stays empty.
+
+        What such a cell raises does not end the lesson.
+        """
+        notebook, skeletons = self.solved(), self.skeletons()
+        for cell, following in pairwise(notebook.cells):
+            exercise = cell.metadata.get("exercise")
+            if exercise:
+                cell.source = answers.get(exercise, skeletons[exercise])
+                cell.metadata["tags"] = following.metadata["tags"] = ["raises-exception"]
+        return notebook
+
+
+def lessons() -> list[Lesson]:
+    """Return all lessons in their order."""
+    return [Lesson(file) for file in sorted(TEXTS.glob("[0-9]*.md"))]
+
+
+def find_lesson(word: str | int) -> Lesson:
+    """Return the lesson with a number, a name or a file name."""
+    text = str(word)
+    name = Path(text).stem
+    known = lessons()
+    for each in known:
+        if name == each.name or (text.isdecimal() and int(text) == each.number):
+            return each
+    near = did_you_mean(name, [each.name for each in known])
+    raise NotFound(f"no lesson {text!r}", hint="; ".join(filter(None, [near, "`fairmile course ls` lists them"])))
+
+
+def exercise_sources(notebook: Path) -> dict[str, str]:
+    """Return what stands in the cells of the exercises of a notebook, and nothing else of it."""
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        exercises = [(cell["metadata"].get("exercise"), cell["source"]) for cell in cells]
+    except OSError as error:
+        raise SystemFailure(f"cannot read {notebook}: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{notebook} is not a notebook", hint="move it away; `course start` writes it again"
+        ) from error
+    return {str(name): source if isinstance(source, str) else "".join(source) for name, source in exercises if name}
+
+
+def write_notebook(notebook: Any, file: Path) -> None:
+    """Write a notebook; the same one gives the same bytes."""
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number}"
+    file.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _jupytext() -> Any:
+    try:
+        import jupytext
+    except ImportError as error:
+        raise MissingExtra("the notebooks of the course need jupytext", "course") from error
+    return jupytext

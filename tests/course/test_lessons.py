@@ -1,0 +1,66 @@
+"""Lessons as text: each has the parts that a learner expects, and exercises that no other cell depends on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.course.lessons import Lesson, exercise_sources, find_lesson, lessons, write_notebook
+from fairmile.machine_checks import EXTRAS
+
+pytest.importorskip("jupytext", reason="needs pip install 'fairmile[course]'")
+_WORDS_PER_MINUTE = 200
+
+
+def ids(lesson: Lesson) -> str:
+    return lesson.name
+
+
+@pytest.mark.parametrize("lesson", lessons(), ids=ids)
+def test_a_lesson_has_its_parts_and_reads_in_ten_minutes(lesson: Lesson) -> None:
+    for part in ("**Questions.**", "**You learn**", "**You need**", "## Exercises", "## Key points"):
+        assert part in lesson.text
+    assert len(lesson.exercises) == 3
+    assert all(exercise.startswith(f"{lesson.number}.") for exercise in lesson.exercises)
+    assert len(re.findall(r"\w+", lesson.text)) < 10 * _WORDS_PER_MINUTE
+    assert set(lesson.needs.values()) <= set(EXTRAS)
+    assert all(file.is_file() for file in lesson.files)
+
+
+@pytest.mark.parametrize("lesson", lessons(), ids=ids)
+def test_an_answer_follows_each_exercise_and_nothing_but_the_cluster_follows_those(lesson: Lesson) -> None:
+    cells = [cell for cell in lesson.solved().cells if cell.cell_type == "code"]
+    assert f"fm.course.ready({lesson.number})" in cells[0].source
+    kinds = "".join("e" if "exercise" in c.metadata else "a" if "fm.course.answer(" in c.source else "." for c in cells)
+    assert re.fullmatch(r"\.{3,}(ea){3}\.", kinds)
+    for exercise, answer in ((cells[i], cells[i + 1]) for i, kind in enumerate(kinds) if kind == "e"):
+        assert f'fm.course.answer("{exercise.metadata["exercise"]}", ' in answer.source
+
+
+@pytest.mark.parametrize("lesson", lessons(), ids=ids)
+def test_the_notebook_of_a_learner_has_no_solution(lesson: Lesson) -> None:
+    solved = {c.metadata["exercise"]: c.source for c in lesson.solved().cells if "exercise" in c.metadata}
+    given = {c.metadata["exercise"]: c.source for c in lesson.with_answers({}).cells if "exercise" in c.metadata}
+    assert given == lesson.skeletons()
+    assert all("..." in skeleton and solved[name] not in skeleton for name, skeleton in given.items())
+
+
+def test_a_lesson_is_found_by_number_name_and_file() -> None:
+    assert {find_lesson(word).name for word in (2, "2", "02-run", "course/02-run.ipynb")} == {"02-run"}
+    with pytest.raises(NotFound, match="no lesson 'runn'"):
+        find_lesson("runn")
+
+
+def test_of_a_notebook_only_exercises_are_read(tmp_path: Path) -> None:
+    notebook = find_lesson(2).with_answers({"2.1": "better = 1"})
+    notebook.cells[0].source = "raise SystemExit"
+    write_notebook(notebook, file := tmp_path / "02-run.ipynb")
+    sources = exercise_sources(file)
+    assert list(sources) == ["2.1", "2.2", "2.3"]
+    assert sources["2.1"] == "better = 1"
+    file.write_text("[]")
+    with pytest.raises(UsageError, match="is not a notebook"):
+        exercise_sources(file)
