@@ -28,10 +28,13 @@ def test_all_ways_are_measured_and_nothing_is_trained(tmp_path: Path, monkeypatc
     with pytest.raises(Finished):
         fit(task, session(tmp_path))
     measured = json.loads((tmp_path / loading.FILE).read_text())
-    assert [row["name"] for row in measured["ways"]] == ["when needed", "1 thread", "2 threads", "on the device"]
+    names = ["when needed", "1 thread", "2 threads", "memory-mapped shards, 1 thread", "on the device"]
+    assert [row["name"] for row in measured["ways"]] == names
+    assert measured["ways"][3]["settings"] == "resident=false workers=1 shards=true"
+    assert list((tmp_path / ".cache").rglob("*.npy")) == []
     assert all(row["step_s"] > 0 and row["wait_share"] >= 0 for row in measured["ways"])
     answer = measured["answer"]
-    assert len(answer["others"]) == 3
+    assert len(answer["others"]) == 4
     for each in answer["others"]:
         assert each["low"] <= each["ratio"] <= each["high"]
         assert (each["low"] <= 1) == (each["name"] in answer["cannot_tell"])

@@ -87,7 +87,7 @@ def test_settings_that_make_no_schedule_are_refused(settings: dict[str, object],
         rates(**settings)
 
 
-@for_each("name", ["sgd", "adam", "adamax", "adamw", "nadam"])
+@for_each("name", ["sgd", "adam", "adamax", "adamw", "nadam", "lamb"])
 def test_every_optimizer_moves_what_is_trained_and_nothing_else(name: str) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))

@@ -1,25 +1,29 @@
-"""Ways to feed a training, measured in turns on its own data and step: threads, and data on the device."""
+"""Ways to feed a training, measured in turns on its own data and step: threads, memory-mapped shards, the device."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
 from fairmile.benchmarks.harness.loader import Loader, Tensors
+from fairmile.benchmarks.harness.shards import read_shards, write_shards
 
 if TYPE_CHECKING:
     from fairmile.benchmarks.harness.session import Session
-    from fairmile.benchmarks.harness.task import Task
+    from fairmile.benchmarks.harness.task import Samples, Task
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +33,7 @@ _ROUND_S = 0.2  # of steps, for each way
 _MOST_STEPS = 200
 _STUDENT = 2.447  # 0.975, of 7 rounds
 _SAMPLE_BYTES = 4 << 20  # of data that is compressed to see what it saves
+_SHARD_BYTES = 256 << 20  # of data that is copied to shards to measure them
 
 
 @dataclass(frozen=True)
@@ -38,26 +43,52 @@ class Way:
     name: str
     workers: int = 0
     resident: bool = False
+    shards: bool = False
 
     @property
     def settings(self) -> str:
         """Return the parameters that choose it."""
-        return "resident=true" if self.resident else f"resident=false workers={self.workers}"
+        if self.resident:
+            return "resident=true"
+        return f"resident=false workers={self.workers}" + (" shards=true" if self.shards else "")
 
 
-WAYS = (Way("when needed", 0), Way("1 thread", 1), Way("2 threads", 2), Way("on the device", resident=True))
+WAYS = (
+    Way("when needed", 0),
+    Way("1 thread", 1),
+    Way("2 threads", 2),
+    Way("memory-mapped shards, 1 thread", 1, shards=True),
+    Way("on the device", resident=True),
+)
 
 
 def measure_loaders(
     task: Task, session: Session, device: torch.device, step: Callable[[Tensors], None]
 ) -> dict[str, Any]:
     """Train some steps with each way in turns, write what each takes to a file and return it."""
+    place = session.cache / session.name  # where a training would write its shards
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="loaders-", dir=place) as scratch:
+        measured = _measured(task, session, device, step, Path(scratch))
+    write_atomic(session.folder / FILE, json.dumps(measured, indent=1) + "\n")
+    return measured
+
+
+def _measured(
+    task: Task, session: Session, device: torch.device, step: Callable[[Tensors], None], scratch: Path
+) -> dict[str, Any]:
+    """Return what each way takes."""
     loaders: dict[Way, Loader] = {}
     left_out: dict[str, str] = {"DALI": _dali()}
     for way in WAYS:
         given: dict[str, Any] = {"device": device, "ranks": session.ranks, "seed": session.seed, "shuffle": True}
+        try:
+            samples = _shards(task, scratch) if way.shards else task.training
+        except UsageError as error:
+            left_out[way.name] = str(error)
+            continue
         loader = Loader(
-            task.training, batch_size=task.settings.batch_size, workers=way.workers, resident=way.resident, **given
+            samples, batch_size=task.settings.batch_size, workers=way.workers, resident=way.resident, **given
         )
         if way.resident and not loader.is_resident:
             left_out[way.name] = "the data does not fit on the device, or the benchmark cannot keep it there"
@@ -70,7 +101,7 @@ def measure_loaders(
         for each in rates.values():
             each.keep(count)
     rows = [each.row(way) for way, each in rates.items()]
-    measured = {
+    return {
         "device": str(device),
         "batch_size": task.settings.batch_size,
         "steps": count,
@@ -80,8 +111,15 @@ def measure_loaders(
         "left_out": {name: why for name, why in left_out.items() if why},
         "compression": _compression(task, rows),
     }
-    write_atomic(session.folder / FILE, json.dumps(measured, indent=1) + "\n")
-    return measured
+
+
+def _shards(task: Task, folder: Path) -> Samples:
+    """Return the first samples of the training as memory-mapped shards."""
+    samples = task.training
+    first = samples.batch(np.arange(1, dtype=np.int64)).values()
+    size = sum(np.asarray(each.cpu() if isinstance(each, torch.Tensor) else each).nbytes for each in first)
+    write_shards(samples, folder, max(_SHARD_BYTES // max(size, 1), task.settings.batch_size))
+    return read_shards(folder)
 
 
 class _Rates:

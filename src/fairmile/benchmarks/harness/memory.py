@@ -23,7 +23,8 @@ Measure = Callable[[int], int | None]  # peak bytes of a step with a batch of th
 
 _PROBES = (1, 2, 4, 8)
 _MOST_TRIES = 5
-_STATES = {"sgd": 1, "adam": 2, "adamax": 2, "adamw": 2, "nadam": 2}  # numbers that the optimizer keeps for each weight
+# Numbers that the optimizer keeps for each weight.
+_STATES = {"sgd": 1, "adam": 2, "adamax": 2, "adamw": 2, "nadam": 2, "lamb": 2}
 
 
 @dataclass(frozen=True)

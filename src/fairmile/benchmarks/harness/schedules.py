@@ -11,6 +11,7 @@ import torch
 
 from fairmile.base.errors import UsageError
 from fairmile.base.garbage import no_search
+from fairmile.benchmarks.harness.lamb import Lamb
 
 if TYPE_CHECKING:
     from fairmile.benchmarks.harness.settings import TrainSettings
@@ -72,6 +73,8 @@ def make_optimizer(settings: TrainSettings, parameters: Iterable[torch.nn.Parame
         return torch.optim.AdamW(trained, **given, **fast)
     if settings.optimizer == "adamax":
         return torch.optim.Adamax(trained, foreach=kinds == {"cuda"}, **given)
+    if settings.optimizer == "lamb":
+        return Lamb(trained, **given)
     return torch.optim.NAdam(trained, foreach=kinds == {"cuda"}, **given)
 
 

@@ -17,8 +17,9 @@ from fairmile.base.words import did_you_mean
 Work = Literal["train", "prepare", "inference", "loaders"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Strategy = Literal["single", "ddp", "fsdp", "deepspeed", "horovod"]
-Optimizer = Literal["sgd", "adam", "adamax", "adamw", "nadam"]
+Optimizer = Literal["sgd", "adam", "adamax", "adamw", "nadam", "lamb"]
 Schedule = Literal["constant", "steps", "cosine", "onecycle", "plateau"]
+OPTIMIZERS = f"optimizer: {', '.join(typing.get_args(Optimizer)[:-1])} or {typing.get_args(Optimizer)[-1]}"
 S = TypeVar("S", bound="TrainSettings")
 
 
@@ -49,7 +50,7 @@ class TrainSettings:
     max_steps: int = option(0, "maximum number of optimizer steps; 0: no limit", least=0)
     batch_size: int = option(32, "batch size per rank", least=1)
     eval_batch_size: int = option(0, "batch size per rank in evaluation; 0: same as batch_size", least=0)
-    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamax, adamw or nadam")
+    optimizer: Optimizer = option("adam", OPTIMIZERS)
     learning_rate: float = option(1e-3, "peak learning rate")
     momentum: float = option(0.9, "momentum of sgd", least=0)
     weight_decay: float = option(0.0, "weight decay of the optimizer", least=0)
@@ -84,6 +85,7 @@ class TrainSettings:
     predictions: bool = option(False, "keep the predictions of validation samples, for `fairmile benchmark ensemble`")
     workers: int = option(1, "threads that prefetch batches; 0: no prefetching", least=0)
     resident: bool = option(True, "keep the data on the device if it fits and the benchmark supports it")
+    shards: bool = option(False, "first copy samples read from files to memory-mapped shards, once for all runs")
     stage: str = option("", "copy the data to this folder first; auto: the fastest one with enough space")
 
 

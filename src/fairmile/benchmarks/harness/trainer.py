@@ -25,6 +25,7 @@ from fairmile.benchmarks.harness.loader import Loader
 from fairmile.benchmarks.harness.loading import measure_loaders
 from fairmile.benchmarks.harness.schedules import learning_rates, make_optimizer, plateau_factor
 from fairmile.benchmarks.harness.session import Finished
+from fairmile.benchmarks.harness.shards import sharded
 from fairmile.benchmarks.harness.strategies import make_strategy
 from fairmile.benchmarks.harness.transfer import freeze, hold_frozen_statistics, start_from
 from fairmile.meter import log, span
@@ -188,9 +189,13 @@ class _Training:
             "workers": settings.workers,
             "resident": settings.resident,
         }
-        self.training = Loader(self.task.training, batch_size=settings.batch_size, shuffle=True, **given)
+        training, validation = self.task.training, self.task.validation
+        if settings.shards:
+            training = sharded(self.task, session, "training", training)
+            validation = sharded(self.task, session, "validation", validation)
+        self.training = Loader(training, batch_size=settings.batch_size, shuffle=True, **given)
         at_once = settings.eval_batch_size or settings.batch_size
-        self.validation = Loader(self.task.validation, batch_size=at_once, shuffle=False, **given)
+        self.validation = Loader(validation, batch_size=at_once, shuffle=False, **given)
         self.steps_per_epoch = -(-self.training.steps // settings.accumulate)
         planned = settings.epochs * self.steps_per_epoch
         self.total_steps = min(planned, settings.max_steps or planned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from torch.nn import functional
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness import classical
+from fairmile.benchmarks.harness.report import report, train
 from fairmile.benchmarks.harness.samples import ArraySamples
-from fairmile.benchmarks.harness.scores import Results, Score
+from fairmile.benchmarks.harness.scores import Score
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
-from fairmile.benchmarks.harness.trainer import Trained, fit
+from fairmile.benchmarks.harness.trainer import Trained
 from fairmile.benchmarks.suite.cloudmask import baselines, figures
 from fairmile.benchmarks.suite.cloudmask.baselines import Baseline
 from fairmile.benchmarks.suite.cloudmask.files import (
@@ -68,34 +68,26 @@ def run(session: Session) -> None:
         raise UsageError(f"parameter margin: expected less than half of patch, found {settings.margin}")
     with span("data"):
         data = prepare(session, settings)
-    session.say(f"data: {data.words}")
-    if settings.work == "prepare":
-        return
-    task = CloudMaskTask(settings, data)
-    trained = fit(task, session)
-    if not session.ranks.is_first:
+    trained = train(task := CloudMaskTask(settings, data), session, data.words)
+    if trained is None:
         return
     with span("baselines"):
         fitted = fit_baselines(settings, data, session.seed)
         scores = baseline_scores(fitted, data)
     with span("test"):
-        weights = sum(each.numel() for each in trained.model.parameters())
         tested = test_scores(settings, data, trained)
-        scores.append(Score("model", settings.model, {**trained.scores, **tested}, f"{weights:,} parameters"))
     with span("plots"):
         drawn = draw(session, settings, data, trained, best_of(fitted, scores))
-    session.report(
-        Results(
-            benchmark="cloudmask",
-            data=data.words,
-            metric=task.metric,
-            scores=scores,
-            seed=session.seed,
-            settings=dataclasses.asdict(settings),
-            published=PUBLISHED,
-            notes=notes(data),
-            figures=drawn,
-        )
+    report(
+        task,
+        session,
+        trained,
+        scores,
+        data=data.words,
+        tested=tested,
+        published=PUBLISHED,
+        notes=notes(data),
+        figures=drawn,
     )
 
 

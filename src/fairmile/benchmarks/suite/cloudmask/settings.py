@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, option, read_settings
+from fairmile.benchmarks.harness.settings import OPTIMIZERS, Optimizer, Schedule, TrainSettings, option, read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Settings(TrainSettings):
     epochs: int = option(15, "number of epochs")
     batch_size: int = option(8, "batch size per rank, in patches")
     eval_batch_size: int = option(16, "batch size per rank in evaluation; 0: same as batch_size")
-    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
+    optimizer: Optimizer = option("adam", OPTIMIZERS)
     learning_rate: float = option(1e-2, "peak learning rate")
     schedule: Schedule = option("onecycle", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
     channels_last: bool = option(True, "use channels-last memory format, which the data already have")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from torch.nn import functional
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness import classical
+from fairmile.benchmarks.harness.report import report, train
 from fairmile.benchmarks.harness.samples import ArraySamples
-from fairmile.benchmarks.harness.scores import Results, Score
+from fairmile.benchmarks.harness.scores import Score
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
-from fairmile.benchmarks.harness.trainer import Trained, fit
+from fairmile.benchmarks.harness.trainer import Trained
 from fairmile.benchmarks.suite.deepcam import baselines, figures
 from fairmile.benchmarks.suite.deepcam.files import FileSamples, list_part, make_maps, read_maps
 from fairmile.benchmarks.suite.deepcam.models import CLASSES, DeepLab, check_grid
@@ -61,34 +61,16 @@ def run(session: Session) -> None:
         )
     with span("data"):
         data = prepare(session, settings)
-    session.say(f"data: {data.words}")
-    if settings.work == "prepare":
-        return
-    task = DeepCamTask(settings, data)
-    trained = fit(task, session)
-    if not session.ranks.is_first:
+    trained = train(task := DeepCamTask(settings, data), session, data.words)
+    if trained is None:
         return
     with span("baselines"):
         fitted = fit_baselines(settings, data, session.seed)
         scores = baseline_scores(fitted, data)
-    weights = sum(each.numel() for each in trained.model.parameters())
-    scores.append(Score("model", settings.model, trained.scores, f"{weights:,} parameters"))
     with span("plots"):
         best = max(fitted[1:], key=lambda each: _score_of(scores, each.name))
         drawn = draw(session, data, trained, best)
-    session.report(
-        Results(
-            benchmark="deepcam",
-            data=data.words,
-            metric=task.metric,
-            scores=scores,
-            seed=session.seed,
-            settings=dataclasses.asdict(settings),
-            published=PUBLISHED,
-            notes=notes(data),
-            figures=drawn,
-        )
-    )
+    report(task, session, trained, scores, data=data.words, published=PUBLISHED, notes=notes(data), figures=drawn)
 
 
 def prepare(session: Session, settings: Settings) -> Data:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, option, read_settings
+from fairmile.benchmarks.harness.settings import OPTIMIZERS, Optimizer, Schedule, TrainSettings, option, read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Settings(TrainSettings):
     epochs: int = option(10, "number of epochs")
     batch_size: int = option(2, "batch size per rank")
     eval_batch_size: int = option(8, "batch size per rank in evaluation; 0: same as batch_size")
-    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
+    optimizer: Optimizer = option("adam", OPTIMIZERS)
     learning_rate: float = option(6e-3, "peak learning rate")
     schedule: Schedule = option("onecycle", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
     threads: int = option(1, "CPU threads of PyTorch, for which small grids are too small; 0: as PyTorch chooses")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, option
+from fairmile.benchmarks.harness.settings import OPTIMIZERS, Optimizer, Schedule, TrainSettings, option
 
 CaseName = Literal["thermal", "collision", "density_current", "gravity_waves", "injection"]
 
@@ -42,7 +42,7 @@ class Settings(TrainSettings):
     epochs: int = option(40, "number of epochs")
     batch_size: int = option(1024, "batch size per rank")
     eval_batch_size: int = option(65_536, "batch size per rank in evaluation")
-    optimizer: Optimizer = option("nadam", "optimizer: sgd, adam, adamw or nadam")
+    optimizer: Optimizer = option("nadam", OPTIMIZERS)
     learning_rate: float = option(0.03, "peak learning rate")
     schedule: Schedule = option("cosine", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
 

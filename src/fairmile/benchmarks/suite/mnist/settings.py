@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairmile.benchmarks.harness.settings import Optimizer, TrainSettings, option
+from fairmile.benchmarks.harness.settings import OPTIMIZERS, Optimizer, TrainSettings, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,6 @@ class Settings(TrainSettings):
     epochs: int = option(0, "number of epochs; 0: 5 for MNIST, 40 for the small digits", least=0)
     batch_size: int = option(32, "batch size per rank")
     eval_batch_size: int = option(1000, "batch size per rank in evaluation")
-    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
+    optimizer: Optimizer = option("adam", OPTIMIZERS)
     learning_rate: float = option(1e-3, "peak learning rate")
     neighbours: int = option(3, "number of nearest neighbours in the classical baseline", least=1, most=1000)

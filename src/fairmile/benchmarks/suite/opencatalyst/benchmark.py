@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from torch import nn
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.figures import save_figure
-from fairmile.benchmarks.harness.scores import Results, Score
+from fairmile.benchmarks.harness.report import report, train
+from fairmile.benchmarks.harness.scores import Score
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
-from fairmile.benchmarks.harness.trainer import Trained, fit
+from fairmile.benchmarks.harness.trainer import Trained
 from fairmile.benchmarks.suite.opencatalyst import baselines
 from fairmile.benchmarks.suite.opencatalyst.files import list_files, read_structures
 from fairmile.benchmarks.suite.opencatalyst.models import DimeNet, SchNet
@@ -62,33 +62,15 @@ def run(session: Session) -> None:
         )
     with span("data"):
         data = prepare(session, settings)
-    session.say(f"data: {data.words}")
-    if settings.work == "prepare":
-        return
-    task = OpenCatalystTask(settings, data)
     with _few_threads(settings):
-        trained = fit(task, session)
-    if not session.ranks.is_first:
+        trained = train(task := OpenCatalystTask(settings, data), session, data.words)
+    if trained is None:
         return
     with span("baselines"):
         scores = baseline_scores(settings, data)
-    weights = sum(each.numel() for each in trained.model.parameters())
-    scores.append(Score("model", settings.model, trained.scores, f"{weights:,} parameters"))
     with span("plots"):
         figures = draw(session, data, trained)
-    session.report(
-        Results(
-            benchmark="opencatalyst",
-            data=data.words,
-            metric=task.metric,
-            scores=scores,
-            seed=session.seed,
-            settings=dataclasses.asdict(settings),
-            published=PUBLISHED,
-            notes=notes(data),
-            figures=figures,
-        )
-    )
+    report(task, session, trained, scores, data=data.words, published=PUBLISHED, notes=notes(data), figures=figures)
 
 
 def prepare(session: Session, settings: Settings) -> Data:

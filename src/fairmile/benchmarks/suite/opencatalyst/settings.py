@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, option, read_settings
+from fairmile.benchmarks.harness.settings import OPTIMIZERS, Optimizer, Schedule, TrainSettings, option, read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Settings(TrainSettings):
     epochs: int = option(12, "number of epochs")
     batch_size: int = option(16, "batch size per rank, in structures")
     eval_batch_size: int = option(32, "batch size per rank in evaluation; 0: same as batch_size")
-    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
+    optimizer: Optimizer = option("adam", OPTIMIZERS)
     learning_rate: float = option(8e-3, "peak learning rate")
     schedule: Schedule = option("onecycle", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
     clip_norm: float = option(10.0, "maximum norm of gradients; 0: no clipping", least=0)

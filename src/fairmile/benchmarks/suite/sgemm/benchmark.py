@@ -15,11 +15,10 @@ from torch import nn
 from fairmile.benchmarks.harness import classical
 from fairmile.benchmarks.harness.figures import save_figure
 from fairmile.benchmarks.harness.predictions import Predictions
+from fairmile.benchmarks.harness.report import report, train
 from fairmile.benchmarks.harness.samples import ArraySamples
-from fairmile.benchmarks.harness.scores import Results, Score
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
-from fairmile.benchmarks.harness.trainer import fit
 from fairmile.benchmarks.suite.sgemm import baselines
 from fairmile.benchmarks.suite.sgemm.data import Parts, make_table, read_table, split
 from fairmile.benchmarks.suite.sgemm.models import TimeModel
@@ -45,18 +44,14 @@ def run(session: Session) -> None:
         table = read_table(session.data) if session.data else make_table(settings.data_seed, settings.rows)
         parts = split(table, share, settings.hold_out, settings.data_seed)
     about = f"{session.data.name}" if session.data else "generated times (a model of a GTX 680)"
-    if settings.work == "prepare":
-        session.say(f"{about}: {parts.words}")
-        return
-    trained = fit(task := Prediction(settings, parts, is_real), session)
-    if not session.ranks.is_first:
+    words = f"{about}: {parts.words}"
+    trained = train(task := Prediction(settings, parts, is_real), session, words)
+    if trained is None:
         return
     with span("baselines"):
         scores, predicted = baselines.baseline_scores(
             parts, session.seed, session.folder if settings.save_trees else None
         )
-    weights = sum(each.numel() for each in trained.model.parameters())
-    scores.append(Score("model", settings.model, trained.scores, f"{weights:,} parameters"))
     notes = [] if is_real else ["These times are not measured: no published figure applies."]
     notes += [] if classical.can_fit() else [classical.ABSENT]
     with span("plots"):
@@ -65,18 +60,7 @@ def run(session: Session) -> None:
             lambda each: _draw(each, parts.test_ln, predicted | {settings.model: trained.outputs["ln_ms"]}),
             size=(9, 3.2),
         )
-    results = Results(
-        benchmark="SGEMM",
-        data=f"{about}: {parts.words}",
-        metric=task.metric,
-        scores=scores,
-        seed=session.seed,
-        settings=dataclasses.asdict(settings),
-        published=_PUBLISHED,
-        notes=notes,
-        figures=[figure] if figure else [],
-    )
-    session.report(results)
+    report(task, session, trained, scores, data=words, published=_PUBLISHED, notes=notes, figures=[figure])
 
 
 @dataclass(frozen=True)

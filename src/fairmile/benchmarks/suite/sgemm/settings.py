@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, option
+from fairmile.benchmarks.harness.settings import OPTIMIZERS, Optimizer, Schedule, TrainSettings, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Settings(TrainSettings):
     epochs: int = option(15, "number of epochs")
     batch_size: int = option(256, "batch size per rank")
     eval_batch_size: int = option(8192, "batch size per rank in evaluation; 0: same as batch_size")
-    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamw or nadam")
+    optimizer: Optimizer = option("adam", OPTIMIZERS)
     learning_rate: float = option(5e-3, "peak learning rate")
     schedule: Schedule = option("onecycle", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
     evaluate_every: int = option(1_000_000, "epochs between evaluations; by default only the last epoch is evaluated")

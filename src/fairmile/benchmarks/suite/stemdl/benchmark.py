@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,9 @@ from torch import nn
 
 from fairmile.benchmarks.harness import classical
 from fairmile.benchmarks.harness.figures import save_figure
-from fairmile.benchmarks.harness.scores import Results, Score
+from fairmile.benchmarks.harness.report import report, train
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric, Samples
-from fairmile.benchmarks.harness.trainer import fit
 from fairmile.benchmarks.suite.stemdl import baselines
 from fairmile.benchmarks.suite.stemdl.crystals import GROUPS
 from fairmile.benchmarks.suite.stemdl.data import CLASSES, Data, make_data, read_data
@@ -39,16 +37,11 @@ def run(session: Session) -> None:
     settings = choose(session.params, has_data=is_real)
     with span("data"):
         data = read_data(session.data) if session.data is not None else make_data(settings)
-    session.say(f"data: {data.words}")
-    if settings.work == "prepare":
-        return
-    trained = fit(task := Symmetry(settings, data, is_real), session)
-    if not session.ranks.is_first:
+    trained = train(task := Symmetry(settings, data, is_real), session, data.words)
+    if trained is None:
         return
     with span("baselines"):
         scores = baselines.baseline_scores(data.training, data.validation, data.groups, session.seed)
-    weights = sum(each.numel() for each in trained.model.parameters())
-    scores.append(Score("model", settings.model, trained.scores, f"{weights:,} parameters"))
     with span("plots"):
         figures = [
             save_figure(session.folder / "confusion.svg", lambda each: _draw_confusion(each, task, trained.outputs)),
@@ -56,18 +49,8 @@ def run(session: Session) -> None:
         ]
     made = ["These patterns are generated: no published figure applies.", "They hold single scattering only."]
     notes = [] if is_real else made
-    results = Results(
-        benchmark="StemDL",
-        data=data.words,
-        metric=task.metric,
-        scores=scores,
-        seed=session.seed,
-        settings=dataclasses.asdict(settings),
-        published=_PUBLISHED,
-        notes=notes if classical.can_fit() else [*notes, classical.ABSENT],
-        figures=[each for each in figures if each],
-    )
-    session.report(results)
+    notes = notes if classical.can_fit() else [*notes, classical.ABSENT]
+    report(task, session, trained, scores, data=data.words, published=_PUBLISHED, notes=notes, figures=figures)
 
 
 @dataclass(frozen=True)

@@ -150,13 +150,32 @@ def pattern(beams: Beams, pixels: int, thickness: float, tilt: Array, angle: flo
 
 
 def potential(beams: Beams, pixels: int, angle: float) -> Array:
-    """Return the potential projected along the axis around the origin of the cell, without its mean."""
+    """Return the potential projected along the axis around the origin of the cell, without its mean.
+
+    It is as sharp as the pixels: beams that they cannot show would only fold back as noise.
+    """
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     place = beams.place @ turn.T
-    line = (np.arange(pixels) + 0.5) / pixels * FIELD - FIELD / 2
-    factor = np.where((place**2).sum(1) < 1e-12, 0, beams.factor)
+    line = _line(pixels)
+    square = (place**2).sum(1)
+    factor = np.where((square < 1e-12) | (square > (pixels / 2 / FIELD) ** 2), 0, beams.factor)
     waves = [np.exp(-2j * np.pi * np.outer(line, place[:, axis])) for axis in range(2)]
     return np.asarray(((waves[0] * factor) @ waves[1].T).real)
+
+
+def patterson_waves(pixels: int, shown: int) -> tuple[Array, Array, Array]:
+    """Return what makes Patterson maps of `shown` x `shown` pixels: cosines, sines, and the pixels of scattered beams.
+
+    The map of amplitudes A is C A Cᵀ - S A Sᵀ: peaks lie at the vectors between atoms, in the frame of `potential`.
+    """
+    wave = (np.arange(pixels) - pixels // 2) * (2 * _REACH / pixels)
+    phase = 2 * np.pi * np.outer(_line(shown), wave)
+    is_scattered = np.hypot(wave[:, None], wave) > _DISK + _REACH / pixels
+    return np.cos(phase), np.sin(phase), is_scattered
+
+
+def _line(pixels: int) -> Array:
+    return (np.arange(pixels) + 0.5) / pixels * FIELD - FIELD / 2
 
 
 def log_scaled(intensity: Array) -> Array:

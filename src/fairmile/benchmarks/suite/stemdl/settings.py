@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, option, read_settings
+from fairmile.benchmarks.harness.settings import OPTIMIZERS, Optimizer, Schedule, TrainSettings, option, read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Settings(TrainSettings):
     epochs: int = option(7, "number of epochs")
     batch_size: int = option(32, "batch size per rank")
     eval_batch_size: int = option(256, "batch size per rank in evaluation; 0: same as batch_size")
-    optimizer: Optimizer = option("adam", "optimizer: sgd, adam, adamax, adamw or nadam")
+    optimizer: Optimizer = option("adam", OPTIMIZERS)
     learning_rate: float = option(5e-3, "peak learning rate")
     schedule: Schedule = option("onecycle", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
     evaluate_every: int = option(1_000_000, "epochs between evaluations; by default only the last epoch is evaluated")

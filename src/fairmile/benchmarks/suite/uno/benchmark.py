@@ -14,10 +14,9 @@ from torch import nn
 
 from fairmile.benchmarks.harness import classical
 from fairmile.benchmarks.harness.figures import save_figure
-from fairmile.benchmarks.harness.scores import Results, Score
+from fairmile.benchmarks.harness.report import report, train
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
-from fairmile.benchmarks.harness.trainer import fit
 from fairmile.benchmarks.suite.uno import baselines
 from fairmile.benchmarks.suite.uno.data import PairSamples, Parts, split
 from fairmile.benchmarks.suite.uno.models import Uno
@@ -48,34 +47,21 @@ def run(session: Session) -> None:
             sizes = settings.cells, settings.drugs, settings.genes, settings.descriptors
             screen, about = make_screen(settings.data_seed, *sizes), "generated screen"
         parts = split(screen, settings.split, settings.data_seed)
-    if settings.work == "prepare":
-        session.say(f"{about}: {parts.words}")
-        return
-    trained = fit(task := Response(settings, parts, is_real), session)
-    if not session.ranks.is_first:
+    words = f"{about}: {parts.words}"
+    trained = train(task := Response(settings, parts, is_real), session, words)
+    if trained is None:
         return
     with span("baselines"):
         scores, predicted = baselines.baseline_scores(parts, session.seed)
-    weights = sum(each.numel() for each in trained.model.parameters())
-    scores.append(Score("model", settings.model, trained.scores, f"{weights:,} parameters"))
     auc = parts.screen.auc[parts.validation]
     predicted[settings.model] = trained.outputs["auc"][: len(auc)]
     with span("plots"):
         figure = save_figure(
             session.folder / "predicted.svg", lambda each: _draw(each, auc, predicted, settings.model), size=(9, 3.2)
         )
-    results = Results(
-        benchmark="Uno",
-        data=f"{about}: {parts.words}",
-        metric=task.metric,
-        scores=scores,
-        seed=session.seed,
-        settings=dataclasses.asdict(settings),
-        published=_PUBLISHED,
-        notes=_notes(parts, is_real),
-        figures=[figure] if figure else [],
+    report(
+        task, session, trained, scores, data=words, published=_PUBLISHED, notes=_notes(parts, is_real), figures=[figure]
     )
-    session.report(results)
 
 
 @dataclass(frozen=True)
