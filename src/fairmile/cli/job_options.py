@@ -40,18 +40,25 @@ _OF_A_PROGRAM = (
     LAUNCH,
 )
 
-_OPTIONS = (
+_PLACE_OPTIONS = (
     click.option("--on", default="laptop", metavar="SYSTEM", help="System to run on.  [default: this machine]"),
     click.option("--software", multiple=True, metavar="NAME", help="Load this framework, such as ddp; repeatable."),
-    click.option("--nodes", type=_COUNT, metavar="N", help="Number of nodes."),
-    click.option("--time", metavar="TIME", help="Time limit, such as 1:00:00 or 90m."),
     click.option("--partition", default="", metavar="NAME", help="Submit to this partition or queue."),
     click.option("--account", default="", metavar="NAME", help="Charge this account."),
     click.option("--qos", default="", metavar="NAME", help="Quality of service."),
     click.option("--gpus-per-node", type=click.IntRange(min=0), metavar="N", help="Number of GPUs per node."),
-    click.option("--tasks-per-node", type=_COUNT, metavar="N", help="Number of tasks per node."),
     click.option("--cpus-per-task", type=_COUNT, metavar="N", help="Number of CPUs per task."),
     click.option("--memory", metavar="SIZE", help="Memory per node, such as 64GiB."),
+    click.option(
+        "--option", multiple=True, metavar="OPTION", help="Pass an option to the scheduler unchanged; repeatable."
+    ),
+)
+
+_OPTIONS = (
+    *_PLACE_OPTIONS,
+    click.option("--nodes", type=_COUNT, metavar="N", help="Number of nodes."),
+    click.option("--time", metavar="TIME", help="Time limit, such as 1:00:00 or 90m."),
+    click.option("--tasks-per-node", type=_COUNT, metavar="N", help="Number of tasks per node."),
     click.option("--exclusive/--shared", default=None, help="Request whole nodes, or share them with other jobs."),
     *_OF_A_PROGRAM,
     click.option(
@@ -59,9 +66,6 @@ _OPTIONS = (
     ),
     click.option("--name", default="", metavar="NAME", help="Name to list it under."),
     click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set an environment variable; repeatable."),
-    click.option(
-        "--option", multiple=True, metavar="OPTION", help="Pass an option to the scheduler unchanged; repeatable."
-    ),
     click.option(
         "--requeue/--no-requeue", default=True, help="Restart the job after a node failure, or not.  [default: requeue]"
     ),
@@ -104,6 +108,13 @@ _SUBMIT_OPTIONS = (
 def submit_options(command: F) -> F:
     """Give a command the options of jobs that are submitted."""
     for option in reversed(_SUBMIT_OPTIONS):
+        command = option(command)
+    return command
+
+
+def place_options(command: F) -> F:
+    """Give a command the options that say where its job runs, and on what; `spec_from` reads them."""
+    for option in reversed(_PLACE_OPTIONS):
         command = option(command)
     return command
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_size, parse_time
+from fairmile.cli.job_options import place_options, spec_from
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.options import DRY_RUN
+from fairmile.cli.options import DRY_RUN, SectionedCommand
 from fairmile.cli.out import Out, json_output
 from fairmile.envs.containers import RUNTIMES as CONTAINERS
+from fairmile.jobs.spec import Resources
 from fairmile.models.convert.conversion import Conversion
 from fairmile.models.convert.request import TARGETS
 from fairmile.models.explore.request import CRITERIA, DEVICES, PRECISIONS, RUNTIMES
@@ -25,6 +28,22 @@ from fairmile.workspace import Workspace
 
 _SHOWN_WEIGHTS = 12
 _SHOWN_OPERATORS = 12
+_OF_A_JOB = (
+    *("on", "software", "partition", "account", "qos", "gpus_per_node", "cpus_per_task", "memory", "option"),
+    "job_time",
+)
+
+
+class _Explore(SectionedCommand):
+    sections: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Combinations": ("--runtime", "--precision", "--batch", "--threads", "--device"),
+        "Measurement": ("--best", "--data", "--max-loss", "--time", "--seed", "--again"),
+        "Model": ("--code", "--weights", "--param", "--input", "--trust-pickle"),
+        "System and resources": (
+            *("--on", "--job-time", "--account", "--partition", "--qos", "--gpus-per-node", "--cpus-per-task"),
+            *("--memory", "--software", "--environment", "--option"),
+        ),
+    }
 
 
 @click.group(cls=LazyGroup)
@@ -112,7 +131,7 @@ def convert(
     return 0 if converted.proof is None or converted.holds else 1
 
 
-@model.command(short_help="Measure the best way to run a model: runtime, precision, batch size, threads.")
+@model.command(cls=_Explore, short_help="Measure the best way to run a model: runtime, precision, batch size, threads.")
 @click.argument("name", metavar="FILE|NAME")
 @click.option(
     "--runtime",
@@ -162,6 +181,13 @@ def convert(
 @click.option("--trust-pickle", is_flag=True, help="Load a pickle, which can execute any code.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the measurement order.")
 @click.option("--again", is_flag=True, help="Measure again, even if an earlier run measured the same.")
+@place_options
+@click.option(
+    "--job-time",
+    metavar="TIME",
+    help="Time limit of the job.  [default: --time, 10 minutes, and 1 minute for each combination]",
+)
+@click.option("--environment", default="", metavar="ENV", help="Environment to run in on the system.")
 @click.option(
     "-o",
     "--output",
@@ -180,16 +206,19 @@ def explore(
     params: tuple[str, ...],
     output: Path | None,
     out: Out,
-    **how: Any,
+    **options: Any,
 ) -> int:
     """Measure which runtime, precision, batch size and number of threads run a model best.
 
     Each combination runs in a process of its own on a fixed set of cores. Measurements alternate until the ranking
     is certain or the time is over. Combinations that lose more than allowed are measured, but not recommended.
 
+    With --on it is a job on a system, and Fairmile waits for the result.
+
     \b
     Examples:
       fairmile model explore tides.onnx --batch 1,8,32 --dry-run
+      fairmile model explore tides.onnx --on jureca --partition dc-gpu --device cuda --dry-run
       fairmile model explore cosmoflow --precision fp32,bf16 --best throughput --dry-run
     """
     workspace = Workspace.open(on_progress=out.progress)
@@ -200,12 +229,23 @@ def explore(
         batch=_numbers("--batch", batch),
         threads=_numbers("--threads", threads),
         params=parse_params(params),
-        **how,
+        **_placed(options),
     )
     out.show(explored, lambda each: _print_exploration(each, out))
     if output is not None and explored.run:
         out.say(f"wrote {workspace.reports.write_page(explored, output)}")
     return 0 if explored.data["decided"] or not explored.run else 1
+
+
+def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an exploration with those of its job as the resources that they state."""
+    job = spec_from({name: options.get(name) for name in _OF_A_JOB} | {"time": options["job_time"]})
+    rest = {name: value for name, value in options.items() if name not in _OF_A_JOB}
+    if options["on"] == "laptop":
+        if job.resources != Resources() or job.software or options["environment"]:
+            raise UsageError("options for a job need a system", hint="name one with --on, or omit them")
+        return rest
+    return {**rest, "system": options["on"], "resources": job.resources, "software": job.software}
 
 
 def _words(text: str) -> list[str]:
@@ -238,12 +278,15 @@ def _print_exploration(explored: Exploration, out: Out) -> None:
         planned = [each for each in explored.candidates if each["state"] == "planned"]
         out.table(
             ["runtime", "precision", "batch", "threads"],
-            [[each["runtime"], each["precision"], each["batch"], each["threads"]] for each in planned],
+            [[each["runtime"], each["precision"], each["batch"], each["threads"] or "all"] for each in planned],
         )
     reasons = {(each["runtime"], each["precision"], each.get("reason", "")): each for each in explored.candidates}
     for (runtime, precision, reason), each in reasons.items():
         if each["state"] == "refused":
             out.item(f"{runtime} {precision}: ", reason)
+    if "script" in explored.data:
+        out.line()
+        out.document(explored.data["script"])
 
 
 def _print_conversion(converted: Conversion, out: Out) -> None:

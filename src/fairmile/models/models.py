@@ -31,11 +31,14 @@ from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
 
 if TYPE_CHECKING:
+    from fairmile.jobs.spec import Resources
     from fairmile.models.convert.conversion import Conversion, convert_model
-    from fairmile.models.explore.exploration import explore_model, plan_exploration
+    from fairmile.models.explore.exploration import Place, explore_model, plan_exploration
     from fairmile.models.explore.results import Exploration, ExplorationDict
 else:
     Exploration = lazy("fairmile.models.explore.results:Exploration")
+    Place = lazy("fairmile.models.explore.exploration:Place")
+    Resources = lazy("fairmile.jobs.spec:Resources")
     explore_model = lazy("fairmile.models.explore.exploration:explore_model")
     plan_exploration = lazy("fairmile.models.explore.exploration:plan_exploration")
     convert_model = lazy("fairmile.models.convert.conversion:convert_model")
@@ -181,6 +184,10 @@ class Models(CatalogModels, package=__package__):
         time_s: float = 120.0,
         weights: str | Path = "",
         again: bool = False,
+        system: str = "",
+        resources: Resources | None = None,
+        software: Sequence[str] = (),
+        environment: str = "",
         dry_run: bool = False,
         **how: Any,
     ) -> Exploration:
@@ -191,6 +198,8 @@ class Models(CatalogModels, package=__package__):
         but never recommended. `how` are fields of a Request, as for `convert`; the file `data` may have an array
         `targets`, by whose metric the loss is then judged. `fm.reports.write_page` writes the result as a page.
         Combinations of PyTorch on a GPU have a prediction beside.
+
+        On a `system` it is a job, whose end is awaited; `resources`, `software` and `environment` are those of a run.
         """
         request, _ = self._request(name, "onnx", weights, how)
         asked = Exploring(
@@ -204,9 +213,10 @@ class Models(CatalogModels, package=__package__):
             max_loss,
             time_s,
         )
+        place = Place(system, resources or Resources(), tuple(software), environment)
         if dry_run:
-            return plan_exploration(asked, str(name))
-        explored = explore_model(self._runs(), asked, str(name), again=again)
+            return plan_exploration(self._runs(), asked, str(name), place)
+        explored = explore_model(self._runs(), asked, str(name), place, again=again)
         return Exploration(self._foresee(asked, explored.data, self._runs().get(explored.run).work))
 
     def export(

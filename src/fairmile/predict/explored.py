@@ -43,7 +43,7 @@ def predict_exploration(
     `folder` is that of its run. Each model is traced once for all combinations; `cache` keeps what was predicted.
     """
     rows = [each for each in explored["candidates"] if each["state"] == "measured"]
-    reasons = [_reason(explored, each) for each in rows]
+    reasons = [_reason(asked.model, explored, each, folder) for each in rows]
     open_rows = [each for each, reason in zip(rows, reasons, strict=True) if not reason]
     known: Mapping[str, Mapping[str, Any]] = {}
     problem = ""
@@ -59,13 +59,23 @@ def predict_exploration(
     return {**explored, "candidates": [predicted.get(id(each), each) for each in explored["candidates"]]}
 
 
-def _reason(explored: ExplorationDict, row: CandidateDict) -> str:
-    """Return why nothing can be predicted of a combination, whatever its model is."""
+def _reason(model: Request, explored: ExplorationDict, row: CandidateDict, folder: Path) -> str:
+    """Return why nothing can be predicted of a combination, before its model is traced."""
     if row["device"] != "cuda":
         return _ON_CPU
     if row["runtime"] not in OF_TORCH:
         return "only PyTorch's runtimes are predicted"
-    return "" if str(row["batch"]) in explored.get("inputs", {}) else "its run kept no sizes of inputs"
+    if str(row["batch"]) not in explored.get("inputs", {}):
+        return "its run kept no sizes of inputs"
+    file = _onnx_file(model, folder)
+    return "" if not file or Path(file).is_file() else "its run left the ONNX form of the model on the system"
+
+
+def _onnx_file(model: Request, folder: Path) -> str:
+    """Return the ONNX form that PyTorch runs of a model, empty where it runs the model itself."""
+    if model.code or model.format in ("torchscript", "pytorch-exported"):
+        return ""
+    return model.source if model.format == "onnx" else str(folder / "model.onnx")
 
 
 def _key(row: CandidateDict) -> str:
@@ -129,13 +139,11 @@ def _traced(row: CandidateDict) -> str:
 def _request(model: Request, explored: ExplorationDict, row: CandidateDict, folder: Path) -> TraceRequest:
     is_autocast = row.get("way", "").startswith("autocast")
     kind = "float32" if is_autocast else _TYPES.get(row["precision"], "float32")
-    is_own = bool(model.code) or model.format in ("torchscript", "pytorch-exported")
-    onnx_file = "" if is_own else model.source if model.format == "onnx" else str(folder / "model.onnx")
     arguments = {
         "model": model.to_json(),
         "inputs": explored["inputs"][str(row["batch"])],
         "precision": kind,
-        "onnx_file": onnx_file,
+        "onnx_file": _onnx_file(model, folder),
     }
     precision = row["precision"] if is_autocast or row["precision"] == "tf32" else "fp32"
     return TraceRequest(_step_file(), arguments=arguments, training=False, precision=precision)

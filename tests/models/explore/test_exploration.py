@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from far_systems import FAR, plain_system
+from slurm_cluster import SlurmCluster
+from sweep_making import workspace_here, workspace_on
 
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.models.explore.results import Exploration, exploration_columns, exploration_row
@@ -85,3 +91,57 @@ def test_a_busy_machine_is_named_beside_the_numbers() -> None:
     assert "load 9.5 on 2 cores" in busy.warning
     machine["load"] = [0.5, 2.0]
     assert busy.warning == ""
+
+
+def on_ssh(folder: Path, sshd: Any) -> Workspace:
+    """Return a workspace with a machine behind ssh, `far`, whose software `onnx` is the Python of the tests."""
+    settings, file = plain_system(sshd, folder), folder / f"{FAR}.yaml"
+    path = f"export PATH={Path(sys.executable).parent}:$PATH"
+    file.write_text(f"{file.read_text()}software: {{onnx: {{lines: ['{path}']}}}}\n")
+    return workspace_here(folder, settings)
+
+
+def test_a_machine_behind_ssh_measures_as_a_job_and_the_answer_comes_back(tmp_path: Path, sshd: Any) -> None:
+    workspace = on_ssh(tmp_path, sshd)
+    asked = {"system": FAR, "software": ["onnx"], "batch": [64], "time_s": 1.0}
+    plan = explore(workspace, **asked, dry_run=True)
+    assert plan.data["answer"] == "would measure 1 of 1 combinations on far, as far as its packages allow"
+    assert "fairmile.models.explore.program" in plan.data["script"]
+    assert list(workspace.runs.ls()) == []
+
+    explored = explore(workspace, **asked)
+    assert [each["state"] for each in explored.candidates] == ["measured"]
+    run = workspace.runs.get(explored.run)
+    assert run.job is not None
+    assert run.job.system == FAR
+    assert list(run.captured.inputs) == ["source"]
+    there = run.captured.inputs["source"].there
+    assert there and str(TIDES.parent) not in " ".join(run.argv)
+
+
+@pytest.mark.thorough
+def test_code_and_its_model_travel_to_a_machine_behind_ssh(tmp_path: Path, sshd: Any) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef build(width: int):\n    return torch.nn.Linear(3, width), (torch.zeros(2, 3),)\n"
+    )
+    asked = {"runtime": ["torch"], "batch": [4], "time_s": 0.5, "system": FAR, "software": ["onnx"]}
+    workspace = on_ssh(tmp_path, sshd)
+    weights = tmp_path / "net.pt"
+    torch.save(torch.nn.Linear(3, 2).state_dict(), weights)
+    code = {"code": f"{tmp_path / 'net.py'}:build", "params": {"width": 2}}
+    explored = explore(workspace, **asked, **code, model=weights)
+    assert [each["state"] for each in explored.candidates] == ["measured"]
+    benchmark = explore(workspace, **{**asked, "model": "mnist", "batch": [8]})
+    assert [each["state"] for each in benchmark.candidates] == ["measured"]
+
+
+@pytest.mark.thorough
+def test_a_partition_of_slurm_measures_as_a_job(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = workspace_on(slurm_cluster, tmp_path, monkeypatch)
+    explored = explore(workspace, system="rig", batch=[64], time_s=1.0)
+    assert [each["state"] for each in explored.candidates] == ["measured"]
+    run = workspace.runs.get(explored.run)
+    assert run.spec.resources.time_s == 1.0 + 600.0 + 60.0
+    assert run.spec.resources.cpus_per_task == 1

@@ -23,13 +23,15 @@ _WARM_UP_CALLS = 3  # before a CUDA graph is captured
 
 
 class Engine(Protocol):
-    """A loaded model: `take` inputs, `call` it with them, and `read` the outputs of the last call."""
+    """A loaded model: `settle` its types, `take` inputs, `call` it with them, `read` the outputs of the last call."""
 
     way: str
     provider: str  # what ONNX Runtime says that it computes with; empty elsewhere
 
     @property
     def size_bytes(self) -> int: ...
+
+    def settle(self, arrays: Mapping[str, Array]) -> None: ...
 
     def take(self, arrays: Mapping[str, Array]) -> None: ...
 
@@ -80,6 +82,9 @@ class _OnnxRuntime:
         self._feed: dict[str, Array] = {}
         self._outputs: list[Any] = []
         self._bound: Any = None
+
+    def settle(self, arrays: Mapping[str, Array]) -> None:
+        """Do nothing: the file has its types."""
 
     def take(self, arrays: Mapping[str, Array]) -> None:
         self._feed = in_order(arrays, self._names)
@@ -167,6 +172,9 @@ class _OpenVino:
         self._feed: list[Array] = []
         self._results: Any = None
 
+    def settle(self, arrays: Mapping[str, Array]) -> None:
+        """Do nothing: the compiled model has its types."""
+
     def take(self, arrays: Mapping[str, Array]) -> None:
         self._feed = [np.ascontiguousarray(each) for each in arrays.values()]
 
@@ -193,7 +201,7 @@ class _Torch:
         self._autocast = False
         self._load: Callable[[], Any] = lambda: _module(torch, candidate, model, prepared, folder)
         self._module: Any = self._placed(self._load())
-        self._call = self._compiled(self._module)
+        self._call = self._module
         self._tensors: list[Any] = []
         self._outputs: Any = None
         self._graph: Any = None
@@ -213,28 +221,33 @@ class _Torch:
             return module
         return module.to(self._type)
 
-    def _compiled(self, module: Any) -> Any:
-        return self._torch.compile(module, dynamic=False) if self._candidate.runtime == "compile" else module
-
-    def take(self, arrays: Mapping[str, Array]) -> None:
+    def settle(self, arrays: Mapping[str, Array]) -> None:
+        """Choose between weights in half precision and autocast, by a call that is not compiled, and then compile."""
         torch = self._torch
-        self._tensors = [torch.from_numpy(np.array(each)).to(self._candidate.device) for each in arrays.values()]
-        if self._graph is not None:
-            for held, given in zip(self._held, self._typed(), strict=True):
-                held.copy_(given)
-            return
+        self._tensors = self._placed_inputs(arrays)
         try:
-            self._run()
+            if self._type is not torch.float32:
+                self._run()
         except RuntimeError as error:
-            if self._type is torch.float32 or self._autocast:
-                raise
             # Some models make tensors of float32 themselves; autocast converts where they meet.
             first = str(error).strip().splitlines()[0]
             self._autocast, self.way = True, f"autocast, since its weights in {self._candidate.precision} fail: {first}"
             self._module = self._placed(self._load())
-            self._call = self._compiled(self._module)
-        if self._candidate.runtime == "cudagraphs":
+        is_compiled = self._candidate.runtime == "compile"
+        self._call = torch.compile(self._module, dynamic=False) if is_compiled else self._module
+
+    def _placed_inputs(self, arrays: Mapping[str, Array]) -> list[Any]:
+        return [self._torch.from_numpy(np.array(each)).to(self._candidate.device) for each in arrays.values()]
+
+    def take(self, arrays: Mapping[str, Array]) -> None:
+        self._tensors = self._placed_inputs(arrays)
+        if self._graph is not None:
+            for held, given in zip(self._held, self._typed(), strict=True):
+                held.copy_(given)
+        elif self._candidate.runtime == "cudagraphs":
             self._capture()
+        else:
+            self._run()
 
     def _typed(self) -> list[Any]:
         if self._type is self._torch.float32 or self._autocast:

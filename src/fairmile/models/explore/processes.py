@@ -19,7 +19,16 @@ _TURN_S = 120.0
 
 def run_module(module: str, argument: str, folder: Path) -> int:
     """Run a module to its end and return its exit code."""
-    return subprocess.run([sys.executable, "-P", "-m", module, argument], cwd=folder, check=False).returncode
+    argv = [sys.executable, "-P", "-m", module, argument]
+    return subprocess.run(argv, cwd=folder, env=_variables(), check=False).returncode
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables of a process, by which it finds Fairmile where that only travelled along with a run."""
+    own = Path(__file__).parents[3]
+    if own != Path.cwd():
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(own), os.environ.get("PYTHONPATH"))))}
 
 
 def read_kib(file: str, name: str) -> int:
@@ -43,7 +52,7 @@ class Worker:
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **caches},
+            env={**_variables(), **caches},
             text=True,
         )
         self._started: dict[str, Any] = {}

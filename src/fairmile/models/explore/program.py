@@ -1,4 +1,4 @@
-"""Measures candidates against each other: `python -m fairmile.models.explore.program JSON`, in the folder of a run.
+"""Measures candidates against each other: `python -m …explore.program JSON [source=FILE…]`, in the folder of a run.
 
 Each candidate is a process that waits while another has its turn, so that all see the same machine. Rounds go on until
 the order is decided or the time is over. `exploration.json` has the result.
@@ -309,6 +309,13 @@ def _processor() -> str:
     return platform.machine()
 
 
+def _asked(argv: Sequence[str]) -> Exploring:
+    """Return what is asked for; words after the first say where files are, as source=FILE."""
+    asked = Exploring.from_json(argv[0])
+    files: dict[str, Any] = dict(word.split("=", 1) for word in argv[1:])
+    return dataclasses.replace(asked, model=dataclasses.replace(asked.model, **files))
+
+
 class _Failed(FairmileError):
     """An error that another process met."""
 
@@ -320,7 +327,7 @@ class _Failed(FairmileError):
 def main(argv: list[str]) -> int:
     folder = Path.cwd()
     try:
-        written: dict[str, Any] = Exploration(Exploring.from_json(argv[0]), folder).run()
+        written: dict[str, Any] = Exploration(_asked(argv), folder).run()
     except _Failed as error:
         written = {"error": error.content}
     except FairmileError as error:

@@ -20,6 +20,8 @@ DEVICES = ("cpu", "cuda")
 CRITERIA = ("latency", "throughput", "energy", "size")
 BATCHES = (1, 8, 32)
 OF_TORCH = ("torch", "compile", "cudagraphs")
+ALL_CORES = 0  # as a number of threads, where the number of cores is not known
+_DEVICES = {"cudagraphs": "cuda", "openvino": "cpu"}  # of runtimes that have one only
 _PACKAGES = {"openvino": "openvino", "onnxruntime": "onnxruntime"}
 _EXTRAS = {"openvino": "openvino", "onnxruntime": "models", "torch": "benchmarks"}
 _LIMIT = 100
@@ -78,11 +80,14 @@ class Exploring:
         fields |= {name: tuple(fields[name]) for name in many}
         return cls(**{**fields, "model": Request.from_json(fields["model"])})
 
-    def candidates(self, fixed_batch: int | None = None) -> list[Candidate]:
-        """Return all combinations; `fixed_batch` is the only size that the model takes, if it is known."""
-        known = [each for each in RUNTIMES if not _is_absent(each, self.device)]
+    def candidates(self, fixed_batch: int | None = None, *, elsewhere: bool = False) -> list[Candidate]:
+        """Return all combinations; `fixed_batch` is the only size that the model takes, if it is known.
+
+        Packages and cores are those of this machine, or unknown `elsewhere`.
+        """
+        known = [each for each in RUNTIMES if _is_of(each, self.device) and (elsewhere or _is_installed(each))]
         batches = self.batches or ((fixed_batch,) if fixed_batch else BATCHES)
-        threads = self.threads or (len(os.sched_getaffinity(0)),)
+        threads = self.threads or (ALL_CORES if elsewhere else len(os.sched_getaffinity(0)),)
         combined = [
             Candidate(runtime, precision, batch, count, self.device)
             for batch in dict.fromkeys(batches)
@@ -106,21 +111,28 @@ def _check(what: str, words: Sequence[str], known: Sequence[str]) -> None:
             )
 
 
-def _is_absent(runtime: str, device: str) -> bool:
-    if runtime == "cudagraphs" or runtime == "openvino":
-        return (device == "cuda") != (runtime == "cudagraphs") or find_spec(_PACKAGES.get(runtime, "torch")) is None
-    return find_spec(_PACKAGES.get(runtime, "torch")) is None
+def _is_of(runtime: str, device: str) -> bool:
+    return runtime not in _DEVICES or _DEVICES[runtime] == device
+
+
+def _is_installed(runtime: str) -> bool:
+    return find_spec(_PACKAGES.get(runtime, "torch")) is not None
 
 
 def refusal(candidate: Candidate) -> str:
-    """Return why a candidate cannot be had on any model, empty if it may be."""
-    runtime, precision = candidate.runtime, candidate.precision
-    on_gpu = candidate.device == "cuda"
-    package = _PACKAGES.get(runtime, "torch")
-    if find_spec(package) is None:
+    """Return why this machine cannot run a candidate of any model, empty if it may."""
+    package = _PACKAGES.get(candidate.runtime, "torch")
+    if not _is_installed(candidate.runtime):
         return f"{package} is not installed: pip install 'fairmile[{_EXTRAS[package]}]'"
     if candidate.threads > len(os.sched_getaffinity(0)):
         return f"{candidate.threads} threads are more than the {len(os.sched_getaffinity(0))} cores here"
+    return refusal_anywhere(candidate)
+
+
+def refusal_anywhere(candidate: Candidate) -> str:
+    """Return why no machine can run a candidate, empty if one may."""
+    runtime, precision = candidate.runtime, candidate.precision
+    on_gpu = candidate.device == "cuda"
     if runtime == "cudagraphs" and not on_gpu:
         return "CUDA graphs need an NVIDIA GPU: --device cuda"
     if runtime == "openvino" and on_gpu:

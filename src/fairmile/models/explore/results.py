@@ -71,6 +71,7 @@ class ExplorationDict(TypedDict):
     answer: str
     candidates: list[CandidateDict]
     run: str  # empty for a plan, which has none of what follows
+    script: NotRequired[str]  # of a plan: the job on a system
     quality: NotRequired[QualityDict]
     machine: NotRequired[MachineDict]
     rounds: NotRequired[int]

@@ -67,6 +67,7 @@ def load(job: dict[str, Any], folder: Path) -> tuple[Engine, dict[str, Any]]:
     loaded = time.perf_counter()
     content = np.load(folder / inputs_file(candidate.batch))
     portions = _portions(content)
+    engine.settle(portions[0][0])
     begun = time.perf_counter()
     engine.take(portions[0][0])
     engine.call()

@@ -43,7 +43,11 @@ else:
 
 RECORDER = "fairmile-recorder.pyz"
 PYTHON = "python3"  # where no environment says which
-_BENCHMARKS = "fairmile.benchmarks"  # as a module that a command starts
+# Programs of ours, as a command starts them, with the parts of Fairmile that they need.
+_PROGRAMS = {
+    "fairmile.benchmarks": ("base", "meter", "benchmarks"),
+    "fairmile.models.explore.program": ("base", "meter", "benchmarks", "models"),
+}
 _START = "record.sh"
 TRAVEL = "work.tar.gz"  # what goes along, until it has arrived
 _MOST_BYTES = 1 << 30
@@ -145,13 +149,14 @@ def _start_text(late: Mapping[str, Nearby], *, leaves: bool) -> str:
     return text.replace("LATE", "".join(f"{line}\n" for line in lines))
 
 
-def copy_benchmarks(argv: Sequence[str], work: Path) -> None:
-    """Put what the programs of benchmarks need of Fairmile beside them, for a machine that has none."""
-    if _BENCHMARKS not in argv:
+def copy_parts(argv: Sequence[str], work: Path) -> None:
+    """Put what a program of ours needs of Fairmile beside it, for a machine that has none."""
+    parts = next((_PROGRAMS[word] for word in argv if word in _PROGRAMS), ())
+    if not parts:
         return
     own = Path(str(files("fairmile")))
     try:
-        for part in ("base", "meter", "benchmarks"):
+        for part in parts:
             ignored = shutil.ignore_patterns("__pycache__", "templates")
             shutil.copytree(own / part, work / "fairmile" / part, ignore=ignored, dirs_exist_ok=True)
         shutil.copy(own / "__init__.py", work / "fairmile")

@@ -49,7 +49,7 @@ def freeze(
         view = host.preparation.show(captured.code, Path(plan.spec.folder), folder, spec)
     if is_remote:
         values |= {"python": carrier.PYTHON}
-        carrier.copy_benchmarks(spec.argv, folder / WORK)
+        carrier.copy_parts(spec.argv, folder / WORK)
     if spec.folder != plan.spec.folder and not is_remote:
         argv = _within_reach(spec.argv, Path(plan.spec.folder), folder / WORK / spec.subfolder)
         spec = spec.model_copy(update={"argv": argv})

@@ -28,7 +28,7 @@ class SentRuns:
         preparation, folder = self._host.preparation, work.folder
         spec = preparation.travelling(folder, record, work.spec)
         values = {**preparation.materialize(record, folder, code=True), **carrier.remote_values(record)}
-        carrier.copy_benchmarks(spec.argv, folder / WORK)
+        carrier.copy_parts(spec.argv, folder / WORK)
         argv = start_command(spec, values)
         recorder = carrier.recorder_file(self._host.ledger.root / ".recorder")
         return carrier.remote_job(work, spec, argv, record, recorder, key)
