@@ -15,6 +15,9 @@ import pytest
 
 from fairmile import coupling
 from fairmile.base.errors import Unsupported, UsageError
+from fairmile.meter import include
+from fairmile.runs.record.run import RunState
+from fairmile.workspace import Workspace
 
 SOLVER_C = r"""
 #define _GNU_SOURCE
@@ -170,6 +173,24 @@ def test_without_a_model_the_program_stops_by_default(solver: Path, socket: Path
     done = run([solver, 0, 2, 1], socket, fallback="guess")
     assert "FAIRMILE_COUPLE_FALLBACK is 'guess': expected stop, hold or physics" in done.communicate(timeout=60)[1]
     assert done.returncode == 2
+
+
+@pytest.mark.thorough
+def test_the_trace_of_a_recorded_run_shows_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    metered = SOLVER_C.replace("FAIRMILE_STOP) break", "FAIRMILE_STOP) break; else usleep(1000)").splitlines()
+    head = ["#define FAIRMILE_METER_IMPLEMENTATION", '#include "fairmile_meter.h"']
+    Path("solver.c").write_text("\n".join([*head, *(line for line in metered if "_GNU_SOURCE" not in line)]))
+    folders = [f"-I{folder}" for folder in (coupling.include(), include())]
+    subprocess.run(["gcc", *folders, "solver.c", "-o", "solver", "-lpthread"], check=True)
+    Path("model.py").write_text(MODEL.replace("exchange.answers", "time.sleep(0.02); exchange.answers"))
+    environ = {**os.environ, "HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home")}
+    workspace = Workspace.open(environ=environ, cwd=tmp_path)
+    command = ["./solver", "0", "20", "1", ":", sys.executable, "model.py", "answers"]
+    run = workspace.runs.run(command, coupled=True, again=True)
+    assert run.state is RunState.DONE
+    first = workspace.traces.analyze(run.id).findings[0]
+    assert first.title == "The solver waits for the model"
 
 
 @pytest.mark.skipif(not shutil.which("gfortran"), reason="gfortran is not installed")

@@ -38,6 +38,12 @@ _OPTIONS = (
         is_flag=True,
         help="Declare that the program reads its parameters from FAIRMILE_PARAMS.",
     ),
+    click.option(
+        "--couple",
+        "coupled",
+        is_flag=True,
+        help="Run two programs as one, a solver and a model beside it: SOLVER... : MODEL...",
+    ),
     click.option("--seed", type=int, metavar="N", help="Random seed, passed as {seed} and FAIRMILE_SEED."),
     click.option(
         "--data",
@@ -161,6 +167,7 @@ def changes_from(options: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "params": parse_params(options.get("params", ())),
         "reads_params": options["reads_params"],
+        "coupled": options["coupled"],
         "seed": options["seed"],
         "env": dict(job.env),
         "inputs": {key: Input.named(value, Path.cwd()) for key, value in pairs("--data", options["inputs"])},

@@ -12,8 +12,10 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from fairmile import meter
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.quick_dataclass import dataclass
 
@@ -84,11 +86,15 @@ def serve(path: str | Path | None = None, *, solvers: int | None = None) -> Iter
 
 def _steps(listening: socket.socket, waiting: selectors.BaseSelector, solvers: int | None) -> Iterator[Exchange]:
     met, coupled = 0, list[Solver]()
+    if not (meter.current().component or os.environ.get("FAIRMILE_COMPONENT")):
+        meter.component("model")
+    asked_ns = monotonic_ns()
     try:
         while solvers is None or met < solvers or coupled:
             for key, _ in waiting.select():
                 if key.data is None:
                     solver = _greet(listening.accept()[0])
+                    asked_ns = monotonic_ns()  # until now the solver was starting
                     coupled.append(solver)
                     waiting.register(solver.line, selectors.EVENT_READ, solver)
                     met, solvers = met + 1, solvers or solver.size
@@ -96,8 +102,13 @@ def _steps(listening: socket.socket, waiting: selectors.BaseSelector, solvers: i
                 solver = key.data
                 step = _receive(solver)
                 if step is not None:
-                    yield solver.exchange(step)
-                    if _answer(solver, step):
+                    exchange = solver.exchange(step)
+                    _note_received(exchange, asked_ns)
+                    with meter.span("model"):
+                        yield exchange
+                    is_sent = _answer(exchange)
+                    asked_ns = monotonic_ns()
+                    if is_sent:
                         continue
                 waiting.unregister(solver.line)
                 solver.line.close()
@@ -220,10 +231,21 @@ def _receive(solver: Solver) -> int | None:
     return step if kind == _STEP and step >= 0 else None
 
 
-def _answer(solver: Solver, step: int) -> bool:
+def _note_received(exchange: Exchange, asked_ns: int) -> None:
+    """Note for the trace what came, and that the model has waited for it since `asked_ns`."""
+    rank, size = exchange.solver.rank, sum(each.nbytes for each in exchange.fields.values())
+    with meter.exchange("get", f"fields/{rank}", peer="solver", bytes=size, version=exchange.step) as got:
+        got.asked(asked_ns)
+        got.ready()
+
+
+def _answer(exchange: Exchange) -> bool:
+    solver, size = exchange.solver, sum(each.nbytes for each in exchange.answers.values())
     solver.steps += 1
-    try:
-        solver.line.sendall(_NOTE.pack(_STOP if solver.is_stopping else _ANSWER, step))
-    except OSError:
-        return False
+    note = _NOTE.pack(_STOP if solver.is_stopping else _ANSWER, exchange.step)
+    with meter.exchange("put", f"answers/{solver.rank}", peer="solver", bytes=size, version=exchange.step):
+        try:
+            solver.line.sendall(note)
+        except OSError:
+            return False
     return True

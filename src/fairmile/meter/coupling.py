@@ -108,6 +108,10 @@ class Exchanging:
         """Say that the data, or who takes it, is there: what is over was waiting, what follows moves bytes."""
         self._wait_ns = clock() - self._start_ns
 
+    def asked(self, at_ns: int) -> None:
+        """Say that the data was asked for before, at this moment of the monotonic clock."""
+        self._start_ns = at_ns
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

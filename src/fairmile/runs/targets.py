@@ -23,7 +23,7 @@ from fairmile.resolve import Nouns, Resolver, Target, Word, refuse_unused_option
 from fairmile.runs.arguments import argument_params, is_program, start_program, with_options
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import declared_needs
-from fairmile.runs.record.values import Value
+from fairmile.runs.record.values import COUPLED, Value, split_coupled
 
 if TYPE_CHECKING:
     from fairmile.catalog.catalog import Catalog
@@ -145,6 +145,12 @@ def command_target(argv: Sequence[str], changes: Mapping[str, Any]) -> Runnable:
     Parameters that a program given by its path declares as options are passed to it as such.
     """
     folder = changes.get("folder") or str(Path.cwd())
+    solver, model = split_coupled(argv) if changes.get("coupled") else ([], [])
+    if solver and model:
+        both = [start_program(words, Path(folder), os.environ) for words in (solver, model)]
+        return _with_arguments(
+            {"name": _name_of(both[0]), **changes, "folder": folder, "argv": (*both[0], COUPLED, *both[1])}
+        )
     command = start_program(argv, Path(folder), os.environ)
     if is_program(Path(folder, os.path.expanduser(argv[0]))):
         names = [*(changes.get("params") or {}), *(["seed"] if changes.get("seed") is not None else [])]

@@ -22,6 +22,8 @@
  *     FAIRMILE_COUPLE_FALLBACK   if no answer comes: stop (end the program, exit code 3), hold (keep the last answer) or
  *                                physics (stop)
  *
+ * Where fairmile_meter.h is included before, a recorded run also shows what each step sends, receives and waits for.
+ *
  * One process, one thread. No framework, no library; POSIX only. C99 and C++.
  */
 #ifndef FAIRMILE_COUPLE_H
@@ -81,6 +83,10 @@ void fairmile_couple_end(void);
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef FAIRMILE_METER_H
+enum { FAIRMILE_PUT = 0, FAIRMILE_GET = 1 };
+#endif
 
 #define FAIRMILE_COUPLE_MOST_FIELDS 64
 #define FAIRMILE_COUPLE_MOST_DIMS 8
@@ -276,16 +282,24 @@ static void fairmile_couple_leave(void) {
   fairmile_coupled.socket = -1;
 }
 
-/* Connect to the model, and wait for its socket if it is not there yet; 0 if it does not come. */
+/* Connect to the model, and wait for its socket if it is not there yet; 0 if it does not come.
+
+   Whoever starts both programs removes the folder of the socket when the model has ended. */
 static int fairmile_couple_connect(const char *path, double until) {
   struct sockaddr_un address;
   struct timespec nap;
+  char folder[sizeof address.sun_path] = ".";
+  const char *slash = strrchr(path, '/');
   nap.tv_sec = 0;
   nap.tv_nsec = 20000000;
   memset(&address, 0, sizeof address);
   address.sun_family = AF_UNIX;
   if (strlen(path) >= sizeof address.sun_path) fairmile_couple_fail("the path of the socket is too long: ", path);
   strcpy(address.sun_path, path);
+  if (slash && slash > path) {
+    memcpy(folder, path, (size_t)(slash - path));
+    folder[slash - path] = 0;
+  }
   do {
     fairmile_coupled.socket = socket(AF_UNIX, SOCK_STREAM, 0);
     if (fairmile_coupled.socket < 0) fairmile_couple_fail("no socket: ", strerror(errno));
@@ -299,7 +313,7 @@ static int fairmile_couple_connect(const char *path, double until) {
     if (!connect(fairmile_coupled.socket, (struct sockaddr *)&address, sizeof address)) return 1;
     fairmile_couple_leave();
     nanosleep(&nap, NULL);
-  } while (fairmile_couple_now() < until);
+  } while (fairmile_couple_now() < until && !access(folder, F_OK));
   return 0;
 }
 
@@ -375,6 +389,44 @@ static void fairmile_couple_begin(void) {
   free(text);
 }
 
+/* Note for the trace when the exchange of one way begins (0), can move its bytes (1) and is over (2). */
+static void fairmile_couple_trace(int way, int moment, int64_t step) {
+#ifdef FAIRMILE_METER_H
+  static int32_t exchanges[2] = {-1, -1};
+  int64_t bytes = 0;
+  int at;
+  if (exchanges[way] < 0) {
+    char key[40];
+    if (!getenv("FAIRMILE_COMPONENT")) fairmile_component("solver");
+    snprintf(key, sizeof key, "%s/%d", way == FAIRMILE_GET ? "answers" : "fields", fairmile_coupled.rank);
+    exchanges[way] = fairmile_exchange(way, key, "model");
+  }
+  if (moment == 0) {
+    fairmile_exchange_begin(exchanges[way]);
+  } else if (moment == 1) {
+    fairmile_exchange_ready(exchanges[way]);
+  } else {
+    for (at = 0; at < fairmile_coupled.count; at++)
+      if (fairmile_coupled.fields[at].is_in == way) bytes += fairmile_coupled.fields[at].bytes;
+    fairmile_exchange_end(exchanges[way], step, bytes);
+  }
+#else
+  (void)way;
+  (void)moment;
+  (void)step;
+#endif
+}
+
+/* Note for the trace that the step before has ended, and that the next one begins where there is one. */
+static void fairmile_couple_turn(int begins) {
+#ifdef FAIRMILE_METER_H
+  if (fairmile_coupled.step) fairmile_phase_stop("step", fairmile_coupled.step - 1);
+  if (begins) fairmile_phase_start("step", fairmile_coupled.step);
+#else
+  (void)begins;
+#endif
+}
+
 /* Copy the fields of one way between the program and a slot of the shared memory. */
 static void fairmile_couple_copy(int64_t step, int is_in) {
   char *slot = fairmile_coupled.memory + step % fairmile_coupled.slots * fairmile_coupled.slot_bytes;
@@ -425,6 +477,7 @@ int fairmile_couple_step(void) {
   fairmile_couple_note note;
   int64_t step, due;
   if (!fairmile_coupled.state) fairmile_couple_begin();
+  fairmile_couple_turn(1);
   if (fairmile_coupled.state != 1) {
     fairmile_coupled.step++;
     return fairmile_couple_without();
@@ -437,6 +490,7 @@ int fairmile_couple_step(void) {
     if (!fairmile_couple_wait(step - fairmile_coupled.slots))
       return fairmile_coupled.is_stopping ? FAIRMILE_STOP : fairmile_couple_without();
   }
+  fairmile_couple_trace(FAIRMILE_PUT, 0, step);
   fairmile_couple_copy(step, 0);
   note.kind = 1;
   note.step = step;
@@ -446,17 +500,25 @@ int fairmile_couple_step(void) {
     fairmile_coupled.state = 2;
     return fairmile_couple_without();
   }
+  fairmile_couple_trace(FAIRMILE_PUT, 2, step);
   fairmile_coupled.coupled++;
   due = step - fairmile_coupled.lag;
   if (due < 0) return FAIRMILE_PHYSICS;
-  if (!fairmile_couple_wait(due)) return fairmile_coupled.is_stopping ? FAIRMILE_STOP : fairmile_couple_without();
+  fairmile_couple_trace(FAIRMILE_GET, 0, due);
+  if (!fairmile_couple_wait(due)) {
+    fairmile_couple_trace(FAIRMILE_GET, 2, due);
+    return fairmile_coupled.is_stopping ? FAIRMILE_STOP : fairmile_couple_without();
+  }
+  fairmile_couple_trace(FAIRMILE_GET, 1, due);
   fairmile_couple_copy(due, 1);
+  fairmile_couple_trace(FAIRMILE_GET, 2, due);
   fairmile_coupled.holds = 1;
   return FAIRMILE_ANSWERED;
 }
 
 void fairmile_couple_end(void) {
   fairmile_couple_note note;
+  if (fairmile_coupled.state && fairmile_coupled.state != 3) fairmile_couple_turn(0);
   if (fairmile_coupled.state == 1 && fairmile_coupled.socket >= 0) {
     /* Steps whose answers nobody uses any more are still seen by the model, which may be learning from them. */
     double until = fairmile_couple_now() + fairmile_coupled.timeout_s;

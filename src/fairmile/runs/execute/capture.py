@@ -631,6 +631,8 @@ def identity(spec: RecordedSpec, captured: Captured) -> str:
         "inputs": {name: each.sha256 for name, each in inputs.items()},
         "environment": _environment_material(captured.environment),
     }
+    if spec.coupled:
+        material["coupled"] = True
     return sha256_hex(canonical_json(material))
 
 

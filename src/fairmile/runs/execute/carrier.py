@@ -62,19 +62,20 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "runs": ("__init__", "coverage"),
     "runs/record": ("__init__", "crate", "layout", "parts", "record", "values"),
     "runs/execute": (
-        *("__init__", "cancellation", "capture", "claims", "crew", "ending", "output_reader", "printed", "processes"),
-        *("program", "recorder", "watching", "worker", "written"),
+        *("__init__", "cancellation", "capture", "claims", "crew", "ending", "output_reader", "pair", "printed"),
+        *("processes", "program", "recorder", "watching", "worker", "written"),
     ),
 }
 _MAIN = """\
 import sys
 
+from fairmile.runs.execute import pair
 from fairmile.runs.execute import recorder
 from fairmile.runs.execute import worker
 
 try:
-    if sys.argv[1] == "worker":
-        sys.exit(worker.start(sys.argv[2:]))
+    if sys.argv[1] in ("pair", "worker"):
+        sys.exit({"pair": pair, "worker": worker}[sys.argv[1]].start(sys.argv[2:]))
     sys.exit(recorder.start(sys.argv[1:]))
 except KeyboardInterrupt:
     sys.exit(130)

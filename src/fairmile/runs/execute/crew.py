@@ -22,6 +22,7 @@ from typing import IO, Any
 from fairmile.base.errors import SystemFailure
 from fairmile.base.forks import Fork, can_fork
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.runs.execute.processes import module_words
 
 CANCELLED = "cancelled"
 TAKEN = "taken"  # somebody else executes it at this moment
@@ -226,7 +227,7 @@ class _Worker:
             self._process = Fork(lambda: start(words))
             self._orders, self.answers = self._process.stdin, self._process.stdout
         else:
-            argv = [sys.executable, "-P", *_worker_module(), *words]
+            argv = [sys.executable, "-P", *module_words("worker"), *words]
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
@@ -299,10 +300,3 @@ class _Worker:
         for line in lines:
             self.order, self.has_answered = None, True
             yield Ended(**json.loads(line))
-
-
-def _worker_module() -> list[str]:
-    """Return how Python starts a worker: by name, or out of the one file that a travelling recorder is."""
-    path = sys.modules["__main__"].__spec__
-    travelling = path is not None and path.name == "__main__" and sys.argv[0].endswith(".pyz")
-    return [sys.argv[0], "worker"] if travelling else ["-m", "fairmile.runs.execute.worker"]

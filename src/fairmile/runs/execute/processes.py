@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,13 @@ from fairmile.base.files import Holder
 
 RUN_VARIABLE = "FAIRMILE_RUN"  # every process of a run inherits it
 _GRACE_S = 10.0
+
+
+def module_words(name: str) -> list[str]:
+    """Return how Python starts a module of this package: by name, or out of the one file that a recorder travels as."""
+    main = sys.modules["__main__"].__spec__
+    travelling = main is not None and main.name == "__main__" and sys.argv[0].endswith(".pyz")
+    return [sys.argv[0], name] if travelling else ["-m", f"fairmile.runs.execute.{name}"]
 
 
 def find_processes(folder: Path) -> list[int]:

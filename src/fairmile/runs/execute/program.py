@@ -26,7 +26,7 @@ from fairmile.meter.meter import FLUSH_S, Meter
 from fairmile.meter.sources import find_sources
 from fairmile.meter.watch import Watch
 from fairmile.runs.execute.output_reader import OutputReader
-from fairmile.runs.execute.processes import RUN_VARIABLE
+from fairmile.runs.execute.processes import RUN_VARIABLE, module_words
 from fairmile.runs.execute.watching import FileWatch
 from fairmile.runs.record.layout import OUTPUT
 from fairmile.runs.record.record import RunRecord
@@ -118,8 +118,9 @@ class Program:
         return ending, elapsed_s
 
     def _start(self, output: int, metrics: int) -> subprocess.Popen[bytes]:
+        both = [sys.executable, "-P", *module_words("pair")] if self.spec.coupled else []
         return subprocess.Popen(
-            self.argv,
+            [*both, *self.argv],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -25,6 +25,7 @@ from fairmile.meter.summaries import metric_documents, span_documents
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.ending import find_cause, find_outputs, find_undeclared, stamp_outputs
 from fairmile.runs.execute.output_reader import LONGEST_LINE
+from fairmile.runs.execute.pair import TROUBLE
 from fairmile.runs.execute.printed import MOST_VALUES, find_metrics
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.execute.program import Ending, Program
@@ -170,6 +171,7 @@ def _losses(log: Log) -> Iterator[str]:
     if failed or log.damaged:
         lines = f", {log.damaged} damaged" if log.damaged else ""
         yield f"part of the log could not be written, for example on a full disk{lines}: values may be missing"
+    yield from (event.attributes["reason"] for event in log.events if event.name == TROUBLE)
     unreadable = sum(event.name == "unreadable metric" for event in log.events)
     if unreadable:
         what = "1 line or value is" if unreadable == 1 else f"{unreadable} lines or values are"

@@ -56,6 +56,7 @@ class RecordedSpec(Part):
 
     name: Stated[str] = "run"
     argv: Stated[list[str]] = field(default_factory=list)
+    coupled: bool = False
     params: dict[str, Any] = field(default_factory=dict)
     reads_params: bool = False
     seed: int | None = None

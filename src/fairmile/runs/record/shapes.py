@@ -25,6 +25,7 @@ class RecordedSpecDict(TypedDict):
 
     name: str
     argv: list[str]
+    coupled: NotRequired[bool]
     params: NotRequired[dict[str, Value]]
     reads_params: NotRequired[bool]
     seed: NotRequired[int]

@@ -12,7 +12,7 @@ from fairmile.base.specifications import Limits, Specification, check
 from fairmile.jobs.launch import Launch
 from fairmile.jobs.spec import Resources
 from fairmile.runs.record.commands import is_inside
-from fairmile.runs.record.values import Better, Value
+from fairmile.runs.record.values import COUPLED, Better, Value, split_coupled
 
 
 class MetricSpec(Specification):
@@ -52,6 +52,7 @@ class RunSpec(Specification):
 
     name: Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
     argv: Annotated[tuple[str, ...], Limits(min_length=1)]
+    coupled: bool = False  # the command is two programs, a solver and a model beside it: SOLVER… : MODEL…
     params: Mapping[str, Value] = {}
     reads_params: bool = False  # the program reads FAIRMILE_PARAMS, even if its files do not show it
     seed: int | None = None
@@ -75,6 +76,14 @@ class RunSpec(Specification):
     dataset: str = ""
     group: str = ""  # runs that belong together: repeats, the points of a sweep
     tags: tuple[str, ...] = ()
+
+    def _check_whole(self) -> None:
+        if not self.coupled:
+            return
+        if not all(split_coupled(self.argv)):
+            raise ValueError(f"a coupled run is two programs: write SOLVER… {COUPLED} MODEL…")
+        if (self.resources.nodes or 1) > 1:
+            raise ValueError("the programs of a coupled run share the memory of one node: ask for nodes=1")
 
     @check("outputs")
     @classmethod

@@ -29,6 +29,19 @@ _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[e
 _PARAM = r"[A-Za-z_][A-Za-z0-9_.-]*"
 
 
+COUPLED = ":"  # between the words of a solver and those of the model beside it
+
+
+def split_coupled(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words of a solver and those of the model beside it; either is empty where none are given.
+
+    The last mark counts: `mpirun` has marks of its own between parts of a solver.
+    """
+    words = list(argv)
+    cut = len(words) - 1 - words[::-1].index(COUPLED) if COUPLED in words else len(words)
+    return words[:cut], words[cut + 1 :]
+
+
 def parse_value(text: str) -> Value:
     """Return the value of a parameter that a text writes: a number, true, false, null, or else the text itself."""
     words: dict[str, Value] = {"true": True, "false": False, "null": None}

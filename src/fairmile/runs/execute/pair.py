@@ -1,0 +1,103 @@
+"""Starts the two programs of a coupled run, and ends with the first: `pair SOLVER… : MODEL…`.
+
+This travels with the recorder. Both find the socket between them in FAIRMILE_COUPLE. The solver decides how the run
+ends. The model then has a while to end by itself, since it may have learnt something that it still writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+
+from fairmile.meter import current, event
+from fairmile.runs.record.values import split_coupled
+
+TROUBLE = "coupled run"  # the event that tells of a program that did not start, or of a model that failed
+_SOCKET, _COMPONENT, _LONGEST = "FAIRMILE_COUPLE", "FAIRMILE_COMPONENT", "FAIRMILE_COUPLE_END_S"
+_LONGEST_S, _GRACE_S = 300.0, 10.0
+_PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def start(argv: Sequence[str]) -> int:
+    """Run both programs and return the exit code of the solver; one that a signal ended ends this process by it."""
+    solver_argv, model_argv = split_coupled(argv)
+    for number in _PASSED:  # whoever sends one sends it to the whole group
+        signal.signal(number, lambda *_: None)
+    with tempfile.TemporaryDirectory(prefix="fairmile-couple-", ignore_cleanup_errors=True) as folder:
+        shared = {_SOCKET: os.path.join(folder, "socket")}
+        model = _begin(model_argv, shared | {_COMPONENT: "model"})
+        if model is None:
+            return 127
+        try:
+            solver = _begin(solver_argv, shared | {_COMPONENT: "solver"})
+            code = 127 if solver is None else _wait(solver, model, folder)
+        except BaseException:
+            model.kill()
+            raise
+        if solver is None:
+            model.kill()
+            model.wait()
+            return code
+        _end(model)
+    if code < 0:
+        with contextlib.suppress(OSError):  # nobody catches KILL
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _wait(solver: subprocess.Popen[bytes], model: subprocess.Popen[bytes], folder: str) -> int:
+    """Wait for the solver, which waits for the model no longer than that lives: without it the folder goes."""
+
+    def look() -> None:
+        model.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    threading.Thread(target=look, daemon=True).start()
+    return solver.wait()
+
+
+def _begin(argv: Sequence[str], variables: dict[str, str]) -> subprocess.Popen[bytes] | None:
+    # Both inherit where metrics go; what the environment says of a component is stronger than we are.
+    try:
+        return subprocess.Popen(argv, env=variables | os.environ | {_SOCKET: variables[_SOCKET]}, close_fds=False)
+    except OSError as error:
+        _note(f"cannot start {argv[0]!r}: {error.strerror}")
+        return None
+
+
+def _note(why: str) -> None:
+    sys.stderr.write(f"fairmile: {why}\n")
+    event(TROUBLE, reason=why)
+    current().flush()
+
+
+def _end(model: subprocess.Popen[bytes]) -> None:
+    """Wait until the model has ended, end it if it does not, and note what was wrong."""
+    longest_s, why = float(os.environ.get(_LONGEST) or _LONGEST_S), ""
+    try:
+        model.wait(longest_s)
+    except subprocess.TimeoutExpired:
+        why = f"the model still ran {longest_s:g} s after the solver had ended, and was ended"
+        model.terminate()
+        try:
+            model.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            model.kill()
+            model.wait()
+    if not why and model.returncode:
+        name = signal.Signals(-model.returncode).name if model.returncode < 0 else ""
+        why = f"the model was ended by {name}" if name else f"the model ended with exit code {model.returncode}"
+    if why:
+        _note(why)
+
+
+if __name__ == "__main__":
+    sys.exit(start(sys.argv[1:]))
