@@ -14,7 +14,8 @@ import pytest
 from cases import for_each
 from pyld import jsonld
 
-from fairmile.base.digest import parse_checksum
+from fairmile.base.commands import Here
+from fairmile.base.digest import parse_checksum, sha256_hex
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
 from fairmile.catalog.fair import Surroundings, assess
@@ -22,6 +23,12 @@ from fairmile.catalog.identity import content_digest, is_iri
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS, PROFILE_IRI
 from fairmile.catalog.licences import licence_iri
 from fairmile.catalog.profile import check_body
+from fairmile.flows.files import read_flow
+from fairmile.testing.fetchers import read
+from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.fetchers.data import Data
+from fairmile.transfer.remote import Context
+from fairmile.transfer.settings import Settings
 
 DATA = Path(str(files("fairmile.catalog"))) / "data"
 ROOT = DATA / "cards"
@@ -63,6 +70,10 @@ EXPECTED = {
         stemdl-ds1a uno-top21-auc
     """,
     "environment": "tf-2.10-horovod ucx-gdrcopy yaml-cpp",
+    "workflow": """
+        cloudmask-pipeline cosmoflow-pipeline deepcam-pipeline earthquake-pipeline miniweather-pipeline mnist-pipeline
+        opencatalyst-pipeline stemdl-pipeline uno-pipeline
+    """,
 }
 
 
@@ -211,7 +222,7 @@ def test_a_card_expands_with_the_bundled_context_alone(name: str) -> None:
 
 @each_card
 def test_a_value_that_should_be_an_address_is_one(name: str) -> None:
-    local = ("fileObject", "fileSet")  # these name a file of the same card
+    local = ("fileObject", "fileSet", "mainEntity")  # these name a file of the same card
     for key, value in _pairs(CARDS[name].body):
         if key in TERMS and _kind_of_value(key) == "@id" and key not in local:
             for text in as_list(value):
@@ -249,6 +260,22 @@ def test_files_have_sizes_that_parse_and_checksums_that_are_checksums(name: str)
                 checksum = parse_checksum(entry[algorithm], algorithm)
                 assert checksum is not None
                 assert checksum.hex == entry[algorithm]
+
+
+@for_each("name", [name for name, card in CARDS.items() if card.kind == "workflow"])
+def test_a_workflow_holds_a_flow_whose_steps_run_assets_of_the_catalog(name: str, tmp_path: Path) -> None:
+    card = CARDS[name]
+    (entry,) = card["distribution"]
+    assert entry["name"] == card["mainEntity"]
+    (remote,) = Data(Context({}, Here(), Credentials({}), Settings())).find(entry["contentUrl"])
+    text = read(Data(Context({}, Here(), Credentials({}), Settings())).open(remote, 0, None))
+    assert (sha256_hex(text), f"{len(text)} B") == (entry["sha256"], entry["contentSize"])
+    (tmp_path / entry["name"]).write_bytes(text)
+    flow = read_flow(tmp_path / entry["name"]).flow
+    assert list(flow.steps) == [step["name"] for step in card["step"]]
+    assert {step.run for step in flow.steps.values()} <= {f"{each.kind}/{each.handle.name}" for each in CARDS.values()}
+    defaults = {each["name"]: each["defaultValue"] for each in card["input"]}
+    assert {name: flow.steps["train"].params[name] for name in defaults} == defaults
 
 
 @for_each("name", [name for name, card in CARDS.items() if card.text("contentDigest")])

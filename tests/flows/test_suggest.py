@@ -67,9 +67,16 @@ def test_what_cards_leave_open_is_listed_and_marked(workspace: Workspace) -> Non
     assert "# to do: train: name the files" in suggestion.text
 
 
-def test_a_benchmark_that_pairs_both_stands_for_all_steps(workspace: Workspace) -> None:
-    (step,) = workspace.flows.suggest("mnist-dnn").steps
-    assert step.program == "benchmark/mnist"
+def test_a_saved_flow_that_pairs_both_stands_for_all_steps(workspace: Workspace, tmp_path: Path) -> None:
+    suggestion = workspace.flows.suggest("mnist-dnn", output=tmp_path / "flow.yaml")
+    assert [(step.step, step.program) for step in suggestion.steps] == [("pipeline", "workflow/mnist-pipeline")]
+    plan = workspace.flows.plan(tmp_path / "flow.yaml")
+    assert list(plan.steps) == ["pipeline/preprocess", "pipeline/train", "pipeline/evaluate"]
+
+
+def test_so_does_a_benchmark_where_there_is_none(workspace: Workspace) -> None:
+    (step,) = workspace.flows.suggest("qubo-svr").steps
+    assert (step.step, step.program) == ("train", "benchmark/qsvr")
 
 
 def test_a_model_for_which_nothing_is_known_is_told(workspace: Workspace) -> None:

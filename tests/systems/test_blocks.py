@@ -114,7 +114,7 @@ class TestABlock:
     def test_says_when_its_lines_are_older_than_18_months(self) -> None:
         assert any(
             note.startswith("The lines of ddp on juwels are old, of 2023.")
-            for note in module_block(SYSTEMS["juwels"], ["ddp"]).notes
+            for note in module_block(SYSTEMS["juwels"], ["ddp:stages-2023"]).notes
         )
         today = date(2026, 11, 18)
         for lines, source, dated, old in (
@@ -135,21 +135,62 @@ class TestABlock:
         assert not module_block(made_up({"x": ["ml A/1"]}), ["x"]).notes
 
 
+VARIANTS = {
+    "ddp": [
+        {"lines": ["ml T/2"], "partitions": ["a"]},
+        {"lines": ["ml C/1"], "container": ["apptainer", "run", "t.sif"], "partitions": ["a"]},
+        {"lines": ["ml T/1"], "variant": "old"},
+    ]
+}
+
+
+class TestAVariant:
+    def test_is_chosen_behind_a_colon_and_kept_in_the_marker(self) -> None:
+        block = module_block(made_up(VARIANTS), ["ddp:container"])
+        assert (block.begin, list(block.lines)) == ("# MODULES BEGIN lake ddp:container", ["ml C/1"])
+        assert not any("Not used" in note for note in block.notes)
+        assert list(module_block(made_up(VARIANTS), ["ddp:old"], "b").lines) == ["ml T/1"]
+
+    def test_goes_by_what_it_is_where_the_file_gives_no_name(self) -> None:
+        assert made_up(VARIANTS).software_words == ["ddp", "ddp:modules", "ddp:container", "ddp:old"]
+        assert made_up({"x": ["ml A/1"]}).software_words == ["x"]
+
+    def test_that_is_not_known_is_refused_with_those_there_are(self) -> None:
+        with pytest.raises(
+            NotFound, match=r"ddp on lake has no variant 'contaner'; did you mean 'container'\?"
+        ) as caught:
+            module_block(made_up(VARIANTS), ["ddp:contaner"])
+        assert caught.value.hint == "its variants: modules, container, old"
+        with pytest.raises(UsageError, match="ddp and ddp:old are variants of one framework"):
+            module_block(made_up(VARIANTS), ["ddp", "ddp:old"])
+        with pytest.raises(ValueError, match="'old' is the variant of another set of ddp"):
+            made_up({"ddp": [{"variant": "old"}, {"variant": "old"}]})
+
+    def test_stays_when_a_script_is_brought_up_to_date_and_can_be_changed(self) -> None:
+        known = {"lake": made_up(VARIANTS)}
+        text = "# MODULES BEGIN lake ddp:old\nml T/0\n# MODULES END\n"
+        assert evaluate(text, known).text == "# MODULES BEGIN lake ddp:old\nml T/1\n# MODULES END\n"
+        other = evaluate(text, known, add=["ddp:container"]).text
+        assert other == "# MODULES BEGIN lake ddp:container\nml C/1\n# MODULES END\n"
+        with pytest.raises(UsageError, match="nothing would be left"):
+            evaluate(text, known, remove=["ddp"])
+
+
 class TestAPartition:
     def test_chooses_the_set_that_is_right_there(self) -> None:
         block = module_block(SYSTEMS["jureca"], ["ddp"], "dc-mi200")
         assert block.lines[0] == "ml Architecture/jureca_mi200"
-        assert not any("sets of lines" in note for note in block.notes)
+        assert not any("variants" in note for note in block.notes)
 
     def test_not_named_takes_the_first_set_and_says_which_were_left(self) -> None:
         block = module_block(SYSTEMS["jureca"], ["ddp"])
         assert list(block.lines) == JURECA
-        assert any("2 sets of lines; used: for dc-gpu, dc-gpu-devel" in note for note in block.notes)
-        assert any(note.startswith("Not used for ddp: for dc-mi200") for note in block.notes)
+        assert any("3 variants; used: modules, for dc-gpu, dc-gpu-devel" in note for note in block.notes)
+        assert any(note.startswith("Not used: ddp:modules-2, for dc-mi200") for note in block.notes)
 
     def test_with_two_sets_takes_the_first_and_says_so(self) -> None:
         notes = module_block(SYSTEMS["juwels"], ["ddp"], "booster").notes
-        assert any(note.startswith("Not used for ddp") and "Apptainer" in note for note in notes)
+        assert any(note.startswith("Not used: ddp:apptainer") and "Apptainer" in note for note in notes)
 
     def test_that_the_system_lacks_is_named(self) -> None:
         with pytest.raises(NotFound, match=r"no partition 'dc-gup' on jureca; did you mean 'dc-gpu'\?"):

@@ -89,13 +89,16 @@ def test_where_published_rules_and_real_scripts_disagree_the_script_wins_and_it_
     assert not jureca["horovod"][0].disagrees
 
 
-def test_of_two_variants_the_plain_one_comes_first(systems: Systems) -> None:
-    plain, amd = systems["jureca"].software["ddp"]
+def test_variants_of_a_framework_have_names(systems: Systems) -> None:
+    plain, amd, newer = systems["jureca"].variants("ddp").values()
     assert "NVHPC/22.3" in plain.lines[1]
     assert amd.partitions == ("dc-mi200",)
-    plain, container = systems["juwels"].software["ddp"]
-    assert "NVHPC/23.1" in plain.lines[1]
-    assert "Apptainer-Tools/2023" in container.lines[0]
+    assert newer.variant == "stages-2025" and not newer.is_old(date(2026, 11, 15))
+    juwels = systems["juwels"].variants("ddp")
+    assert list(juwels) == ["stages-2025", "stages-2023", "apptainer"]
+    assert "NVHPC/23.1" in juwels["stages-2023"].lines[1]
+    assert "Apptainer-Tools/2023" in juwels["apptainer"].lines[0]
+    assert list(systems["lumi"].variants("ddp")) == ["container", "own-container", "rccl-plugin"]
 
 
 def test_on_lumi_the_newest_set_comes_first_and_each_says_what_it_is_for(systems: Systems) -> None:

@@ -6,7 +6,8 @@ Row by row, each card changes every B-tree of the file and rewrites the blob of 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 
 from fairmile.catalog.card_rows import (
@@ -22,7 +23,7 @@ from fairmile.catalog.database import INDEXES
 from fairmile.catalog.query import normal
 
 _BATCH = 2000  # cards
-_CACHE_KIB = 64 << 10
+_CACHE_KIB, _USUAL_CACHE_KIB = 64 << 10, 2000
 # FTS5 sorts what it has collected in this much memory; more at once is fewer parts to merge.
 _TEXT_BYTES, _USUAL_TEXT_BYTES = 64 << 20, 1 << 20
 
@@ -38,7 +39,7 @@ class BulkRows:
         self._tags, self._words = set[str](), set[str]()
         for name in INDEXES:
             connection.execute(f"DROP INDEX {name}")
-        self._tune(_CACHE_KIB, _TEXT_BYTES)
+        _tune(connection, _CACHE_KIB, _TEXT_BYTES)
 
     def put(self, entry: Entry, *, latest: bool, uses: int) -> None:
         """Take in the entry of a card that the index does not hold yet."""
@@ -59,12 +60,7 @@ class BulkRows:
         tags.flush()
         for statement in INDEXES.values():
             self._db.execute(statement)
-        self._tune(2000, _USUAL_TEXT_BYTES)
-
-    def _tune(self, cache_kib: int, text_bytes: int) -> None:
-        self._db.execute(f"PRAGMA cache_size = -{cache_kib}")
-        for table in ("latest", "older"):
-            self._db.execute(f"INSERT INTO {table}({table}, rank) VALUES ('hashsize', ?)", (text_bytes,))
+        _tune(self._db, _USUAL_CACHE_KIB, _USUAL_TEXT_BYTES)
 
     def _flush(self) -> None:
         entries, self._entries = self._entries, []
@@ -81,6 +77,20 @@ class BulkRows:
         words = list(enumerate(_new(self._words, (word for _, entry, _, _ in entries for word in entry.words)), first))
         many("INSERT INTO word(id, word) VALUES (?, ?)", words)
         many("INSERT INTO gram(rowid, word) VALUES (?, ?)", words)
+
+
+@contextmanager
+def many_changes(connection: sqlite3.Connection) -> Iterator[None]:
+    """Give SQLite room for many changes of one transaction: else it writes pages out and reads them again."""
+    _tune(connection, _CACHE_KIB, _TEXT_BYTES)
+    yield
+    _tune(connection, _USUAL_CACHE_KIB, _USUAL_TEXT_BYTES)  # what fails is rolled back anyway
+
+
+def _tune(connection: sqlite3.Connection, cache_kib: int, text_bytes: int) -> None:
+    connection.execute(f"PRAGMA cache_size = -{cache_kib}")
+    for table in ("latest", "older"):
+        connection.execute(f"INSERT INTO {table}({table}, rank) VALUES ('hashsize', ?)", (text_bytes,))
 
 
 class _Lines:

@@ -226,13 +226,13 @@ class Card(Mapping[str, Any]):
             dict.fromkeys(text.lower() for text in self.texts("machineLearningFramework") + self.texts("framework"))
         )
 
-    @property
+    @cached_property
     def formats(self) -> list[str]:
         """Short names of the formats of model and files: onnx, hdf5, tfrecord."""
         given = self.texts("modelFormat") + [file.media_type or "" for file in self.files]
         return list(dict.fromkeys(format_name(text) for text in given if text))
 
-    @property
+    @cached_property
     def keywords(self) -> list[str]:
         words: list[str] = []
         for value in as_list(self.body.get("keywords")):
@@ -244,7 +244,8 @@ class Card(Mapping[str, Any]):
     @property
     def links(self) -> list[tuple[str, str]]:
         """Every (relation, target) that names another asset."""
-        pairs = [(relation, id_of(value)) for relation in LINKS for value in as_list(self.body.get(relation))]
+        given = [relation for relation in LINKS if relation in self.body]
+        pairs = [(relation, id_of(value)) for relation in given for value in as_list(self.body[relation])]
         return [(relation, target) for relation, target in pairs if target]
 
     @property

@@ -93,27 +93,52 @@ class CardRows:
     def put(self, entry: Entry, uses: int) -> None:
         """Write the rows of a card, in place of those of the same path."""
         catalog, path = entry.facts[:2]
-        old = self._db.execute("SELECT id FROM card WHERE catalog = ? AND path = ?", (catalog, path)).fetchone()
+        old = self._db.execute(
+            "SELECT id, kind, name FROM card WHERE catalog = ? AND path = ?", (catalog, path)
+        ).fetchone()
         if old:
-            self.forget(catalog, [path])
+            self._forget_text(old[0])
+            self._db.execute("DELETE FROM card WHERE id = ?", (old[0],))
+            if old[1:] != (entry.kind, entry.name):
+                self.mark_latest(catalog, *old[1:])
         # An only version is the latest at once; where there are several, `_mark_latest` decides after.
         alone = not self._versions(catalog, entry.kind, entry.name)
         cursor = self._db.execute(INSERT_CARD, entry.row(old[0] if old else None, alone, uses))
         number = cursor.lastrowid
         assert number is not None
-        self._db.executemany(INSERT_ALIAS, [(v, w, number) for v, w in entry.aliases])
-        self._db.executemany(INSERT_FACET, [(f, v, number) for f, v in entry.facets])
-        self._db.executemany(INSERT_LINK, [(number, r, t) for r, t in entry.links])
+        self._replace("alias", ("value", "what"), number, entry.aliases, is_new=not old)
+        self._replace("facet", ("facet", "value"), number, entry.facets, is_new=not old)
+        self._replace("link", ("relation", "target"), number, entry.links, is_new=not old)
         self._db.execute(insert_text("latest" if alone else "older"), (number, entry.text, entry.marks))
-        self._put_names(number, entry)
+        self._put_names(number, entry, is_new=not old)
+
+    def _replace(
+        self, table: str, columns: tuple[str, str], number: int, pairs: Sequence[tuple[str, str]], *, is_new: bool
+    ) -> None:
+        """Write the rows of a card; those that stay the same, which are most, are not touched."""
+        old: set[tuple[str, str]] = set()
+        if not is_new:
+            old = set(self._db.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE card = ?", (number,)))
+        wanted = dict.fromkeys(pairs)
+        gone = [(number, *pair) for pair in old if pair not in wanted]
+        added = [(*pair, number) for pair in wanted if pair not in old]
+        first, second = columns
+        if gone:
+            sql = f"DELETE FROM {table} WHERE card = ? AND {first} = ? AND {second} = ?"
+            self._db.executemany(sql, gone)
+        if added:
+            self._db.executemany(f"INSERT INTO {table}({first}, {second}, card) VALUES (?, ?, ?)", added)
 
     def _versions(self, catalog: str, kind: str, name: str) -> list[tuple[int, int]]:
         sql = "SELECT id, latest FROM card WHERE catalog = ? AND kind = ? AND name = ? ORDER BY gone, version_key DESC"
         return self._db.execute(sql, (catalog, kind, name)).fetchall()
 
-    def _put_names(self, number: int, entry: Entry) -> None:
-        if entry.names:
-            self._append_lines("names", number, entry.names)
+    def _put_names(self, number: int, entry: Entry, *, is_new: bool) -> None:
+        if is_new or self._names_of(number) != entry.names:
+            if not is_new:
+                self._forget_names(number)
+            if entry.names:
+                self._append_lines("names", number, entry.names)
         for keyword in entry.keywords:
             cursor = self._db.execute("INSERT OR IGNORE INTO tag(raw, value) VALUES (?, ?)", (keyword, normal(keyword)))
             if cursor.rowcount == 1 and cursor.lastrowid is not None:
@@ -140,14 +165,26 @@ class CardRows:
             if row is None:
                 continue
             count += 1
-            self._db.execute("DELETE FROM latest WHERE rowid = ?", (row[0],))
-            self._db.execute("DELETE FROM older WHERE rowid = ?", (row[0],))
+            self._forget_text(row[0])
             for table in ("alias", "facet", "link"):
                 self._db.execute(f"DELETE FROM {table} WHERE card = ?", (row[0],))
             self._db.execute("DELETE FROM card WHERE id = ?", (row[0],))
             self._forget_names(row[0])
             self.mark_latest(catalog, row[1], row[2])
         return count
+
+    def _forget_text(self, number: int) -> None:
+        self._db.execute("DELETE FROM latest WHERE rowid = ?", (number,))
+        self._db.execute("DELETE FROM older WHERE rowid = ?", (number,))
+
+    def _names_of(self, number: int) -> list[str]:
+        """Return the names that are kept of a card."""
+        row = self._db.execute("SELECT ids, lines FROM names WHERE chunk = ?", (number // CHUNK_CARDS,)).fetchone()
+        ids, own = row[0].split() if row else [], str(number)
+        if own not in ids:
+            return []
+        first = ids.index(own)  # its names stand together
+        return [line.decode() for line in row[1].split(b"\n")[first : first + ids.count(own)]]
 
     def _forget_names(self, number: int) -> None:
         chunk = number // CHUNK_CARDS

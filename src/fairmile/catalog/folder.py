@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,11 +92,17 @@ class CatalogFolder:
         """Return the paths of the cards that may have changed between two generations; None when it is not known."""
         return [] if generation and known == generation else changes_since(self.root, known, generation)
 
-    def stamp(self, relative: str) -> Stamp | None:
-        """Return the stamp of the card or tombstone at a path; None where `scan` would not yield it."""
+    def stamps(self, paths: Iterable[str]) -> Iterator[tuple[str, Stamp]]:
+        """Yield the stamps of the cards and tombstones at these paths; not of those that `scan` would not yield."""
+        is_link = cache(os.path.islink)  # many cards lie in one folder
+        for relative in paths:
+            if (stamp := self._stamp(relative, is_link)) is not None:
+                yield relative, stamp
+
+    def _stamp(self, relative: str, is_link: Callable[[str], bool]) -> Stamp | None:
         parent, _, name = relative.rpartition("/")
         above = f"{self.root}/cards/{parent}"
-        if os.path.islink(above) or os.path.islink(os.path.dirname(above)):
+        if is_link(above) or is_link(os.path.dirname(above)):
             return None
         tombstone = f"{above}/{name.removesuffix(CARD_SUFFIX)}{TOMBSTONE_SUFFIX}"
         if name.endswith(CARD_SUFFIX) and os.path.lexists(tombstone):
@@ -148,8 +155,8 @@ class CatalogFolder:
         """Return the card in the file."""
         path = f"{self.root}/cards/{relative}"
         try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+            with open(path, "rb", buffering=0) as file:
+                text = file.read().decode("utf-8")
             body = json.loads(text)
             if not isinstance(body, dict):
                 raise ValueError(f"expected a JSON object, found {type(body).__name__}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, ni, parse_checksum, sha256_hex
+from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, ni, parse_checksum, plain_json, sha256_hex
 from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.words import slug
@@ -88,8 +88,9 @@ def mint_iri(kind: str, name: str, version: str, *, base: str = "", origin: str 
 
 def card_digest(body: Mapping[str, Any]) -> str:
     """Return the `ni:` digest of the card's canonical bytes without its volatile keys."""
-    stable = {key: _exact(value) for key, value in body.items() if key not in VOLATILE_KEYS}
-    return ni(sha256_hex(canonical_json(stable)))
+    stable = {key: value for key, value in body.items() if key not in VOLATILE_KEYS}
+    plain = plain_json(stable)
+    return ni(sha256_hex(canonical_json(_exact(stable)) if plain is None else plain))
 
 
 def _exact(value: Any) -> Any:

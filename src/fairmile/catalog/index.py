@@ -11,7 +11,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import field, replace
 from itertools import islice
 from operator import itemgetter
@@ -23,7 +23,7 @@ from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import closest, slug
-from fairmile.catalog.bulk_rows import BulkRows
+from fairmile.catalog.bulk_rows import BulkRows, many_changes
 from fairmile.catalog.card import Card
 from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows, entry_of, read_in_place
 from fairmile.catalog.counts import Counts, count_all, count_some
@@ -68,6 +68,7 @@ _TAGGED_CARDS = 3000
 _COUNTED = 10_000  # matches of a search whose facets are counted
 # So few cards are read anew in a moment where the index cannot be brought in line with them.
 _FEW_CARDS = 2000
+_FEW_CHANGES = 50  # fit into the usual cache
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
 
 
@@ -330,7 +331,8 @@ class Index:
             changed = [each for folder in folders for each in self._changes(folder, done)]
             changed.sort(key=itemgetter(1))
             changed.sort(key=lambda entry: -uses.get(_asset(entry[1]), 0))
-            self._put_all(changed, uses, done, on_card, bulk)
+            with many_changes(self._db) if bulk is None and len(changed) > _FEW_CHANGES else nullcontext():
+                self._put_all(changed, uses, done, on_card, bulk)
         return done
 
     def _is_empty(self) -> bool:
@@ -348,7 +350,7 @@ class Index:
                 stamps = dict(folder.scan())
             else:
                 known = {path: stamp for path in recent if (stamp := self._stamp(folder.name, path))}
-                stamps = {path: stamp for path in recent if (stamp := folder.stamp(path))}
+                stamps = dict(folder.stamps(recent))
         except SystemFailure as error:
             done.damaged.append((folder.name, str(error)))
             return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
@@ -43,6 +43,7 @@ _OF_A_PROGRAM = (
 _PLACE_OPTIONS = (
     click.option("--on", default="laptop", metavar="SYSTEM", help="System to run on.  [default: this machine]"),
     click.option("--software", multiple=True, metavar="NAME", help="Load this framework, such as ddp; repeatable."),
+    click.option("--variant", default="", metavar="NAME", help="Variant of the software, such as container."),
     click.option("--partition", default="", metavar="NAME", help="Submit to this partition or queue."),
     click.option("--account", default="", metavar="NAME", help="Charge this account."),
     click.option("--qos", default="", metavar="NAME", help="Quality of service."),
@@ -157,7 +158,7 @@ def spec_from(options: Mapping[str, Any]) -> JobSpec:
         "argv": options.get("argv") or ("true",),
         "name": options.get("name") or "job",
         "env": dict(_variable(text) for text in options.get("env", ())),
-        "software": tuple(options.get("software", ())),
+        "software": with_variant(options.get("software", ()), options.get("variant", "")),
         "launch": options.get("launch"),
         "array": read("array", _array),
         "signal": read("signal", _signal),
@@ -180,6 +181,13 @@ def spec_from(options: Mapping[str, Any]) -> JobSpec:
         return JobSpec(**given, resources=Resources(**resources))
     except ValueError as error:
         raise InvalidDocument([_problem(each) for each in errors_of(error)]) from None
+
+
+def with_variant(software: Sequence[str], variant: str) -> tuple[str, ...]:
+    """Return the words of software with the variant that --variant names, as `ddp:container`."""
+    if variant and not software:
+        raise UsageError("--variant needs software", hint="name it with --software, such as --software ddp")
+    return tuple(f"{name}:{variant}" if variant and ":" not in name else name for name in software)
 
 
 def _message(error: Exception) -> str:

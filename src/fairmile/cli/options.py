@@ -89,7 +89,7 @@ class SectionedCommand(click.Command):
         ),
         "System and resources": (
             *("--on", "--nodes", "--time", "--account", "--partition", "--qos", "--gpus-per-node"),
-            *("--tasks-per-node", "--cpus-per-task", "--memory", "--exclusive", "--software"),
+            *("--tasks-per-node", "--cpus-per-task", "--memory", "--exclusive", "--software", "--variant"),
             *("--wait", "--pack", "--slots", "--at-once", "--queued", "--pilots"),
             *("--signal", "--requeue", "--option"),
         ),

@@ -117,11 +117,11 @@ def _print_file_systems(system: System, out: Out) -> None:
 
 def _print_software(system: System, out: Out) -> None:
     for name, sets in system.software.items():
-        for number, each in enumerate(sets):
+        for variant, each in system.variants(name).items():
             out.line()
             where = f" on {', '.join(each.partitions)}" if each.partitions else ""
-            variant = f" (variant {number + 1})" if number else ""
-            out.heading(marked(system, f"software.{name}", f"{name}{variant}{where}"))
+            word = f"{name}:{variant}" if len(sets) > 1 else name
+            out.heading(marked(system, f"software.{name}", f"{word}{where}"))
             if text := resources(each):
                 out.line(f"  {text}")
             for line in each.lines:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fairmile.cli.job_options import with_variant
 from fairmile.cli.out import Out, count, json_output
 from fairmile.systems.blocks import Block, Evaluation
 from fairmile.workspace import Workspace
@@ -22,8 +23,9 @@ _PARTITION = click.option(
 @click.argument("system")
 @click.argument("software", nargs=-1, required=True)
 @_PARTITION
+@click.option("--variant", default="", metavar="NAME", help="Variant of the software, such as container.")
 @json_output(Block)
-def modules(system: str, software: tuple[str, ...], partition: str, out: Out) -> int:
+def modules(system: str, software: tuple[str, ...], partition: str, variant: str, out: Out) -> int:
     """Print the module lines of frameworks on a system, between the markers that `eval` reads.
 
     The lines come from the system's file. Notes on stderr say where published rules
@@ -33,8 +35,9 @@ def modules(system: str, software: tuple[str, ...], partition: str, out: Out) ->
     Examples:
       fairmile system modules deep ddp
       fairmile system modules jureca ddp --partition dc-mi200
+      fairmile system modules lumi ddp --variant container
     """
-    block = Workspace.open().systems[system].modules(*software, partition=partition)
+    block = Workspace.open().systems[system].modules(*with_variant(software, variant), partition=partition)
     out.show(block, lambda block: _print_block(out, block))
     return 0
 

@@ -29,6 +29,7 @@ def script(out: Out, on: str, output: Path | None, explain: bool, **options: Any
     \b
     Examples:
       fairmile system script --on jureca --software ddp --nodes 2 --time 1:00:00 -- python train.py
+      fairmile system script --on lumi --software ddp --variant container -- python train.py
       fairmile system script --on lumi --software ddp --explain -- python train.py
     """
     made = Workspace.open().systems[on].script(spec_from(options), output=output)

@@ -3,7 +3,7 @@
 A program takes a role by the words of its name, title and keywords. Those that name the model or the data set, or are
 named by them, go before those that only share their science. What a program reads is what its command asks for as
 {inputs.NAME}; what it writes is the `output` of its card. Whatever the cards leave open is listed and marked in the
-file.
+file. Where no program trains the model, a saved flow or a benchmark that pairs it with the data set does all of it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _OF_MODEL = lazy_pattern(r"model|weight|checkpoint|network")
 _INPUT = lazy_pattern(r"\{inputs\.([\w-]+)\}")
 _NAMED, _ALIKE = 2, 1  # what a statement and a common science are worth
 _MOST = 1000
+_WHOLE = "pipeline"  # the step that is a saved flow
 
 
 class SuggestedStepDict(TypedDict):
@@ -108,7 +109,7 @@ class Suggestion(Result):
             lines += [f"  # {reason}" for reason in each.reasons]
             lines += [f"  # to do: {line}" for line in self.open if line.startswith(f"{each.step}:")]
             lines.append(f"  {each.step}:")
-            lines.append(f"    run: {_quoted(each.program)}")
+            lines.append(f"    {'flow' if each.step == _WHOLE else 'run'}: {_quoted(each.program)}")
             if each.inputs:
                 pairs = ", ".join(f"{name}: {_quoted(value)}" for name, value in each.inputs.items())
                 lines.append(f"    inputs: {{{pairs}}}")
@@ -179,20 +180,22 @@ class _Builder:
             inputs = {name: self._source(role, name, written) for name in _input_names(card)}
             written[role] = outputs
             steps.append(SuggestedStep(role, _short(card), inputs, tuple(outputs), tuple(reasons)))
-        if "train" not in written and (benchmark := self._benchmark()) is not None:
-            reason = f"{_short(benchmark)} pairs the model with the data set; it prepares, trains and evaluates"
-            return [SuggestedStep("train", _short(benchmark), {}, (), (reason,))], []
+        if "train" not in written:
+            for kind, step in (("workflow", _WHOLE), ("benchmark", "train")):
+                if (whole := self._pairing(kind)) is not None:
+                    reason = f"{_short(whole)} pairs the model with the data set; it prepares, trains and evaluates"
+                    return [SuggestedStep(step, _short(whole), {}, (), (reason,))], []
         if steps and "train" not in written:
             self._open.append("no program of the catalog trains this model: add a step")
         return steps, self._open
 
-    def _benchmark(self) -> Card | None:
-        """Return a benchmark that names the model and the data set and can be run."""
+    def _pairing(self, kind: str) -> Card | None:
+        """Return a saved flow, or a benchmark, that names the model and the data set and can be run."""
         wanted = [set(target_names(each)) for each in (self._model, self._dataset)]
-        for hit in self._catalog.find("benchmark", limit=_MOST):
+        for hit in self._catalog.find(kind, limit=_MOST):
             card = self._catalog.read(hit.row)
             targets = {target for _, target in links_of(card)}
-            if card.get("command") and all(targets & names for names in wanted):
+            if card.get("mainEntity" if kind == "workflow" else "command") and all(targets & names for names in wanted):
                 return card
         return None
 

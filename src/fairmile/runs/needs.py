@@ -180,7 +180,7 @@ def _system_offer(system: System, partition: str, asked: Sequence[str]) -> Offer
 
     def software(name: str) -> tuple[bool | None, str]:
         for each in ("ddp", "pytorch", "torch") if name == "torch" else (name,):
-            if each in asked:
+            if each in (word.partition(":")[0] for word in asked):
                 return True, f"the software {each} of {system.name}"
         return None, f"the description of {system.name} does not say whether it has {name}"
 

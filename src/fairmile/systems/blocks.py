@@ -126,6 +126,9 @@ def module_block(system: System, software: Sequence[str], partition: str = "") -
     names = tuple(dict.fromkeys(software))
     if not names:
         raise UsageError("a module block needs at least one framework", hint=_has(system))
+    for name in names:
+        if twin := next((other for other in names if other != name and framework_of(other) == framework_of(name)), ""):
+            raise UsageError(f"{name} and {twin} are variants of one framework", hint="name one of them")
     chosen = choose_sets(system, names, partition)
     lines, decisions = merge([(name, each.lines) for name, each in zip(names, chosen, strict=True)])
     notes = [note for name, each in zip(names, chosen, strict=True) for note in _about(system, name, each, partition)]
@@ -133,16 +136,18 @@ def module_block(system: System, software: Sequence[str], partition: str = "") -
 
 
 def choose_sets(system: System, software: Sequence[str], partition: str = "") -> list[SoftwareSet]:
-    """Return one software set for each framework, the first that fit the partition, or one another's partitions."""
+    """Return one software set for each framework, the first that fit the partition, or one another's partitions.
+
+    `FRAMEWORK:VARIANT` takes that variant alone.
+    """
     if partition and partition not in system.partitions:
         raise _unknown("partition", partition, system, list(system.partitions))
     candidates: list[list[SoftwareSet]] = []
     for name in software:
-        if name not in system.software:
-            raise _unknown("software", name, system, list(system.software))
-        sets = [each for each in system.software[name] if not partition or _fits(each, partition)]
+        known = _sets_of(system, name)
+        sets = [each for each in known if not partition or _fits(each, partition)]
         if not sets:
-            places = dict.fromkeys(place for each in system.software[name] for place in each.partitions)
+            places = dict.fromkeys(place for each in known for place in each.partitions)
             raise Conflict(
                 f"{name} on {system.name} is available for {', '.join(places)}, not for partition {partition!r}",
                 hint="name one of these partitions, or none",
@@ -153,6 +158,28 @@ def choose_sets(system: System, software: Sequence[str], partition: str = "") ->
             return list(sets_together)
     homes = "; ".join(f"{name} runs on {_places(sets)}" for name, sets in zip(software, candidates, strict=True))
     raise Conflict(f"no partition of {system.name} has all of {', '.join(software)}: {homes}")
+
+
+def framework_of(word: str) -> str:
+    """Return the framework of `FRAMEWORK` or `FRAMEWORK:VARIANT`."""
+    return word.partition(":")[0]
+
+
+def _sets_of(system: System, word: str) -> Sequence[SoftwareSet]:
+    """Return the software sets that a word means; NotFound where there are none."""
+    name, colon, variant = word.partition(":")
+    if name not in system.software:
+        raise _unknown("software", name, system, list(system.software))
+    if not colon:
+        return system.software[name]
+    variants = system.variants(name)
+    if variant not in variants:
+        near = did_you_mean(variant, variants)
+        raise NotFound(
+            f"{name} on {system.name} has no variant {variant!r}" + (f"; {near}" if near else ""),
+            hint=f"its variants: {', '.join(variants)}",
+        )
+    return [variants[variant]]
 
 
 def _fits(each: SoftwareSet, partition: str) -> bool:
@@ -182,12 +209,18 @@ def _trust(system: System) -> Iterator[str]:
         yield f"The description of {system.name} is unverified."
 
 
-def _about(system: System, name: str, chosen: SoftwareSet, partition: str) -> Iterator[str]:
-    sets = system.software[name]
-    rivals = [each for each in sets if each is not chosen and (not partition or _fits(each, partition))]
+def _about(system: System, word: str, chosen: SoftwareSet, partition: str) -> Iterator[str]:
+    name, colon, _ = word.partition(":")
+    sets, variants = system.software[name], system.variants(name)
+    rivals = {
+        variant: each
+        for variant, each in variants.items()
+        if not colon and each is not chosen and (not partition or _fits(each, partition))
+    }
     if rivals:
-        yield f"{name} on {system.name} has {len(sets)} sets of lines; used: {_known_by(chosen)}."
-        yield from (f"Not used for {name}: {_known_by(each)}." for each in rivals)
+        own = next(variant for variant, each in variants.items() if each is chosen)
+        yield f"{name} on {system.name} has {len(sets)} variants; used: {own}, {_known_by(chosen)}."
+        yield from (f"Not used: {name}:{variant}, {_known_by(each)}." for variant, each in rivals.items())
     if not chosen.lines:
         yield f"{name} needs no modules on {system.name}."
     if chosen.container:
@@ -320,7 +353,7 @@ def _spans(lines: Sequence[str], file: str) -> list[_Span]:
 
 
 def _refuse_absent(remove: Sequence[str], spans: Sequence[_Span], file: str) -> None:
-    named = dict.fromkeys(name for span in spans for name in span.software)
+    named = dict.fromkeys(each for span in spans for name in span.software for each in (name, framework_of(name)))
     for name in remove:
         if name not in named:
             near = did_you_mean(name, named)
@@ -332,7 +365,9 @@ def _refuse_absent(remove: Sequence[str], spans: Sequence[_Span], file: str) -> 
 
 
 def _wanted(span: _Span, add: Sequence[str], remove: Sequence[str]) -> list[str]:
-    names = [name for name in dict.fromkeys((*span.software, *add)) if name not in remove]
+    chosen = {framework_of(name) for name in add if ":" in name}
+    kept = [name for name in span.software if framework_of(name) not in chosen]
+    names = [name for name in dict.fromkeys((*kept, *add)) if not {name, framework_of(name)} & {*remove}]
     if not names and span.software:
         raise UsageError("nothing would be left in the block", hint="delete the block instead, or add other software")
     if not names:

@@ -161,6 +161,7 @@ class LaunchRules(StrictDocument):
 class SoftwareSet(StrictDocument):
     """What a framework needs here: exact shell lines, and how its job is cut."""
 
+    variant: Name | Literal[""] = ""  # what tells it from other sets of the framework; empty: container or modules
     lines: tuple[ShellLine, ...] = ()  # module lines, exactly as in a script
     partitions: tuple[Name, ...] = ()  # partitions that it works on; empty: all
     partition: str = ""  # default partition of its jobs
@@ -239,6 +240,8 @@ class System(StrictDocument):
         for name, sets in self.software.items():
             for place, each in enumerate(sets):
                 here = ("software", name, place)
+                if each.variant and each.variant in [other.variant for other in sets[:place]]:
+                    yield (*here, "variant"), f"{each.variant!r} is the variant of another set of {name}"
                 named = [((*here, "partitions", number), one) for number, one in enumerate(each.partitions)]
                 for path, partition in [*named, ((*here, "partition"), each.partition)]:
                     if partition and partition not in self.partitions:
@@ -255,6 +258,26 @@ class System(StrictDocument):
                     ("partitions", name, "max_nodes"),
                     f"{each.max_nodes} is more than there are, {each.nodes}",
                 )
+
+    def variants(self, framework: str) -> dict[str, SoftwareSet]:
+        """Return the software sets of a framework by variant: as the file calls them, else `container` or `modules`."""
+        sets = self.software[framework]
+        named = {each.variant for each in sets}
+        variants: dict[str, SoftwareSet] = {}
+        for each in sets:
+            usual = "container" if each.container else "modules"
+            numbered = (f"{usual}-{number}" if number > 1 else usual for number in range(1, len(sets) + 2))
+            free = (name for name in numbered if name not in variants and name not in named)
+            variants[each.variant or next(free)] = each
+        return variants
+
+    @property
+    def software_words(self) -> list[str]:
+        """The words that choose software here: each framework, and behind a colon each of several variants."""
+        words = []
+        for name, sets in self.software.items():
+            words += [name, *(f"{name}:{each}" for each in self.variants(name) if len(sets) > 1)]
+        return words
 
     @property
     def newest_source(self) -> str:

@@ -76,6 +76,7 @@ class LaunchRulesDict(TypedDict):
 class SoftwareSetDict(TypedDict):
     """The module lines of a framework, and the resources of its jobs."""
 
+    variant: str
     lines: list[str]
     partitions: list[str]
     partition: str

@@ -31,6 +31,7 @@ SCHEMES = {
     "npm": "npm",
     "conda": "conda",
     "docker": "docker",
+    "data": "data",
     "list+https": "file_list",
     "list+http": "file_list",
     "list+file": "file_list",

@@ -15,7 +15,7 @@ _WITH_HOST = frozenset(
     | {"git+https", "git+http", "git+ssh", "list+https", "list+http", "s3+https"}
 )
 _REGISTRIES = frozenset({"oci", "oras", "docker"})
-OPEN_SCHEMES = _WITH_HOST | _REGISTRIES | {"s3", "gs", "doi", "hdl", "ark", "swh", "ipfs"}
+OPEN_SCHEMES = _WITH_HOST | _REGISTRIES | {"s3", "gs", "doi", "hdl", "ark", "swh", "ipfs", "data"}
 AUTHENTICATED = frozenset(
     {
         "https",

@@ -40,6 +40,7 @@ FETCHERS: Registry[type] = Registry(
         "npm": Plugin(f"{_HERE}.npm:Npm", summary="npm packages as carriers of data"),
         "conda": Plugin(f"{_HERE}.conda:Conda", extra="conda", summary="packages of conda channels"),
         "docker": Plugin(f"{_HERE}.docker:Docker", summary="container images of registries"),
+        "data": Plugin(f"{_HERE}.data:Data", summary="small files that stand in the address itself"),
         "file_list": Plugin(f"{_HERE}.file_list:FileList", summary="a text file with an address per line"),
     },
     entry_points="fairmile.fetchers",

@@ -57,9 +57,10 @@ def _blocks(system: System, origin: str) -> Iterator[Block]:
     if system.software:
         yield Heading("Software")
     for name, sets in system.software.items():
-        for each in sets:
+        for variant, each in system.variants(name).items():
             where = f" on {', '.join(each.partitions)}" if each.partitions else ""
-            yield Text(f"{name}{where}" + (f": {text}" if (text := resources(each)) else ""))
+            word = f"{name}:{variant}" if len(sets) > 1 else name
+            yield Text(f"{word}{where}" + (f": {text}" if (text := resources(each)) else ""))
             if each.lines:
                 yield Code("\n".join(each.lines))
             yield from (Note(text, "dim") for text in (*each.disagrees, each.note) if text)
