@@ -20,7 +20,7 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.base.words import closest
-from fairmile.base.yaml import Located, load_located
+from fairmile.base.yaml import Located, RepeatedKey, load_located
 from fairmile.transfer.schemes import scheme_of
 
 DOCUMENTS = (".yaml", ".yml", ".json", ".jsonld")
@@ -160,6 +160,7 @@ class _Kind:
     expected: str = ""  # what a file of this kind is
     suffixes: tuple[str, ...] = ()  # of the files that are worth to load the resolver for; empty: any
     options: tuple[str, ...] = ()  # those that stand beside the word and are of use to the resolver
+    repeats: bool = False  # whether the last of repeated keys counts in its files, as `is_own` tells them
 
 
 _RUNNING = ("run", "sweep", "tune")
@@ -180,7 +181,12 @@ _KINDS = {
     "run-file": _Kind("fairmile.runs.targets:RUN_FILE", ("run",), "path", "run file", "a YAML file with argv"),
     "program": _Kind("fairmile.runs.targets:PROGRAM", ("run",), "path", "program", "a program"),
     "cloudmesh": _Kind(
-        "fairmile.compat.cloudmesh:PROJECT", _SWEEPING, "path", "project of cloudmesh", "a project of cloudmesh"
+        "fairmile.compat.cloudmesh:PROJECT",
+        _SWEEPING,
+        "path",
+        "project of cloudmesh",
+        "a project of cloudmesh",
+        repeats=True,
     ),
     "flow-file": _Kind(
         "fairmile.flows.resolvers:FLOW_FILE", _FLOW, "path", "flow file", "a YAML or JSON file with steps"
@@ -257,11 +263,23 @@ def refuse_unused_options(options: Mapping[str, Any], kind: str, text: str) -> N
 def read_document(file: Path) -> Located:
     """Return what a YAML or JSON file holds, with its lines."""
     try:
-        return load_located(file.read_text(encoding="utf-8"), file=str(file))
+        return parse_document(file.read_text(encoding="utf-8"), str(file))
     except FileNotFoundError:
         raise NotFound(f"no such file: {file}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read {file}: {error}") from error
+
+
+def parse_document(text: str, file: str) -> Located:
+    """Return what a YAML or JSON text holds; a key may appear twice only in files of tools that take the last one."""
+    try:
+        return load_located(text, file=file)
+    except RepeatedKey:
+        located = load_located(text, file=file, repeats=True)
+        resolvers: list[Any] = [RESOLVERS[name] for name, kind in _KINDS.items() if kind.repeats]
+        if not any(each.is_own(located.data) for each in resolvers):
+            raise
+        return located
 
 
 def _has_suffix(word: Word, kind: _Kind) -> bool:

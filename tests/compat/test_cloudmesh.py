@@ -10,6 +10,7 @@ import pytest
 
 from fairmile.base.errors import FairmileError, InvalidDocument, NotFound, UsageError
 from fairmile.compat.cloudmesh import directives, read_project, sbatch_lines
+from fairmile.resolve import parse_document
 from fairmile.sweeps.model import Definition
 from fairmile.sweeps.templates import Texts
 
@@ -274,6 +275,18 @@ def test_all_names_that_are_not_defined_are_told_at_once(tmp_path: Path) -> None
         "job.in.slurm:3: {cc.dd} is not defined",
         "job.in.slurm:4: {aa} is not defined",
     ]
+
+
+def test_of_a_key_that_appears_twice_the_last_one_counts_and_a_note_says_so(tmp_path: Path) -> None:
+    text = "experiment: {n: 1}\nrun: {branch: main}\nrun: {branch: work}\n"
+    definition = read(tmp_path, text)
+    assert scripts(definition, "{run.branch}") == ["work"]
+    note = f"{tmp_path / 'config.yaml'}:3: the key 'run' appears twice in one mapping; the last one counts"
+    assert definition.notes == (note,)
+    file = tmp_path / "config.yaml"
+    assert parse_document(text, str(file)).data["run"] == {"branch": "work"}
+    with pytest.raises(InvalidDocument, match="the key 'axes' appears twice"):
+        parse_document("axes: {n: 1}\naxes: {n: 2}\n", "own.yaml")
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

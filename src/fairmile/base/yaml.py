@@ -52,11 +52,16 @@ _PLAIN_WORDS = (
 )
 
 
+class RepeatedKey(InvalidDocument):
+    """A key appears twice in one mapping."""
+
+
 class Located:
     """Plain data together with the lines that its parts stand on."""
 
-    def __init__(self, data: Any, places: Callable[[], Position]) -> None:
+    def __init__(self, data: Any, places: Callable[[], Position], repeated: Sequence[Problem] = ()) -> None:
         self.data = data
+        self.repeated = repeated  # keys that appear twice in one mapping, where the last one may count
         self._find_places = places
         self._places: Position | None = None
 
@@ -76,8 +81,11 @@ def load(text: str, *, file: str = "") -> Any:
     return load_located(text, file=file).data
 
 
-def load_located(text: str, *, file: str = "") -> Located:
-    """Return the data of a YAML 1.2 or JSON text and remember the line of every part."""
+def load_located(text: str, *, file: str = "", repeats: bool = False) -> Located:
+    """Return the data of a YAML 1.2 or JSON text and remember the line of every part.
+
+    With `repeats`, the last of repeated keys counts, as in files of tools that do not mind; `repeated` lists them.
+    """
     if len(text) > MOST_BYTES or (len(text) * 4 > MOST_BYTES and len(text.encode(errors="replace")) > MOST_BYTES):
         raise InvalidDocument([Problem(f"the document is larger than {MOST_BYTES // 1_000_000} MB", file=file)])
     if text.removeprefix("\ufeff").lstrip()[:1] in ("{", "["):
@@ -86,11 +94,11 @@ def load_located(text: str, *, file: str = "") -> Located:
             value = strict_json.load_json(text, file=file)
             return Located(value, lambda: strict_json.scan(text))
         except InvalidDocument:
-            if not _may_be_yaml(text):
+            if not repeats and not _may_be_yaml(text):
                 raise
-    builder = _Builder(file)
+    builder = _Builder(file, repeats=repeats)
     builder.read(text)
-    return Located(builder.data, lambda: builder.places)
+    return Located(builder.data, lambda: builder.places, builder.repeated)
 
 
 def _may_be_yaml(text: str) -> bool:
@@ -174,8 +182,10 @@ class _Anchored(NamedTuple):
 class _Builder:
     """Turn the event stream of the YAML reader into plain data, which leaves no room for tags that run code."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, repeats: bool = False) -> None:
         self.file = file
+        self.repeated: list[Problem] = []
+        self._repeats = repeats
         self.data: Any = None
         self.places = Position(1)
         self._stack: list[_Open] = []
@@ -284,7 +294,10 @@ class _Builder:
             self._fail("a key must be a single word or text", line)
         top.merges = plain and key == "<<"
         if key in top.value or (top.merges and top.merged):
-            self._fail(f"the key {key!r} appears twice in one mapping", line)
+            message = f"the key {key!r} appears twice in one mapping"
+            if not self._repeats or top.merges:
+                raise RepeatedKey([Problem(message, file=self.file, line=line)])
+            self.repeated.append(Problem(f"{message}; the last one counts", file=self.file, line=line))
         top.key, top.key_line, top.has_key = key, line, True
 
     def _merge(self, top: _Open, value: Any, line: int) -> None:

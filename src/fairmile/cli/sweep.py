@@ -166,6 +166,8 @@ def generate_(out: Out, folder: Path, dry_run: bool, **options: Any) -> None:
     if dry_run:
         out.show(sweeps.plan_generation(definition, folder, **changes), lambda plan: _print_generation_plan(out, plan))
         return
+    for note in definition.notes:
+        out.say(f"note: {note}")
     generated = sweeps.generate(definition, folder, on_progress=out.progress, **changes)
     out.show(generated, lambda generated: _print_generated(out, generated))
 

@@ -2,7 +2,8 @@
 
 `experiment:`, or `experiments:` in older projects, holds the axes; everything else are settings. Several files are
 merged by top-level section, the later one wins; a file that `config:` names comes before the one that names it. What
-has no value (null) counts as absent, but a null in a list of values is one, `None`, as cloudmesh-ee writes it.
+has no value (null) counts as absent, but a null in a list of values is one, `None`, as cloudmesh-ee writes it. Of a key
+that appears twice the last one counts, and a note says so.
 Beside what the files say there are `{ee.identifier}`, `{ee.uuid}`, `{meta.uuid}`, `{slurm.sbatch}` and
 `{experiment.card_name}`; what stands below `attributes:` also goes by its name alone, and so do the axes of
 `experiments:`.
@@ -15,6 +16,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files as resources
 from pathlib import Path
@@ -72,6 +74,7 @@ class _Source:
     file: str
     data: Mapping[str, Any]
     line: Callable[[Sequence[str | int]], int | None]
+    repeated: tuple[str, ...] = ()  # keys that appear twice
 
     def place(self, path: Sequence[str | int]) -> str:
         """Return `file:line` of a setting."""
@@ -113,8 +116,11 @@ class _Project(Resolver):
 
     def recognises(self, file: SourceFile) -> bool:
         """Tell whether the file belongs to a project."""
-        data = file.located.data if file.located is not None else None
-        return file.located is None or (isinstance(data, Mapping) and any(key in data for key in (*FORMS, _CONFIG)))
+        return file.located is None or self.is_own(file.located.data)
+
+    def is_own(self, data: Any) -> bool:
+        """Tell by its data whether a document belongs to a project."""
+        return isinstance(data, Mapping) and any(key in data for key in (*FORMS, _CONFIG))
 
     def parts(self, file: Path, data: Mapping[str, Any]) -> Iterator[Path]:
         """Yield the files that `config:` names and that are there."""
@@ -179,6 +185,7 @@ def read_project(
         fields={"template": template} if isinstance(template, str) and "{" not in template else {},
         sources=(*given, *(source.file for source in sources if source.file not in given)),
         dialect=DIALECT,
+        notes=tuple(each for source in sources for each in source.repeated),
     )
 
 
@@ -259,9 +266,9 @@ def _read(file: Path, allow_code: bool) -> _Source:
                 hint="read it, then add --allow-code, or write the settings as YAML or JSON",
             )
         return _checked(str(file), _run_code(file, text), lambda path: None, [])
-    located = load_located(text, file=str(file))
+    located = load_located(text, file=str(file), repeats=True)
     lines = [] if file.suffix.lower() == ".json" else text.split("\n")
-    return _checked(str(file), located.data, located.line, lines)
+    return replace(_checked(str(file), located.data, located.line, lines), repeated=tuple(map(str, located.repeated)))
 
 
 def _checked(file: str, data: Any, line: Callable[[Sequence[str | int]], int | None], lines: list[str]) -> _Source:

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest
-from fairmile.base.yaml import Located, load_located
-from fairmile.resolve import PROGRAMS, Nouns, Resolver, Target, Word
+from fairmile.base.yaml import Located
+from fairmile.resolve import PROGRAMS, Nouns, Resolver, Target, Word, parse_document
 from fairmile.sweeps.model import Definition
 from fairmile.sweeps.origins import SourceFile, key_text, option_of
 from fairmile.sweeps.own_format import ALL_KEYS, absolute_paths, command_fields, read_keys
@@ -206,11 +206,11 @@ def _collect(file: Path, texts: dict[str, str], shown: dict[str, str]) -> None:
     shown[path] = str(file)
     if path.endswith(PROGRAMS):
         return
-    located = load_located(texts[path], file=str(file))
+    located = parse_document(texts[path], str(file))
     reader = _reader_of([SourceFile(path, str(file), located)])
     for part in reader.parts(file, located.data) if reader is not None else ():
         _collect(part, texts, shown)
 
 
 def _located(path: str, source: Source) -> Located | None:
-    return None if path.endswith(PROGRAMS) else load_located(source.texts[path], file=source.shown[path])
+    return None if path.endswith(PROGRAMS) else parse_document(source.texts[path], source.shown[path])

@@ -98,3 +98,4 @@ class Definition:
     combine: tuple[str, ...] = ()  # a command over the outputs of all points
     sources: tuple[str, ...] = ()  # the files it came from
     dialect: Dialect = Dialect()
+    notes: tuple[str, ...] = ()  # what a person should know of the files

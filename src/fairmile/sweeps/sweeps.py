@@ -257,7 +257,15 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
         first, last, count = _ends(definition)
         members = Members(definition, template, self._environ, changes)
         if not members.can_run:
-            return SweepPlan(definition, first, last, count, None, disk_bytes=members.size_bytes(first) * count)
+            return SweepPlan(
+                definition,
+                first,
+                last,
+                count,
+                None,
+                disk_bytes=members.size_bytes(first) * count,
+                notes=definition.notes,
+            )
         plan = self._fitting_plan(members, first, last)
         point_s, source = self._expected(plan)
         return SweepPlan(
@@ -271,7 +279,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
             None if point_s is None else _node_hours(definition, members, plan, point_s, source),
             members.size_bytes(first) * count,
             tuple(members.commands(plan.spec, islice(definition.points, _SHOWN))),
-            plan.notes,
+            (*definition.notes, *plan.notes),
         )
 
     def plan_trial(
@@ -369,7 +377,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
                 values=dict(frozen.values),
                 best=definition.best,
                 combine=tuple(definition.combine),
-                notes=(*plan.notes, *frozen.notes),
+                notes=(*definition.notes, *plan.notes, *frozen.notes),
                 study=study,
                 # Trials are made later, by other processes, from the file and what was said beside it.
                 changes=kept(changes) if study is not None else {},
