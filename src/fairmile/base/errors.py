@@ -17,9 +17,10 @@ FairmileError                          3  something outside the program went wro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NotRequired, TypedDict
+from typing import Any, ClassVar, Literal, NotRequired
 
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 
 
 class ProblemDict(TypedDict):

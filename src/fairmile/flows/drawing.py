@@ -11,11 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from fairmile.base.files import write_atomic
 from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.flows.layout import LINE_PX, ROOF_PX, Box, Layout, Point, place

@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fairmile.base.errors import FairmileError, InvalidDocument, Problem, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.placeholders import fill_words, names_in
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
@@ -33,9 +34,9 @@ from fairmile.sweeps.axes import values as axis_values
 from fairmile.sweeps.filters import Filter
 
 _NOT_NAMES = ("", ".", "..")
-_WILD = re.compile(r"[*?\[]")
-_HOLE = re.compile(r"\{[A-Za-z_][\w.-]*\}")
-_OF_RUNS = re.compile(r"inputs\.\w+|run|source|python|seed")
+_WILD = lazy_pattern(r"[*?\[]")
+_HOLE = lazy_pattern(r"\{[A-Za-z_][\w.-]*\}")
+_OF_RUNS = lazy_pattern(r"inputs\.\w+|run|source|python|seed")
 _MOST_NODES = 1_000_000
 # Says in which line of the file a part of a step stands, such as ("clean", "inputs"); None where there is no file.
 LineOf = Callable[[Sequence[str]], int | None]

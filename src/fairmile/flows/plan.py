@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
 from fairmile.flows.files import Source

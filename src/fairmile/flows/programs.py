@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.digest import sha256_hex
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.placeholders import names_in
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import closest, slug
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fairmile.runs.runs import Runs
 
 _SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl")
-_MAY_BE_PATH = re.compile(r"[/=]|^-m$")
+_MAY_BE_PATH = lazy_pattern(r"[/=]|^-m$")
 _ENCODER = json.JSONEncoder(sort_keys=True)
 # Parts of a step that the model has checked as far as a run does.
 _CANNOT_FAIL = frozenset({"command", "shell", "inputs", "outputs", "after", "over", "params", "folder", "when"})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.results import Result, Results
 from fairmile.flows.plan import Action, PlannedStep
 from fairmile.flows.state import BAD, Entry

@@ -12,12 +12,13 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from fairmile.base.errors import Conflict, NotFound
 from fairmile.base.files import write_atomic
 from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.results import Result
 from fairmile.base.words import slug
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypedDict
 
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 
 
 class State(StrEnum):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import Channel, Log, Samples, Spans
 
@@ -23,13 +24,13 @@ _GAP_PERIODS = 5  # a hole of more periods than this is told
 _MOST_W = 1000.0  # what a part whose counter wraps may draw
 # Which part of a machine a scope is: a part lies within another when its path begins with the other's.
 _PARTS = (
-    (re.compile(r"node\b"), "node"),
-    (re.compile(r"platform\b"), "node/platform"),
-    (re.compile(r"all sockets\b"), "node/platform/sockets"),
-    (re.compile(r"socket (\S+)"), "node/platform/sockets/{}"),
-    (re.compile(r"all memory\b"), "node/platform/memory"),
-    (re.compile(r"memory of socket (\S+)"), "node/platform/memory/{}"),
-    (re.compile(r"(?:device|accelerator) (\S+)"), "node/devices/{}"),
+    (lazy_pattern(r"node\b"), "node"),
+    (lazy_pattern(r"platform\b"), "node/platform"),
+    (lazy_pattern(r"all sockets\b"), "node/platform/sockets"),
+    (lazy_pattern(r"socket (\S+)"), "node/platform/sockets/{}"),
+    (lazy_pattern(r"all memory\b"), "node/platform/memory"),
+    (lazy_pattern(r"memory of socket (\S+)"), "node/platform/memory/{}"),
+    (lazy_pattern(r"(?:device|accelerator) (\S+)"), "node/devices/{}"),
 )
 
 

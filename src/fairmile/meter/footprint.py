@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from fairmile.base import yaml
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.words import did_you_mean
 
 _J_PER_KWH = 3.6e6

@@ -11,17 +11,18 @@ from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.paths import find_program
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.catalog.card import as_list
 from fairmile.runs.execute import capture
 from fairmile.runs.record.record import Captured
 
 if TYPE_CHECKING:
+    from fairmile.catalog.card import as_list
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.request_rules import make_request
     from fairmile.jobs.spec import JobSpec
     from fairmile.runs.record.spec import RunSpec
     from fairmile.systems.model import System
 else:
+    as_list = lazy("fairmile.catalog.card:as_list")
     make_request = lazy("fairmile.jobs.request_rules:make_request")
     JobSpec = lazy("fairmile.jobs.spec:JobSpec")
 
@@ -61,12 +62,12 @@ _ALIASES = {
 }
 # What a text about hardware asks for, by words of it; the first that fits.
 _VENDORS = (
-    ("nvidia", re.compile(r"\b(?:nvidia|cuda|sm_\d+|nccl|[vah]100|h200|gh200|b200|t4)\b", re.IGNORECASE)),
-    ("amd", re.compile(r"\b(?:amd|rocm|rccl|mi\d{2,3}[ax]?)\b.*|\bradeon\b", re.IGNORECASE)),
-    ("intel", re.compile(r"\b(?:xpu|gaudi|ponte vecchio|intel (?:data center )?gpu)\b", re.IGNORECASE)),
-    ("graphcore", re.compile(r"\b(?:ipu|graphcore)s?\b", re.IGNORECASE)),
-    ("tpu", re.compile(r"\btpus?\b", re.IGNORECASE)),
-    ("any", re.compile(r"\b(?:gpu|accelerator|coprocessor)s?\b", re.IGNORECASE)),
+    ("nvidia", lazy_pattern(r"\b(?:nvidia|cuda|sm_\d+|nccl|[vah]100|h200|gh200|b200|t4)\b", re.IGNORECASE)),
+    ("amd", lazy_pattern(r"\b(?:amd|rocm|rccl|mi\d{2,3}[ax]?)\b.*|\bradeon\b", re.IGNORECASE)),
+    ("intel", lazy_pattern(r"\b(?:xpu|gaudi|ponte vecchio|intel (?:data center )?gpu)\b", re.IGNORECASE)),
+    ("graphcore", lazy_pattern(r"\b(?:ipu|graphcore)s?\b", re.IGNORECASE)),
+    ("tpu", lazy_pattern(r"\btpus?\b", re.IGNORECASE)),
+    ("any", lazy_pattern(r"\b(?:gpu|accelerator|coprocessor)s?\b", re.IGNORECASE)),
 )
 _OWN = "builtin/benchmark/"
 _IN_EXTRA = {"torch", "scikit-learn"}  # what the extra `benchmarks` installs

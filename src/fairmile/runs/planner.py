@@ -27,8 +27,8 @@ from fairmile.runs.plan import RunPlan, Step
 from fairmile.runs.prediction import Fit, Forecast, Limit, forecast
 from fairmile.runs.record.commands import is_inside, local_command, value_texts
 from fairmile.runs.record.crate import CODE
+from fairmile.runs.record.layout import PACKED
 from fairmile.runs.record.ledger import Ledger
-from fairmile.runs.record.packing import SUFFIX as PACKED
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
 from fairmile.runs.rerun import check_repeatable, rerun_spec

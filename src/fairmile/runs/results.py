@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, cast
 
 from fairmile.base.html_tables import fields_table
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration, format_size
 from fairmile.meter.footprint import Footprint, FootprintDict

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -47,6 +46,8 @@ from fairmile.runs.reuse import Candidate, find_reusable, forget_files
 from fairmile.runs.review import refuse_unseen
 
 if TYPE_CHECKING:
+    from zipfile import ZipFile
+
     from fairmile.jobs.diagnosis import Diagnosis, diagnose
     from fairmile.jobs.judge import TaskStatus
     from fairmile.jobs.queue import JobStatus
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from fairmile.runs.projection import project, walltime
     from fairmile.runs.record.spec import MetricSpec, RunSpec
 else:
+    ZipFile = lazy("zipfile:ZipFile")
     diagnose = lazy("fairmile.jobs.diagnosis:diagnose")
     TaskStatus = lazy("fairmile.jobs.judge:TaskStatus")
     isolated_environment = lazy("fairmile.runs.execute.isolation:isolated_environment")
@@ -343,7 +345,7 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
         """Return the output of a run so far."""
         run = self.collect(reference)
         if run.packed:
-            with zipfile.ZipFile(run.folder) as archive:
+            with ZipFile(run.folder) as archive:
                 return RunOutput(archive.read(OUTPUT) if OUTPUT in archive.namelist() else b"")
         try:
             return RunOutput((run.folder / OUTPUT).read_bytes())

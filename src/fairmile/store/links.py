@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -83,6 +82,8 @@ def materialize(
     work = _Work(source, os.path.abspath(target), ways, replace, writable)
     if replace or work.is_empty():
         return work.materialize(entries)
+    import tempfile  # which loads random numbers
+
     with tempfile.SpooledTemporaryFile(max_size=32 << 20) as spool:
         for entry in entries:
             work.file(entry.path)

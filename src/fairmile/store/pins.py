@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size
 from fairmile.store.refs import Ref

@@ -11,11 +11,12 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, get_args
 
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.strict_json import load_json
 from fairmile.base.words import slug
 from fairmile.store.objects import make_folder, writing

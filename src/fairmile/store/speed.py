@@ -10,17 +10,17 @@ import json
 import math
 import mmap
 import os
-import random
 import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.store.objects import make_folder, writing
 from fairmile.store.quota import Mount, mount_of
 
@@ -237,7 +237,9 @@ def random_access(path: Path, size_bytes: int, *, direct: bool = False, write: b
     """
     fd = _open(path, os.O_RDWR if write else os.O_RDONLY, direct=direct)
     page, places = _noise(_PAGE), max(size_bytes // _PAGE, 1)
-    where = random.Random(size_bytes)  # the same places each time, in no order that a disk could guess
+    from random import Random  # only a measurement needs it
+
+    where = Random(size_bytes)  # the same places each time, in no order that a disk could guess
     try:
         if not write and not direct:
             _dropped(fd, size_bytes)

@@ -275,7 +275,9 @@ def _mount(folder: str, _device: int, root: str) -> dict[str, str]:
         fields = before.split()
         if len(fields) < 5 or not after:
             continue
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+        point = fields[4]
+        if "\\" in point:
+            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
         if (folder + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best["mount"]):
             best = {"type": after.split()[0], "mount": point}
     return best

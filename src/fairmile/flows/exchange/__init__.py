@@ -11,12 +11,13 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fairmile.base.errors import FairmileError, InvalidDocument, Problem
 from fairmile.base.files import write_atomic
+from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.runs.record.crate import card_text
 from fairmile.runs.record.layout import CARD, write_record
-from fairmile.runs.record.packing import extract
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.packing import extract
+else:
+    extract = lazy("fairmile.runs.record.packing:extract")
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 

@@ -55,7 +55,8 @@ class LocalPool:
         """Give runs to the crew; they begin when they are polled."""
         handles = [Handle.of(work) for work in works]
         if works and not self._is_ready:
-            look_at_machine()  # for all workers, which are forked from here
+            place = works[0].folder if isinstance(works[0], PreparedRun) else works[0].batch
+            look_at_machine(place.parent)  # for all workers, which are forked from here
             self._is_ready = True
         for handle, work in zip(handles, works, strict=True):
             self._works[handle] = work

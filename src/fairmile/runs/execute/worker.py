@@ -327,9 +327,9 @@ def start(arguments: Sequence[str]) -> int:
         return getattr(problem, "exit_code", 3)
 
 
-def look_at_machine() -> None:
-    """Find out what every run records of this machine, so that processes which are forked from this one know it."""
-    capture.hardware()
+def look_at_machine(folder: Path) -> None:
+    """Find out what every run below a folder records of this machine, for processes that are forked from this one."""
+    capture.hardware([folder])
     capture.software(os.environ)
     capture.variables(os.environ)
 

@@ -25,6 +25,7 @@ WORK = "work"  # where the program runs unless it is told otherwise
 THERE = "run"  # the folder of a run in that of its job
 WORK_THERE = f"{THERE}/{WORK}"
 FAR = ".far"
+PACKED = ".zip"  # ends the name of a run that was packed into one file
 PACK = "run.zip"  # what a recorder on another machine leaves to be brought back
 
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, write_failure
+from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.meter.lines import number_text
 from fairmile.runs.execute.processes import find_processes
-from fairmile.runs.record.layout import RECORD, read_record, write_record
-from fairmile.runs.record.packing import SUFFIX, pack, read_packed, unpack
+from fairmile.runs.record.layout import PACKED, RECORD, read_record, write_record
 from fairmile.runs.record.query import RunQuery
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
@@ -31,7 +31,11 @@ from fairmile.runs.record.shapes import ChangesDict, IndexDict, RunPageDict, Run
 from fairmile.runs.record.values import Value
 
 if TYPE_CHECKING:
-    pass
+    from fairmile.runs.record.packing import pack, read_packed, unpack
+else:
+    pack = lazy("fairmile.runs.record.packing:pack")
+    read_packed = lazy("fairmile.runs.record.packing:read_packed")
+    unpack = lazy("fairmile.runs.record.packing:unpack")
 
 C = TypeVar("C")
 _INDEX = ".index.sqlite"
@@ -199,7 +203,7 @@ class Ledger:
         while True:
             id = f"{record.spec.name}-{''.join(_LETTERS[byte % 32] for byte in os.urandom(6))}"
             folder = self.root / id
-            if os.path.exists(f"{folder}{SUFFIX}"):
+            if os.path.exists(f"{folder}{PACKED}"):
                 continue
             try:
                 os.mkdir(folder, 0o700)
@@ -252,7 +256,7 @@ class Ledger:
         try:
             run = Run(read_record(folder), folder)
         except (FileNotFoundError, NotADirectoryError):
-            packed = folder.with_name(id + SUFFIX)
+            packed = folder.with_name(id + PACKED)
             if not packed.is_file():
                 return None
             run = Run(read_packed(packed), packed, packed=True)
@@ -444,7 +448,7 @@ class Ledger:
 
     def _at(self, path: Path) -> Run:
         try:
-            is_packed = path.suffix == SUFFIX and path.is_file()
+            is_packed = path.suffix == PACKED and path.is_file()
             run = Run(read_packed(path), path, packed=True) if is_packed else Run(read_record(path), path)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"{path} is not a run: it has no {RECORD}") from None
@@ -486,10 +490,10 @@ class Ledger:
                     name = entry.name
                     if name.startswith("."):
                         continue
-                    if not name.endswith(SUFFIX):
+                    if not name.endswith(PACKED):
                         by_id[name] = entry
                     else:
-                        by_id.setdefault(name.removesuffix(SUFFIX), entry)
+                        by_id.setdefault(name.removesuffix(PACKED), entry)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -598,7 +602,7 @@ def _visible_runs(hidden: Iterable[str]) -> str:
 def _stamp(entry: os.DirEntry[str]) -> str:
     """Return what changes when the record does; empty for what is no run."""
     try:
-        status = os.stat(f"{entry.path}/{RECORD}") if not entry.name.endswith(SUFFIX) else entry.stat()
+        status = os.stat(f"{entry.path}/{RECORD}") if not entry.name.endswith(PACKED) else entry.stat()
     except (FileNotFoundError, NotADirectoryError):
         return ""
     return f"{status.st_mtime_ns}-{status.st_ino}"
@@ -607,7 +611,7 @@ def _stamp(entry: os.DirEntry[str]) -> str:
 def _values(id: str, stamp: str, entry: os.DirEntry[str]) -> tuple[Any, ...] | None:
     path = Path(entry.path)
     try:
-        record = read_packed(path) if path.suffix == SUFFIX else read_record(path)
+        record = read_packed(path) if path.suffix == PACKED else read_record(path)
         state = Run(record, path).state
         return _of_record(id, stamp, record, state if state.is_end else _seen(state, record, path))
     except FileNotFoundError:

@@ -23,11 +23,10 @@ from typing import IO
 from fairmile.base.errors import Conflict, DiskFailure, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Lock, safe_join, sync_folder, write_failure
 from fairmile.base.units import format_size
-from fairmile.runs.record.layout import RECORD, WORK, parse_record
+from fairmile.runs.record.layout import PACKED, RECORD, WORK, parse_record
 from fairmile.runs.record.record import RunRecord
 from fairmile.store.limits import Limits
 
-SUFFIX = ".zip"
 LIMITS = Limits(files=1_000_000)
 _CHUNK = 1 << 20
 _FIRST_READ = 64 << 10
@@ -41,7 +40,7 @@ def pack(folder: Path, *, work: bool = True) -> Path:
 
     Without `work` the files that the program wrote into `work/` are given up.
     """
-    target = folder.with_name(folder.name + SUFFIX)
+    target = folder.with_name(folder.name + PACKED)
     with _lock(folder):
         _sweep(folder)
         if not folder.is_dir():
@@ -72,9 +71,9 @@ def pack(folder: Path, *, work: bool = True) -> Path:
 
 def unpack(file: Path) -> Path:
     """Bring the folder of a packed run back and return it; the file is gone once the folder is whole."""
-    folder = file.with_name(file.name.removesuffix(SUFFIX))
+    folder = file.with_name(file.name.removesuffix(PACKED))
     if folder == file:
-        raise UsageError(f"{file} is not a packed run", hint=f"expected a name that ends in {SUFFIX}")
+        raise UsageError(f"{file} is not a packed run", hint=f"expected a name that ends in {PACKED}")
     with _lock(folder):
         _sweep(folder)
         if (folder / RECORD).is_file():

@@ -384,7 +384,7 @@ def _migrated(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_format(written: Any, source: str) -> None:
-    if written is None:
+    if written in (None, FORMAT):
         return
     match = re.fullmatch(rf"{_NAME}/(\d+)(?:\.\d+)?", str(written))
     if match is None:

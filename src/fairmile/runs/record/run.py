@@ -15,7 +15,6 @@ from fairmile.base.units import format_duration, format_number
 from fairmile.meter.lines import FILES, Log, event_files, read_log
 from fairmile.runs.record.history import History, history_rows
 from fairmile.runs.record.layout import RECORDING, work_folder
-from fairmile.runs.record.packing import extract
 from fairmile.runs.record.record import (
     Captured,
     EnergyUse,
@@ -34,8 +33,10 @@ from fairmile.runs.record.values import Value
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
+    from fairmile.runs.record.packing import extract
     from fairmile.runs.record.spec import RunSpec
 else:
+    extract = lazy("fairmile.runs.record.packing:extract")
     TemporaryDirectory = lazy("tempfile:TemporaryDirectory")
     # A list of runs needs no specification, and what checks one takes longer to load than the list to make.
     RunSpec = lazy("fairmile.runs.record.spec:RunSpec")

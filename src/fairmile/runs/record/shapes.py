@@ -1,11 +1,13 @@
 """The JSON of runs: what `to_dict()` of a run, of a row of a list and of a change gives.
 
-The shapes of a run are those of the parts of `RunRecord`; a number that is NaN or infinite is a text. Annotations are
-evaluated here, since a list of runs loads this module and a text of each would have to be compiled.
+The shapes of a run are those of the parts of `RunRecord`; a number that is NaN or infinite is a text.
 """
 
-from typing import Any, NotRequired, TypedDict
+from __future__ import annotations
 
+from typing import Any, NotRequired
+
+from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.runs.record.values import Better, Value
 
 Number = float | str
