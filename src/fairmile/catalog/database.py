@@ -103,16 +103,38 @@ def batches(values: Iterable[str]) -> Iterator[list[str]]:
         yield rest[start : start + _MOST_VARIABLES]
 
 
-def change_of(path: Path) -> tuple[int, bytes]:
-    """Return what differs after every change of the file: which file it is, and SQLite's own count of changes."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+class _Descriptor:
+    """A file that is open to be read, as long as somebody has this object."""
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
+class Changes:
+    """Tells one state of the file from another, without a query.
+
+    The file stays open: to close it would end the locks that connections of this process hold on it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._opened: tuple[int, _Descriptor] | None = None
+
+    def state(self) -> tuple[int, bytes]:
+        """Return what differs after every change: which file it is, and SQLite's own count of changes."""
+        opened = self._opened
         try:
-            return os.fstat(file).st_ino, os.pread(file, *_CHANGE_COUNTER)
-        finally:
-            os.close(file)
-    except OSError:
-        return 0, b""
+            inode = os.stat(self._path).st_ino
+            if opened is None or opened[0] != inode:
+                opened = self._opened = inode, _Descriptor(self._path)
+            return inode, os.pread(opened[1].number, *_CHANGE_COUNTER)
+        except OSError:
+            return 0, b""
 
 
 def card_names(path: Path) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest, slug
 from fairmile.catalog.builtin import builtin_folder
 from fairmile.catalog.card import LINKS, Card, as_list, id_of
-from fairmile.catalog.database import change_of, lock_of
+from fairmile.catalog.database import Changes, lock_of
 from fairmile.catalog.declared import BUILTIN, LOCAL, index_path
 from fairmile.catalog.federation import Federation
 from fairmile.catalog.folder import CatalogFolder
@@ -258,8 +259,12 @@ class Lookup:
 
     def state(self) -> tuple[object, ...]:
         """Return what differs as soon as a search may give another answer; soon told, so that answers can be kept."""
-        generations = (folder.generation() for folder in (self.local, *self._sources.folders()))
-        return change_of(self.index_path), *generations
+        sources = [folder.generation() for folder in self._sources.folders()]
+        return self._index_changes.state(), self.local.generation(), *sources
+
+    @cached_property
+    def _index_changes(self) -> Changes:
+        return Changes(self.index_path)
 
     # Hubs
 

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import pydantic_core
 from starlette.requests import Request
@@ -32,6 +31,17 @@ class Part:
     cursor: str = ""
 
 
+class Bytes(Response):
+    """A body of bytes whose headers, with names in small letters, are all known: nothing is worked out of them."""
+
+    def __init__(self, body: bytes, status: int, headers: Mapping[str, str]) -> None:
+        self.status_code = status
+        self.background = None
+        self.body = body
+        self.raw_headers = [(b"content-length", b"%d" % len(body))]
+        self.raw_headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
 def page_of(items: Sequence[Any], *, cursor: str, limit: int) -> tuple[list[Any], str]:
     """Return `limit` items from where a cursor points, and the cursor behind them."""
     start = position_of(cursor)
@@ -39,9 +49,9 @@ def page_of(items: Sequence[Any], *, cursor: str, limit: int) -> tuple[list[Any]
     return list(items[start : start + limit]), cursor_at(start + limit) if more else ""
 
 
-def cursor_at(position: Any) -> str:
+def cursor_at(position: int) -> str:
     """Return the cursor that stands for a position."""
-    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
+    return binascii.b2a_base64(b"%d" % position, newline=False).rstrip(b"=").decode()
 
 
 def position_of(cursor: str) -> int:
@@ -89,23 +99,26 @@ def answer(request: Request, result: Any, status: int = 200) -> Response:
 def _following(scope: MutableMapping[str, Any], cursor: str) -> str:
     """Return the address of the next part: that of this one with another cursor."""
     asked = scope["query_string"].decode("latin-1").split("&")
-    kept = [each for each in asked if each and each.partition("=")[0] != "cursor"]
-    return f"{quote(scope['path'])}?{'&'.join([*kept, f'cursor={cursor}'])}"
+    kept = [each for each in asked if each and not each.startswith("cursor=")]
+    return f"{scope['raw_path'].decode('latin-1')}?{'&'.join([*kept, f'cursor={cursor}'])}"
 
 
 def tagged(
     request: Request, body: bytes, media_type: str, headers: Mapping[str, str] | None = None, status: int = 200
 ) -> Response:
     """Return a body with its entity tag, or only "not modified" to who has it already."""
-    tag = f'"{base64.urlsafe_b64encode(hashlib.blake2b(body, digest_size=_TAG_BYTES).digest()).decode()}"'
-    response = Response(body, status_code=status, headers={**(headers or {}), "etag": tag}, media_type=media_type)
+    tag = f'"{hashlib.blake2b(body, digest_size=_TAG_BYTES).hexdigest()}"'
+    response = Bytes(body, status, {**(headers or {}), "etag": tag, "content-type": media_type})
     return not_modified(response) if is_known(request, tag) else response
 
 
 def is_known(request: Request, tag: str) -> bool:
     """Tell whether who asks has what this entity tag stands for."""
-    known = request.headers.get("if-none-match") if request.method in ("GET", "HEAD") else None
-    return known is not None and tag in (each.strip().removeprefix("W/") for each in known.split(","))
+    if request.scope["method"] not in ("GET", "HEAD"):
+        return False
+    given = (value for name, value in request.scope["headers"] if name == b"if-none-match")
+    tags = (each.strip().removeprefix("W/") for value in given for each in value.decode("latin-1").split(","))
+    return tag in tags
 
 
 def not_modified(response: Response) -> Response:

@@ -70,7 +70,8 @@ def create_app(
     app.add_exception_handler(HTTPException, _unrouted)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Refused, _refused)
-    return Guard(Shortcuts(app, SHORTCUTS), hosts=hosts, access=access or OwnerAccess(), limits=limits)
+    shortcuts = Shortcuts(app, SHORTCUTS)
+    return Guard(shortcuts, at_once=shortcuts.at_once, hosts=hosts, access=access or OwnerAccess(), limits=limits)
 
 
 def _sync(respond: Any) -> Any:

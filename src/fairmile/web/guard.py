@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
+from starlette.responses import Response
+
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.web.access import STRANGER, Access, Scope
 from fairmile.web.errors import Refused, error_body, facts_of, is_api, status_of
@@ -34,6 +36,7 @@ _HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 ]
+_NAMES = frozenset(name for name, _ in _HEADERS)
 _ENCRYPTED_ONLY = (b"strict-transport-security", b"max-age=31536000")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 FILES_PATH = "/api/catalog/"
@@ -49,10 +52,22 @@ class Limits:
 
 
 class Guard:
-    """An ASGI application around another one; `hosts` are the names, without port, under which it is reached."""
+    """An ASGI application around another one; `hosts` are the names, without port, under which it is reached.
 
-    def __init__(self, app: App, *, hosts: Collection[str], access: Access, limits: Limits | None = None) -> None:
+    What `at_once` has an answer to, nobody waits for, and so it passes none of what limits and ends a wait.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        hosts: Collection[str],
+        access: Access,
+        limits: Limits | None = None,
+        at_once: Callable[[Scope], Response | None] = lambda scope: None,
+    ) -> None:
         self._app = app
+        self._at_once = at_once
         self._hosts = frozenset(hosts)
         self._access = access
         self._limits = limits or Limits()
@@ -67,6 +82,20 @@ class Guard:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._check(scope)
+            response = self._at_once(scope)
+        except Exception as error:  # noqa: BLE001  as below
+            await _tell(scope, lambda message: send(self._with_headers(scope, message)), error)
+            return
+        if response is None:
+            await self._wait(scope, receive, send)
+            return
+        headers = [*response.raw_headers, *self._extra(scope, response.raw_headers)]
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+
+    async def _wait(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
         async def guarded(message: Message) -> None:
@@ -80,7 +109,6 @@ class Guard:
         try:
             async with asyncio.timeout(self._limits.seconds) as deadline:
                 try:
-                    self._check(scope)
                     body = self._limited(scope, receive)
                     await self._app(scope, body, guarded)
                 except Exception as error:  # the one place for what no handler has answered
@@ -101,7 +129,7 @@ class Guard:
 
     def _extra(self, scope: Scope, given: Any) -> list[tuple[bytes, bytes]]:
         names = {name for name, _ in given}
-        headers = [each for each in _HEADERS if each[0] not in names]
+        headers = [*_HEADERS] if names.isdisjoint(_NAMES) else [each for each in _HEADERS if each[0] not in names]
         if (cookie := scope.get("fairmile.cookie")) and b"set-cookie" not in names:
             headers.append((b"set-cookie", cookie))
         return [*headers, _ENCRYPTED_ONLY] if scope["scheme"] == "https" else headers

@@ -25,7 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from fairmile.base.errors import FairmileError
 from fairmile.web.answers import to_json
 from fairmile.web.errors import Refused, error_body, facts_of
-from fairmile.web.routes import workspace_of
+from fairmile.web.routes import workspace_now
 from fairmile.workspace import Workspace
 
 PERIOD_S = 1.0
@@ -71,7 +71,7 @@ class Live:
             body, media_type = error_body(facts_of(error), as_json=True)
             return Response(body, status_code=error.status, media_type=media_type)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        events = self._events(lambda: workspace_of(request), topics, cursors)
+        events = self._events(lambda: workspace_now(request), topics, cursors)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     def _topic(self, name: str) -> Topic:

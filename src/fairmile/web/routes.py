@@ -23,6 +23,14 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 def workspace_of(request: Request) -> Workspace:
     """Return the workspace that is served, without the assets that whoever asks must not hear of."""
+    workspace: Workspace | None = request.scope.get("fairmile.workspace")
+    if workspace is None:
+        workspace = request.scope["fairmile.workspace"] = workspace_now(request)
+    return workspace
+
+
+def workspace_now(request: Request) -> Workspace:
+    """Return the same as they may see it at this moment, however long the request has lasted."""
     workspace: Workspace = request.app.state.workspace
     identity: Identity = request.scope["fairmile.identity"]
     return workspace if identity.may("admin") else request.app.state.views.of(identity.viewer)

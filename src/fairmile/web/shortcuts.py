@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib import import_module
 from inspect import signature
 from typing import Any, get_type_hints
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from fairmile.access.rules import Right
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.web.access import Scope
 from fairmile.web.answers import is_known, not_modified
 from fairmile.web.guard import Receive, Send
@@ -47,24 +48,47 @@ class Shortcut:
         self.right: Right = route.endpoint.right  # type: ignore[attr-defined]
         self.repeats = Repeats[Response](lambda response: len(response.body))
         hints = get_type_hints(route.endpoint, include_extras=True)
-        fields: dict[str, Any] = {
-            name: (hints[name], each.default)
-            for name, each in signature(route.endpoint).parameters.items()
-            if name != "request"
-        }
-        self._parameters: type[BaseModel] = create_model(f"{route.name}_parameters", **fields)
+        fields = {name: hints[name] for name in signature(route.endpoint).parameters if name != "request"}
+        # What a query does not state, the function has a default for.
+        self._parameters = TypeAdapter(TypedDict(f"{route.name}_parameters", fields, total=False)).validator  # type: ignore[operator]
 
     def parse(self, query: bytes) -> Mapping[str, Any] | None:
         """Return the parameters that a query states; None where they are not valid."""
+        pairs: dict[str, str] = {}
+        for part in query.split(b"&", _MOST_FIELDS):
+            name, _, value = part.partition(b"=")
+            if b"%" in part or b"+" in part:
+                name, value = (unquote_to_bytes(each.replace(b"+", b" ")) for each in (name, value))
+            pairs[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
         try:
-            pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
-            return vars(self._parameters.model_validate(dict(pairs)))
-        except (ValidationError, ValueError):
+            parameters: Mapping[str, Any] = self._parameters.validate_python(pairs)
+            return parameters
+        except ValidationError:
             return None
 
 
+@dataclass
+class _Asked:
+    """A request that no answer is kept for; `state` is that of the catalogs."""
+
+    shortcut: Shortcut
+    request: Request
+    question: Hashable
+    state: Hashable
+    arguments: Mapping[str, Any]
+
+    def answer(self) -> Response:
+        answer = self.shortcut.respond(request=self.request, **self.arguments)
+        if answer.status_code == 200 and self.shortcut.is_lasting(**self.arguments):
+            self.shortcut.repeats.keep(self.question, self.state, answer)
+        return answer
+
+
 class Shortcuts:
-    """An ASGI application in front of FastAPI's; `paths` name the module with the functions of each shortcut."""
+    """An ASGI application in front of FastAPI's; `paths` name the module with the functions of each shortcut.
+
+    `at_once` is to be asked first: it leaves to the application what it has no answer to.
+    """
 
     def __init__(self, app: FastAPI, paths: Mapping[str, str]) -> None:
         routes = {each.path: each for each in app.router.routes if isinstance(each, APIRoute)}
@@ -74,43 +98,41 @@ class Shortcuts:
         self._settled: Hashable = None  # the state of catalogs that the last answer came from
         self._shortcuts = {path: Shortcut(routes[path], import_module(name)) for path, name in paths.items()}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        shortcut = self._shortcuts.get(scope.get("path", "")) if scope.get("method") == "GET" else None
-        if shortcut is None or not await self._answer(shortcut, scope, receive, send):
-            await self._app(scope, receive, send)
+    def at_once(self, scope: Scope) -> Response | None:
+        """Return an answer that is kept, or one that is quick while nobody waits: a thread costs more than all else.
 
-    async def _answer(self, shortcut: Shortcut, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Answer a request; False where that is for FastAPI to do."""
+        The first answer from changed catalogs may have to read all their cards, and so never comes at once.
+        """
+        shortcut = self._shortcuts.get(scope["path"]) if scope["method"] == "GET" else None
+        if shortcut is None:
+            return None
         scope["app"] = self._app
         request = Request(scope)
         identity_of(request).require(shortcut.right)
         workspace = workspace_of(request)
         question, state = (scope["query_string"], workspace.hidden), workspace.catalog.state()
-        answer = shortcut.repeats.get(question, state)
-        if answer is None:
-            arguments = shortcut.parse(scope["query_string"])
-            if arguments is None:
-                return False
-            respond = partial(shortcut.respond, request=request, **arguments)
-            answer = await self._run(respond, (workspace.hidden, state), is_quick=shortcut.is_quick(**arguments))
-            if answer.status_code == 200 and shortcut.is_lasting(**arguments):
-                shortcut.repeats.keep(question, state, answer)
-        elif is_known(request, answer.headers["etag"]):
-            answer = not_modified(answer)
-        await answer(scope, receive, send)
-        return True
+        kept = shortcut.repeats.get(question, state)
+        if kept is not None:
+            return not_modified(kept) if is_known(request, kept.headers["etag"]) else kept
+        arguments = shortcut.parse(scope["query_string"])
+        if arguments is None:
+            return None
+        asked = _Asked(shortcut, request, question, state, arguments)
+        if not self._busy and (workspace.hidden, state) == self._settled and shortcut.is_quick(**arguments):
+            return asked.answer()
+        scope["fairmile.asked"] = asked
+        return None
 
-    async def _run(self, respond: Callable[[], Response], sources: Hashable, *, is_quick: bool) -> Response:
-        """Answer at once what is quick and keeps nobody waiting, since a thread costs more than all else; else in one.
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked: _Asked | None = scope.get("fairmile.asked")
+        app = self._app if asked is None else await self._wait(asked)
+        await app(scope, receive, send)
 
-        The first answer from changed catalogs may have to read all their cards, and so never comes at once.
-        """
-        if is_quick and sources == self._settled and not self._busy:
-            return respond()
+    async def _wait(self, asked: _Asked) -> Response:
         self._busy += 1
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._workers, respond)
+            answer = await asyncio.get_running_loop().run_in_executor(self._workers, asked.answer)
         finally:
             self._busy -= 1
-        self._settled = sources
+        self._settled = workspace_of(asked.request).hidden, asked.state
         return answer

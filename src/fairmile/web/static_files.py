@@ -31,7 +31,8 @@ class StaticFile:
         self.data = data
         self.integrity = f"sha256-{base64.b64encode(hashlib.sha256(data).digest()).decode()}"
         self.address = f"/static/{name}?{hashlib.sha256(data).hexdigest()[:12]}"
-        self.media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        self.media_type = f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type
 
 
 class StaticFiles:
