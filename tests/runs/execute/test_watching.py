@@ -35,6 +35,7 @@ def open_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, means: str) 
     place = tmp_path / "project"
     place.mkdir()
     monkeypatch.chdir(place)
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # programs would look around there, too
     environ = {**os.environ, "HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home"), "FAIRMILE_WATCH": means}
     return Workspace.open(environ=environ)
 
