@@ -17,29 +17,10 @@ from typing import Any
 
 import click
 import pytest
+from documentation import PAGES, ROOT, blocks, steps
 
 from fairmile.cli.main import command_group, run
 from fairmile.jobs.machines import Reach
-
-ROOT = Path(__file__).parents[2]
-_FOLDERS = ("", "tutorials", "concepts", "extend", "figures")  # the others hold what is written from the code
-PAGES = [ROOT / "README.md", *(page for each in _FOLDERS for page in sorted((ROOT / "docs" / each).glob("*.md")))]
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return [body for name, body in _BLOCK.findall(page.read_text(encoding="utf-8")) if name == language]
-
-
-def steps(block: str) -> list[tuple[str, list[str]]]:
-    """Split a console block into commands and the output lines shown under each."""
-    found: list[tuple[str, list[str]]] = []
-    for line in block.splitlines():
-        if line.startswith("$ "):
-            found.append((line[2:], []))
-        elif found and line.strip():
-            found[-1][1].append(line.strip())
-    return found
 
 
 @pytest.fixture

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import click
 import pytest
+from documentation import PAGES
 
 import fairmile
 from fairmile.cli.main import command_group
 from fairmile.workspace import Workspace
 
-ROOT = Path(__file__).parents[2]
-_FOLDERS = ("", "tutorials", "concepts", "extend", "figures")  # the others hold what is written from the code
-PAGES = [ROOT / "README.md", *(page for each in _FOLDERS for page in sorted((ROOT / "docs" / each).glob("*.md")))]
 _PATH = re.compile(r"\bfm((?:\.[A-Za-z_]\w*)+)")
 
 

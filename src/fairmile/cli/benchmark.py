@@ -292,7 +292,7 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
 
     \b
     Examples:
-      fairmile benchmark collectives --sizes 1KiB,64KiB,1MiB --for 20ms --collectives all_reduce
+      fairmile benchmark collectives --ranks 2 --sizes 1KiB,16KiB,256KiB --for 20ms --collectives all_reduce
       fairmile benchmark collectives --backend mpi --ranks 2,4 --dry-run
     """
     counts = _counts(ranks)

@@ -339,7 +339,7 @@ def time(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: A
 
     \b
     Examples:
-      fairmile predict time step.py:build -a batch=64 --gpu h100 --sample-size 150KB --decode 1ms
+      fairmile predict time step.py:build -a batch=64 --sample-size 150KB --decode 5ms
     """
     workspace = Workspace.open()
     prediction = workspace.predict.time(
@@ -458,7 +458,7 @@ def characterize(out: Out, target: str, arguments: Sequence[str], gpu: str, **op
 
     \b
     Examples:
-      fairmile predict characterize step.py:build -a batch=16 --on jupiter --gpus 1..4 -o step.html
+      fairmile predict characterize step.py:build -a batch=16 --sample-size 150KB -o step.html
     """
     workspace = Workspace.open()
     found = workspace.predict.characterize(

@@ -103,7 +103,7 @@ def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_w
 
     \b
     Examples:
-      fairmile trace record --skip 2 --steps 5 -o second -- python train.py
+      fairmile trace record --skip 2 --steps 5 -o first -- python train.py
       fairmile trace record --dry-run -- torchrun --nproc-per-node 2 train.py
     """
     settings = RecordSettings(
