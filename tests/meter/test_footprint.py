@@ -94,6 +94,45 @@ def test_a_table_that_breaks_its_rules_is_told_where(table: Path, old: str, new:
         regions(table)
 
 
+TARIFF = """regions:
+  LAB:
+    name: Lab
+    price: {per_kwh: 0.3, currency: EUR, year: 2026, source: contract, hours: {22-6: 0.1, 12-13: 0.5}, zone: UTC}
+"""
+
+
+def test_a_price_by_hour_is_the_mean_over_the_period(tmp_path: Path) -> None:
+    file = tmp_path / "tariff.yaml"
+    file.write_text(TARIFF)
+    day = 1_800_000_000 // 86400 * 86400.0
+
+    def price(hour: float, hours: float) -> float:
+        known = footprint(3.6e6, "LAB", file=file, period=(day + 3600 * hour, 3600 * hours))
+        assert known.cost == (known.price.value if known.price else None)
+        return known.cost or 0.0
+
+    assert price(23, 2) == pytest.approx(0.1)
+    assert price(5, 2) == pytest.approx(0.2)
+    assert price(12.25, 0.5) == pytest.approx(0.5)
+    assert price(7, 24) == price(3, 48) == pytest.approx((8 * 0.1 + 15 * 0.3 + 0.5) / 24)
+    assert footprint(3.6e6, "LAB", file=file).cost == pytest.approx(0.3)
+    assert "depends on the hour" in footprint(3.6e6, "LAB", file=file).notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("22-6: 0.1", "night: 0.1", "expected hours with their value"),
+        ("zone: UTC", "zone: Mars/Olympus", "not a time zone"),
+    ],
+)
+def test_a_tariff_that_cannot_be_read_is_told_where(tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "tariff.yaml"
+    file.write_text(TARIFF.replace(old, new))
+    with pytest.raises(InvalidDocument, match=rf"tariff\.yaml:4 regions\.LAB\.price.*{message}"):
+        footprint(1.0, "LAB", file=file)
+
+
 def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(SystemFailure, match="cannot read"):
         regions(tmp_path / "missing.yaml")

@@ -183,9 +183,18 @@ def summarise(
         tuple(measured),
         whole,
         tuple(energy_by_span(log, watches)),
-        footprint(whole.joules, region, file=table, pue=pue) if region and whole.joules is not None else None,
+        _footprint(whole.joules, region, table, pue, start_ns, end_ns),
         log.damaged,
     )
+
+
+def _footprint(
+    joules: float | None, region: str, table: Path | None, pue: float, start_ns: int | None, end_ns: int | None
+) -> Footprint | None:
+    if not region or joules is None:
+        return None
+    period = (start_ns / 1e9, (end_ns - start_ns) / 1e9) if start_ns is not None and end_ns is not None else None
+    return footprint(joules, region, file=table, pue=pue, period=period)
 
 
 def read_samples(path: Path) -> Log:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fairmile.base import yaml
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.words import did_you_mean
 
 _J_PER_KWH = 3.6e6
+_DAY_S, _QUARTER_S = 86400.0, 900.0
+_HOURS = lazy_pattern(r"([0-9]{1,2})-([0-9]{1,2})")
+Period = tuple[float, float]  # when it began, in seconds since 1970, and how many seconds it took
 
 
 class FigureDict(TypedDict):
@@ -50,6 +56,18 @@ class Figure:
     year: int
     source: str
     unverified: bool = False
+    hours: tuple[float, ...] = ()  # the value in each hour of the day, where it differs
+    zone: str = ""  # whose hours these are, such as Europe/Berlin; empty: this machine's
+
+    def mean(self, began_s: float, elapsed_s: float) -> float:
+        """Return the mean value over a period; each hour counts by how much of it the period takes."""
+        days, rest_s = divmod(max(elapsed_s, 1.0), _DAY_S)
+        total, at_s, end_s = days * _DAY_S * sum(self.hours) / 24, began_s, began_s + rest_s
+        while at_s < end_s:
+            until_s = min(end_s, (at_s // _QUARTER_S + 1) * _QUARTER_S)  # some zones are half an hour off
+            total += self.hours[datetime.fromtimestamp(at_s, _zone(self.zone)).hour] * (until_s - at_s)
+            at_s = until_s
+        return total / (days * _DAY_S + rest_s)
 
     def to_dict(self) -> FigureDict:
         """Return the number as data."""
@@ -125,11 +143,11 @@ class Supply:
     pue: float = 1.0
     table: Path | None = None
 
-    def footprint(self, energy_j: float | None) -> Footprint | None:
+    def footprint(self, energy_j: float | None, period: Period | None = None) -> Footprint | None:
         """Return what an amount of energy means there; None where it or the region is not known, a wrong one raises."""
         if not self.region:
             return None
-        known = footprint(energy_j or 0.0, self.region, file=self.table, pue=self.pue)
+        known = footprint(energy_j or 0.0, self.region, file=self.table, pue=self.pue, period=period)
         return known if energy_j is not None else None
 
 
@@ -155,8 +173,13 @@ def regions(file: Path | None = None) -> dict[str, Region]:
     return _parse(text, str(file))
 
 
-def footprint(energy_j: float, region: str, *, file: Path | None = None, pue: float = 1.0) -> Footprint:
-    """Return what an amount of energy means in a region, given by its code ("DE") or name ("Germany")."""
+def footprint(
+    energy_j: float, region: str, *, file: Path | None = None, pue: float = 1.0, period: Period | None = None
+) -> Footprint:
+    """Return what an amount of energy means in a region, given by its code ("DE") or name ("Germany").
+
+    `period` is when it was used, for a price by hour: as if it had been used evenly.
+    """
     if not 0 <= energy_j < float("inf"):
         raise UsageError(f"{energy_j!r} J is not an amount of energy")
     pue = pue_of(pue)
@@ -168,18 +191,36 @@ def footprint(energy_j: float, region: str, *, file: Path | None = None, pue: fl
             notes.append(f"the table has no {what} for {place.name}")
         elif figure.unverified:
             notes.append(f"the {what} of {place.name} is unverified")
+    price = place.price
+    if price is not None and price.hours and period is None:
+        notes.append(f"the price of {place.name} depends on the hour, which is unknown: its usual price is used")
+    elif price is not None and price.hours and period is not None:
+        price = replace(price, value=price.mean(*period))
+        notes.append("the price is the mean of the hours in which the energy was used, as if it was used evenly")
     return Footprint(
         energy_j,
         pue,
         kwh,
         place.name,
         None if place.carbon is None else kwh * place.carbon.value,
-        None if place.price is None else kwh * place.price.value,
-        None if place.price is None else place.price.unit.partition("/")[0],
+        None if price is None else kwh * price.value,
+        None if price is None else price.unit.partition("/")[0],
         place.carbon,
-        place.price,
+        price,
         tuple(notes),
     )
+
+
+def _zone(name: str) -> tzinfo | None:
+    """Return a time zone by name, that of this machine for none; ValueError or OSError where there is none."""
+    if name in ("", "UTC"):
+        return UTC if name else None
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # few tables have prices by hour
+
+    try:
+        return ZoneInfo(name)
+    except ZoneInfoNotFoundError as error:
+        raise ValueError(str(error)) from None
 
 
 def _find(table: Mapping[str, Region], wanted: str) -> Region:
@@ -216,7 +257,27 @@ def _parse(text: str, file: str) -> dict[str, Region]:
         if not isinstance(entry.get("year"), int) or not entry.get("source"):
             raise fail("the year and the source are missing", "regions", code, what)
         source = str(sources.get(entry["source"], entry["source"]))
-        return Figure(float(value), unit, entry["year"], source, bool(entry.get("unverified", False)))
+        by_hour = hours(code, what, entry["hours"], float(value)) if "hours" in entry else ()
+        zone = str(entry.get("zone") or "")
+        try:
+            _zone(zone)
+        except (ValueError, OSError):
+            raise fail(f"{zone!r} is not a time zone, such as Europe/Berlin", "regions", code, what, "zone") from None
+        is_unverified = bool(entry.get("unverified", False))
+        return Figure(float(value), unit, entry["year"], source, is_unverified, by_hour, zone)
+
+    def hours(code: str, what: str, entry: Any, otherwise: float) -> tuple[float, ...]:
+        """Return the value in each hour: `22-6: 0.12` holds from 22 to 6 o'clock, and `otherwise` in all others."""
+        values = [otherwise] * 24
+        for key, value in entry.items() if isinstance(entry, dict) else [("", None)]:
+            match = _HOURS.fullmatch(str(key))
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if match is None or not is_number or int(match[1]) > 23 or int(match[2]) > 24:
+                raise fail("expected hours with their value, such as 22-6: 0.12", "regions", code, what, "hours")
+            first, last = int(match[1]), int(match[2])
+            for number in range(first, last if last > first else last + 24):
+                values[number % 24] = float(value)
+        return tuple(values)
 
     data = located.data
     if not isinstance(data, dict) or not isinstance(data.get("regions"), dict):

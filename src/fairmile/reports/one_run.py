@@ -80,7 +80,7 @@ def one_run(run: Run, supply: Supply) -> Iterator[Block]:
 def document_of(run: Run, supply: Supply) -> dict[str, Any]:
     """Return what the report of a run says as plain data."""
     numbers = {name: vars(each) for name, each in measures(run).items()}
-    footprint = supply.footprint(run.energy_j)
+    footprint = supply.footprint(run.energy_j, run.period)
     return {
         "runs": [run.id],
         "name": run.name,
@@ -272,7 +272,7 @@ def _energy(run: Run, supply: Supply) -> Iterator[Block]:
         rows.append([str(part.get("scope") or ""), _joules(part.get("joules")), *origin])
     if rows:
         yield table(columns, rows, numbers=["energy"])
-        footprint = supply.footprint(run.energy_j)
+        footprint = supply.footprint(run.energy_j, run.period)
         if footprint is not None:
             yield Facts(tuple(footprint.sentences()))
     else:

@@ -331,7 +331,7 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
         run = self.collect(reference)
         supply = self._services.supply
         region, pue = supply.region if region is None else region, supply.pue if pue is None else pue
-        return RunDetails(run, replace(supply, region=region, pue=pue).footprint(run.energy_j))
+        return RunDetails(run, replace(supply, region=region, pue=pue).footprint(run.energy_j, run.period))
 
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""

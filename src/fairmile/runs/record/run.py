@@ -72,6 +72,12 @@ class Run(Result):
         return self.record.identity
 
     @property
+    def period(self) -> tuple[float, float] | None:
+        """When its last attempt began, and how many seconds it took; None where that is unknown."""
+        attempts = self.record.attempts
+        return (attempts[-1].started, self.elapsed_s) if attempts and self.elapsed_s is not None else None
+
+    @property
     def created(self) -> float:
         return self.record.created
 
