@@ -71,6 +71,9 @@ def test_a_study_of_a_script_searches_ranges_and_goes_on_with_more_trials() -> N
     assert 0.1 <= study.best[0].params["lr"] <= 1
     more = fm.tune(study.id, trials=2)
     assert (more.id, len(more)) == (study.id, 2)
+    frame = more.to_pandas()  # a row for each trial, a column for each parameter and objective
+    assert frame["number"].to_list() == [0, 1]
+    assert frame["values.loss"].to_list() == pytest.approx(frame["params.lr"].to_list())
     assert fm.studies.plan(["train.py", "--lr", "1..64"], objective={"loss": "lower"}).space["lr"]["kind"] == "integer"
 
 

@@ -111,7 +111,7 @@ def test_a_new_model_learns_as_it_is(workspace: Workspace, tmp_path: Path) -> No
 
 def test_what_is_there_is_not_touched(benchmarks: Benchmarks, tmp_path: Path) -> None:
     (tmp_path / "tides").mkdir()
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="already exists"):
         benchmarks.new("tides", tmp_path)
     assert list((tmp_path / "tides").iterdir()) == []
 

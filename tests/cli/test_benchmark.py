@@ -161,7 +161,7 @@ class TestBenchmarks:
         assert "`fairmile run ./waves` runs it" in result.err
         assert fairmile("run", "./waves", "-p", "terms=5").code == 0
         again = fairmile("benchmark", "new", "waves")
-        assert (again.code, "is there already" in again.err) == (2, True)
+        assert (again.code, "already exists" in again.err) == (2, True)
 
     def test_begin_in_any_folder_and_say_how_to_run_there(self, fairmile: Fairmile, tmp_path: Path) -> None:
         asked = ("benchmark", "new", "waves", "--kind", "program", "--to", str(tmp_path / "far"))

@@ -194,7 +194,8 @@ def test_python_returns_what_the_commands_print(job: Fairmile, place: Path) -> N
     }
     for arguments, result in results.items():
         assert_printed(job, result, *arguments)
-    assert list(jobs.ls().to_pandas()["standing.exit_code"]) == [1]
+    table = jobs.ls().to_pandas()
+    assert (list(table["standing.exit_code"]), list(table["tasks"])) == ([1], [2])
     assert repr(jobs.ls()) == "<JobList: 1 job>"
     assert repr(jobs.get(id)).startswith(f"<JobStatus: {id} failed on laptop after ")
 

@@ -162,7 +162,7 @@ def test_a_plan_says_what_cannot_go_ahead(rig: Workspace, tmp_path: Path) -> Non
         "mend": "only if `a` fails; not submitted ahead: it runs only if `a` fails",
         "each": "unknown until `a` has run; not submitted ahead: how often it is repeated is unknown until `a` has run",
         "again": "never done; submitted ahead",
-        "after-again": "never done; not submitted ahead: `again` may be tried again",
+        "after-again": "never done; not submitted ahead: `again` may be retried",
         "here": "never done",
         "mixed": "never done; submitted ahead once `here` has ended",
     }

@@ -59,7 +59,7 @@ def test_users_and_partitions_are_groups_too() -> None:
 
 
 def test_other_groups_and_schedulers_are_refused() -> None:
-    with pytest.raises(UsageError, match="usage cannot be given by 'projekt'") as refused:
+    with pytest.raises(UsageError, match="usage cannot be grouped by 'projekt'") as refused:
         read_usage(Here(), "slurm", "lake", 60, "projekt")
     assert "project" in str(refused.value.hint)
     with pytest.raises(Unsupported, match="the accounting of pbs is not read"):

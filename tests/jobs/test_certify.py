@@ -183,7 +183,7 @@ def test_what_a_scheduler_has_no_word_for_does_not_apply_and_what_it_does_not_an
     jobs = box(tmp_path, "launch: {launcher: flux}\n")
     (tmp_path / "box.yaml").write_text((tmp_path / "box.yaml").read_text().replace("dialect: shell", "dialect: flux"))
     made = certify(jobs, "box")
-    assert (outcomes(made)["array"], reason(made, "array")) == ("not applicable", "Flux knows no arrays of batch jobs")
+    assert (outcomes(made)["array"], reason(made, "array")) == ("not applicable", "Flux has no arrays of batch jobs")
     assert {outcomes(made)[name] for name in ("job", "cancel", "python")} == {"failed"}
     assert "the broker is on fire" in reason(made, "job")
 

@@ -43,7 +43,7 @@ def test_a_run_stands_for_what_it_recorded(tmp_path: Path) -> None:
 
 def test_a_recording_that_a_later_run_replaced_is_not_shown_for_the_earlier_one(tmp_path: Path) -> None:
     run = traced_run(tmp_path, began_s=CREATED + 86_400)
-    with pytest.raises(NotFound, match="is not there any more"):
+    with pytest.raises(NotFound, match="no longer exists"):
         traces_of(run)
 
 

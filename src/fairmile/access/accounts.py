@@ -90,7 +90,7 @@ class Accounts:
         kept = " ".join(sorted(rights_of({"browse", *rights})))
         grouped = " ".join(sorted({_group(each) for each in groups}))
         if self._where("name = ?", name) is not None:
-            raise Conflict(f"there is an account {name!r} already", hint="choose another name")
+            raise Conflict(f"account {name!r} already exists", hint="choose another name")
         if dry_run:
             return _user((name, kept, grouped, subject, self._clock()))
         hashed = "" if subject else self._hash(password)
@@ -99,7 +99,7 @@ class Accounts:
             try:
                 connection.execute("INSERT INTO user VALUES (?, ?, ?, ?, ?, ?)", values)
             except sqlite3.IntegrityError:  # added meanwhile
-                raise Conflict(f"there is an account {name!r} already", hint="choose another name") from None
+                raise Conflict(f"account {name!r} already exists", hint="choose another name") from None
             self._audit.note_within(connection, "owner", "add user", user=name, rights=kept, groups=grouped)
         return self.get(name)
 

@@ -58,7 +58,7 @@ class AssetAccess:
     def grant(self, asset: str, to: str, by: str, *, until_s: float | None = None, dry_run: bool = False) -> GivenGrant:
         """Give a user, or a group as `@name`, access to an asset."""
         if until_s is not None and until_s <= self._clock():
-            raise UsageError("this access would have ended already", hint="choose a later day")
+            raise UsageError("this access would already have ended", hint="choose a later day")
         given = GivenGrant(asset, to, until_s, by, self._clock())
         if dry_run:
             return given

@@ -4,7 +4,7 @@ FairmileError                          3  something outside the program went wro
 ├── UsageError      (ValueError)       2  the caller gave something that cannot be used
 │   └── InvalidDocument                2  a document breaks its rules; lists every problem
 ├── NotFound        (LookupError)      2  a name leads nowhere
-├── Conflict                           2  what is there already contradicts what is asked for
+├── Conflict                           2  what already exists contradicts what is asked for
 ├── Unsupported     (NotImplementedError)  3  this system lacks the feature
 │   └── MissingExtra                   3  a package is not installed; the hint is the command that installs it
 ├── SystemFailure   (OSError)          3  a command is missing, a folder cannot be read
@@ -95,7 +95,7 @@ class NotFound(FairmileError, LookupError):
 
 
 class Conflict(FairmileError):
-    """What is there already contradicts what is asked for."""
+    """What already exists contradicts what is asked for."""
 
     exit_code = 2
 

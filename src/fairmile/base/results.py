@@ -23,6 +23,7 @@ R = TypeVar("R")
 
 _LONGEST_REPR = 200
 _MOST_COLUMNS = 12
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}  # as JSON says them
 
 
 class Result:
@@ -43,12 +44,19 @@ class Result:
         return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a table of the result; a nested field `a: {b: 1}` is the column `a.b`."""
+        """Return a table of the result; a nested field `a: {b: 1}` is the column `a.b`.
+
+        NaN and infinities, which are texts in JSON, are numbers in columns that hold nothing else but numbers.
+        """
         try:
             import pandas
         except ImportError as error:
             raise Unsupported("pandas is not installed", hint="pip install pandas") from error
-        return pandas.DataFrame([_flat(each) for each in self._rows()])
+        rows = [_flat(each) for each in self._rows()]
+        for name in {name for row in rows for name, value in row.items() if _is_not_finite(value)}:
+            if all(_is_number(row.get(name)) for row in rows):
+                rows = [{**row, name: _NOT_FINITE.get(row[name], row[name])} if name in row else row for row in rows]
+        return pandas.DataFrame(rows)
 
     def _repr_html_(self) -> str:
         return fields_table(readable(_flat(self.to_dict())))
@@ -86,8 +94,19 @@ class Results(list[R], Result):
         return rows_table(headings, [[row.get(name) for name in headings] for row in rows])
 
     def _rows(self) -> list[Any]:
-        items = self.to_dict()
-        return items if isinstance(items, list) else next(each for each in items.values() if isinstance(each, list))
+        data = self.to_dict()
+        if isinstance(data, list):
+            return data
+        rows: list[Any] = data[self.rows_field or next(name for name, each in data.items() if isinstance(each, list))]
+        return rows
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, str) and value in _NOT_FINITE
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or _is_not_finite(value)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

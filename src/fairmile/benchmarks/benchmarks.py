@@ -243,7 +243,7 @@ class Benchmarks(Noun, internal=_INTERNAL, package=__package__):
             raise UsageError(f"no kind of benchmark named {kind!r}", hint=f"there are {' and '.join(KINDS)}")
         place = Path(folder) / name
         if place.exists():
-            raise Conflict(f"{place} is there already", hint="choose another name or folder")
+            raise Conflict(f"{place} already exists", hint="choose another name or folder")
         templates = sorted((_TEMPLATES / kind).glob("*.tmpl"))
         if dry_run:
             return NewBenchmark(place, [place / each.stem for each in templates], dry_run=True)

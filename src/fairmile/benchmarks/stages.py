@@ -92,7 +92,7 @@ def run_stages(
         asked = {**changes, "params": {**own, STEP: step}, "seed": seed, "inputs": handed, "group": group}
         plan = runs.plan(name, **asked)
         work = runs.prepare(plan, again=again or "name" in asked)
-        # It is known, but what it made is not there any more.
+        # It is known, but what it made no longer exists.
         is_lost = isinstance(work, Run) and bool(_lost(work, declared[step].gives))
         return runs.prepare(plan) if is_lost else work
 

@@ -32,7 +32,7 @@ from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.items import Item, Watcher, check_path
 from fairmile.transfer.remote import Remote
 
-# What is there already needs neither plan nor engine, and is handed out before they could be imported.
+# What already exists needs neither plan nor engine, and is handed out before they could be imported.
 if TYPE_CHECKING:
     from fairmile.catalog.access import LoadedAsset
     from fairmile.catalog.catalog import Catalog
@@ -356,7 +356,7 @@ class Assets(Noun, internal=_INTERNAL):
                 each.close()
 
     def _known(self, target: _Target) -> Ref | None:
-        """Return the name under which all of a target is there already."""
+        """Return the name under which all of a target already exists."""
         ref = self._store.ref(target.kind, target.ref_name)
         return ref if ref is not None and self._is_there(target, ref) else None
 

@@ -117,7 +117,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL, package=__package__):
     ) -> Additions:
         """Add a card, every asset of a foreign document or web page, or an asset of a hub, to the local catalog.
 
-        What is there already, by card, content or source, is `present`, and the answer says under which
+        What already exists, by card, content or source, is `present`, and the answer says under which
         handle it stands; `anyway` adds in spite of equal content or source. The same name with another
         description is a Conflict, and nothing is added. `dry_run` only says what would happen.
         """
@@ -270,7 +270,7 @@ class Catalog(Lookup, Noun, internal=_INTERNAL, package=__package__):
         return Card({"@id": iri, **card.body})
 
     def _existing(self, index: Index, card: Card, *, anyway: bool) -> tuple[str, str]:
-        """Return the handle under which the asset is there already, and what is the same; empty when it is new."""
+        """Return the handle under which the asset already exists, and what is the same; empty when it is new."""
         handle = card.handle
         reference = parse_reference(f"{LOCAL}/{handle.kind}/{handle.name}@{handle.version}", tuple(KINDS))
         same_name = index.named(reference)

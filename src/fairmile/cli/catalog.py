@@ -141,7 +141,7 @@ def add(files: tuple[str, ...], format: str | None, anyway: bool, dry_run: bool,
     """Add cards to your catalog, or import descriptions in other formats and from hubs.
 
     URL is the address of a description or of a web page that holds one, or an asset on a hub: hf://ORG/NAME,
-    zenodo:RECORD or openml:NUMBER. Of a model file of a known format, the card states framework, format,
+    zenodo:RECORD or openml:NUMBER. The card of a model file states its framework, format,
     signature and sha256.
 
     Files that cannot be added are reported; the others are added.

@@ -283,7 +283,7 @@ def suggest(out: Out, model: str, dataset: str, output: Path | None) -> None:
 @_FLOW
 @click.option("--name", default="", metavar="NAME", help="Name of the asset.  [default: name of the flow]")
 @click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a property of the card; repeatable.")
-@click.option("--address", default="", metavar="URL", help="Folder on the web where others fetch the files.")
+@click.option("--address", default="", metavar="URL", help="Web folder from which others fetch the files.")
 @DRY_RUN
 @json_output(SavedFlow)
 def save(out: Out, reference: str, name: str, set_: Sequence[str], address: str, dry_run: bool) -> None:

@@ -91,7 +91,7 @@ def show(name: str, weights: bool, out: Out) -> int:
     metavar="NAME=TYPE[SIZES]",
     help="Describe an input, as x=float32[batch,3]; repeatable.",
 )
-@click.option("--data", default="", metavar="FILE", help="Compare also on inputs from this .npy or .npz file.")
+@click.option("--data", default="", metavar="FILE", help="Also compare on inputs from this .npy or .npz file.")
 @click.option(
     "--validate-on",
     default="",
@@ -150,14 +150,14 @@ def convert(
     "--data",
     default="",
     metavar="FILE",
-    help="Run on these rows (.npy or .npz); an array `targets` adds the loss of accuracy.",
+    help="Run on these rows (.npy or .npz); an array `targets` adds the accuracy loss.",
 )
 @click.option(
     "--max-loss",
     type=float,
     default=0.01,
     show_default=True,
-    help="Largest loss to recommend: of accuracy, relative RMSE, or outputs.",
+    help="Largest loss of a recommended combination: accuracy, relative RMSE, or outputs.",
 )
 @click.option(
     "--time",
@@ -211,7 +211,7 @@ def explore(
     """Measure which runtime, precision, batch size and number of threads run a model best.
 
     Each combination runs in a process of its own on a fixed set of cores. Measurements alternate until the ranking
-    is certain or the time is over. Combinations that lose more than allowed are measured, but not recommended.
+    is certain or the time runs out. Combinations that lose more than allowed are measured, but not recommended.
 
     With --on it is a job on a system, and Fairmile waits for the result.
 
@@ -256,7 +256,7 @@ def _numbers(option: str, text: str) -> list[int]:
     words = _words(text)
     wrong = next((each for each in words if not each.isdecimal()), None)
     if wrong is not None:
-        raise UsageError(f"{option} {wrong!r} is no whole number", hint=f"as in {option} 1,8,32")
+        raise UsageError(f"{option} {wrong!r} is not a whole number", hint=f"as in {option} 1,8,32")
     return [int(each) for each in words]
 
 
@@ -340,7 +340,7 @@ def _difference(value: float | None) -> str:
 def export(name: str, folder: Path, upload: str, replace: bool, dry_run: bool, out: Out) -> int:
     """Write a model as a folder that the Hugging Face hub and its libraries read: README.md and the files.
 
-    Weights of PyTorch become safetensors. --upload sends the folder to the hub by its own client.
+    Weights of PyTorch become safetensors. --upload sends the folder with the hub's own client.
 
     \b
     Example:
@@ -374,11 +374,9 @@ def export(name: str, folder: Path, upload: str, replace: bool, dry_run: bool, o
     is_flag=True,
     flag_value=False,
     default=True,
-    help="Install nothing: the base has all packages.",
+    help="Install nothing; the base image must have all packages.",
 )
-@click.option(
-    "--data", default="data", show_default=True, metavar="FOLDER", help="Folder of the data, bound in at /data."
-)
+@click.option("--data", default="data", show_default=True, metavar="FOLDER", help="Data folder to bind at /data.")
 @click.option("--trust-pickle", is_flag=True, help="Package a pickle, which can execute any code.")
 @click.option("--replace", is_flag=True, help="Write into a folder that is not empty.")
 @DRY_RUN
@@ -386,8 +384,8 @@ def export(name: str, folder: Path, upload: str, replace: bool, dry_run: bool, o
 def package(name: str, folder: Path, out: Out, dry_run: bool, **how: Any) -> int:
     """Write a folder that builds a container image of a model, and print the commands to build and run it.
 
-    The image holds the model and the packages that run it, but no data: a folder is bound in. The model reads
-    inputs.npz there, and writes predictions.npz.
+    The image holds the model and the packages that run it, but no data: bind a folder at /data. The model reads
+    inputs.npz there and writes predictions.npz.
 
     \b
     Examples:

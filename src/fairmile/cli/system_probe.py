@@ -44,7 +44,7 @@ def probe(known: str, over: str, name: str, output: Path | None, card: Path | No
     systems = Workspace.open().systems
 
     def report(step: str) -> None:
-        out.say(f"looking at {step}")
+        out.say(f"checking {step}")
 
     if not known:
         draft = systems.probe(over=over, name=name, output=output, on_step=report)
@@ -65,14 +65,14 @@ def probe(known: str, over: str, name: str, output: Path | None, card: Path | No
 def report(system: str, over: str, output: Path | None, out: Out) -> int:
     """Report which modules and partitions of a system are gone, changed or new since its file was written.
 
-    Probes this machine, or HOST, and prints the text of an issue for the keepers of the file. Nothing is sent.
+    Probes this machine, or HOST, and prints the text of an issue for the maintainers of the file. Nothing is sent.
 
     \b
     Examples:
       fairmile system report laptop
     """
     systems = Workspace.open().systems
-    changes = systems.report(system, over=over, output=output, on_step=lambda step: out.say(f"looking at {step}"))
+    changes = systems.report(system, over=over, output=output, on_step=lambda step: out.say(f"checking {step}"))
     out.show(changes, lambda each: out.document(each.text) if each.file is None else out.line(f"wrote {each.file}"))
     if (changes.survey.share or 0.0) < _LEAST_SHARE:
         out.hint(f"{changes.survey.host} may not be {changes.survey.title}: probe that system with --over HOST")

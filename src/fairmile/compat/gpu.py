@@ -65,7 +65,7 @@ class Gpu:
             return document
         if output == "yaml":
             return json.dumps(document, indent=1) + "\n"  # every JSON text is YAML
-        raise UsageError(f"nvidia-smi's description cannot be had as {output!r}", hint="use xml, json or yaml")
+        raise UsageError(f"nvidia-smi has no output format {output!r}", hint="use xml, json or yaml")
 
     def watch(
         self,

@@ -187,7 +187,7 @@ def _hello(line: socket.socket, files: array.array[int]) -> bytes:
         files.extend(more)
         received += part
         if not part or len(received) > _MOST_HELLO:
-            raise Unsupported("what connected is not a solver that includes fairmile_couple.h")
+            raise Unsupported("the connected program is not a solver that includes fairmile_couple.h")
     return received
 
 

@@ -73,7 +73,7 @@ def spec_from_card(body: Mapping[str, Any]) -> tuple[EnvironmentSpec, tuple[str,
         data["container"] = _container(image, sorter.notes)
     if not any(data.values()):
         raise UsageError(
-            f"the card {name} names no software, so no environment can be made of it",
+            f"the card {name} names no software, so Fairmile cannot build an environment from it",
             hint="give softwareRequirements, modules, environmentVariables or containerImage",
         )
     description = str(body.get("description") or "")

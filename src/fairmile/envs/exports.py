@@ -22,7 +22,7 @@ def export(environment: Environment, format: str, *, base: str = "") -> Packaged
     """Return a ready environment in one of `FORMATS`; what the form cannot say is in `notes`."""
     if format not in FORMATS:
         near = did_you_mean(format, FORMATS)
-        raise NotFound(f"no form named {format!r}; {near or 'known: ' + ', '.join(FORMATS)}")
+        raise NotFound(f"no format named {format!r}; {near or 'known: ' + ', '.join(FORMATS)}")
     if base and format not in IMAGES:
         raise UsageError(f"a base image is for {' and '.join(IMAGES)} only")
     if format == "requirements":

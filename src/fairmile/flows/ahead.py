@@ -74,7 +74,7 @@ def _refusal(planned: PlannedStep, step: Step, there: Sequence[PlannedStep], flo
         if each.node.unknown:
             return f"how often `{each.node.step}` is repeated is unknown until `{each.node.unknown}` has run"
         if before.retries:
-            return f"`{each.name}` may be tried again"
+            return f"`{each.name}` may be retried"
         if is_in_pilot(flow, before):
             return f"`{each.name}` runs in a pilot job"
         if is_remote and (path := _unnamed(planned, step, each, before)):

@@ -252,7 +252,7 @@ class Flows(Noun, package=__package__):
     def graph(self, what: Definable, *, format: str = "svg") -> Drawing:
         """Return the graph of a flow as `svg` or `mermaid`, with the states of its steps."""
         if format not in FORMATS:
-            raise UsageError(f"{format!r} is no format of a graph", hint=f"formats: {', '.join(FORMATS)}")
+            raise UsageError(f"{format!r} is not a format of graphs", hint=f"formats: {', '.join(FORMATS)}")
         source = self._as_run(what)
         status = self._status(source)
         return draw(status, format, *self._labels_and_shapes(source, status))

@@ -151,7 +151,7 @@ class Step(Specification):
     def _has_variables(cls, value: Over | str) -> Over | str:
         for name in value if isinstance(value, Mapping) else ():
             if not _VARIABLE.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of a variable: use letters, digits and underscores")
+                raise ValueError(f"{name!r} is not a name for a variable: use letters, digits and underscores")
         return value
 
     def _check_whole(self) -> None:
@@ -200,7 +200,7 @@ class Flow(Specification):
     def _have_names(cls, steps: Mapping[str, Step]) -> Mapping[str, Step]:
         for name in steps:
             if not name.strip() or "\0" in name or len(name) > _LONGEST_NAME:
-                raise ValueError(f"{name[:50]!r} is no name of a step: expected 1 to {_LONGEST_NAME} characters")
+                raise ValueError(f"{name[:50]!r} is not a name for a step: expected 1 to {_LONGEST_NAME} characters")
         return steps
 
 

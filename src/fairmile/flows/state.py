@@ -186,7 +186,7 @@ class FlowState:
 
     def _write(self, entry: Entry, *, sync: bool = False) -> None:
         if self._stream is None:
-            raise RuntimeError("only who holds the flow may write its state")
+            raise RuntimeError("only the process that runs the flow may write its state")
         try:
             self._stream.write(entry.line())
             self._stream.flush()

@@ -137,7 +137,7 @@ def read_usage(runner: Runner, scheduler: str, system: str, since_s: float, by: 
     """Return what jobs took that ended in the last `since_s` seconds, by project, user or partition."""
     if by not in GROUPINGS:
         near = did_you_mean(by, GROUPINGS)
-        raise UsageError(f"usage cannot be given by {by!r}", hint=near or f"known: {', '.join(GROUPINGS)}")
+        raise UsageError(f"usage cannot be grouped by {by!r}", hint=near or f"known: {', '.join(GROUPINGS)}")
     if scheduler != "slurm":
         raise Unsupported(f"the accounting of {scheduler} is not read", hint="Slurm's is")
     argv = ["sacct", "--allusers", "--noheader", "--parsable2", "--noconvert", "--duplicates"]

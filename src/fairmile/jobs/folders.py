@@ -236,7 +236,7 @@ class RemoteJobFolders:
         folder = f"{self.root}/{_STAGED}"
         kept = shlex.quote(f"{folder}/{digest}")
         left = ""
-        if near is not None:  # a copy, since that job may be tried again and write into its file
+        if near is not None:  # a copy, since that job may be retried and write into its file
             path = shlex.quote(f"{self.root}/{near.job}/{near.path}")
             left = (
                 f'mkdir -p -- {shlex.quote(folder)} && a={kept}.$$ && cp -- {path} "$a" && chmod u+w "$a" && '

@@ -158,7 +158,7 @@ class JobList(Results[JobStatus]):
         numbers = [f"{live.count(state)} {state}" for state in dict.fromkeys(live)]
         return ", ".join([f"{len(self):,} job{'' if len(self) == 1 else 's'}", *numbers])
 
-    def _items(self) -> list[Any]:
+    def _rows(self) -> list[Any]:
         # A table has one row for each job; every task of an array would add columns.
         return [{**each.to_dict(), "tasks": len(each.tasks)} for each in self]
 

@@ -175,7 +175,7 @@ class Records:
             return matches[0]
         if matches:
             shown = ", ".join(sorted(matches)[:5])
-            raise NotFound(f"{reference!r} is ambiguous: {shown}", hint="give more of the id")
+            raise NotFound(f"{reference!r} is ambiguous: {shown}", hint="give a longer part of the id")
         near = did_you_mean(reference, names)
         raise NotFound(
             f"no job named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile job ls` lists all"

@@ -55,7 +55,7 @@ async function showFigure(figure) {
   const kind = matchMedia("screen and (max-width: 560px)").matches ? "?narrow=true" : "";
   const answer = await fetch(figure.dataset.figure + kind);
   const place = figure.querySelector("div");
-  if (!answer.ok) { place.textContent = "This figure is not there any more: load the page again."; return; }
+  if (!answer.ok) { place.textContent = "This figure no longer exists: load the page again."; return; }
   place.innerHTML = await answer.text();
   for (const view of place.querySelectorAll("[data-read]")) followPointer(view);
 }

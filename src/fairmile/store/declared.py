@@ -67,7 +67,7 @@ def declare_pool(
 ) -> AddedPool:
     """Declare a pool in the user's settings and return it; `settings` are as `parse_pools` takes them.
 
-    A folder that begins with a variable is kept so; any other is made absolute. A pool that is there already, or
+    A folder that begins with a variable is kept so; any other is made absolute. A pool that already exists, or
     cannot be used, is refused.
     """
     folder = str(settings["folder"])

@@ -126,7 +126,7 @@ class _Work:
         return f"{self._top}/{path}"
 
     def check(self, entry: ManifestEntry) -> bool:
-        """Tell whether a file is there already; Conflict when something else is in its place. Changes nothing."""
+        """Tell whether a file already exists; Conflict when something else is in its place. Changes nothing."""
         file = self.file(entry.path)
         folder = os.path.dirname(entry.path)
         while folder:

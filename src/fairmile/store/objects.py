@@ -114,7 +114,7 @@ class Objects:
     def adopt(self, file: Path, sha256: str) -> None:
         """Make a complete file, whose digest the caller has verified, the object; `file` is gone afterwards.
 
-        The file must be on the pool's file system. It takes the place of an object that is there already: its bytes
+        The file must be on the pool's file system. It takes the place of an object that already exists: its bytes
         were just verified, while those may have been damaged since.
         """
         target = self._path(sha256)
@@ -130,7 +130,7 @@ class Objects:
     def batch(self, *, anew: bool = False) -> Batch:
         """Return a block in which objects are added; they become visible together when it ends well.
 
-        `anew` stores also what is there already, which may be damaged.
+        `anew` stores also what already exists, which may be damaged.
         """
         return Batch(self, anew=anew)
 
@@ -261,7 +261,7 @@ class Objects:
 class Batch:
     """Objects added together, from any number of threads; none is visible before the block ends well.
 
-    Small ones go into packs, as long as there are at least PACK_FROM. What is there already is not stored again.
+    Small ones go into packs, as long as there are at least PACK_FROM. What already exists is not stored again.
     All of it lies in one folder below `incoming` until the end; an exception drops all.
     """
 
@@ -269,7 +269,7 @@ class Batch:
         self.stored_bytes = 0
         self.packs: set[str] = set()
         self._objects = objects
-        self._anew = anew  # store also what is there already
+        self._anew = anew  # store also what already exists
         self._folder = os.path.join(objects.incoming, f"batch-{os.urandom(8).hex()}")
         self._numbers = itertools.count()
         self._known: list[Pack] = []

@@ -114,7 +114,7 @@ class RemotePool:
         return packs
 
     def bring(self, paths: Iterable[str], folder: Path) -> None:
-        """Bring files, named as seen from the pool's folder, into a folder here; what is there already is kept."""
+        """Bring files, named as seen from the pool's folder, into a folder here; what already exists is kept."""
         folder.mkdir(parents=True, exist_ok=True)
         names = "".join(f"{path}\n" for path in paths)
         self._rsync(["--files-from=-", f"{self}/", f"{folder}/"], input=names)

@@ -145,7 +145,7 @@ def making(folder: Path) -> Iterator[None]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a sweep, which is not there any more from the first moment on."""
+    """Remove a sweep, which no longer exists from the first moment on."""
     gone = folder.with_name(f".{folder.name}{_REMOVED}")
     folder.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -151,7 +151,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
         return *self._read_any(what, params=params, tuning=tuning, changes=own), rest
 
     def define_any(self, what: Definable, **options: Any) -> tuple[Definition, dict[str, Any]]:
-        """Return the definition of whatever `define` takes, or one that is there already, and the rest."""
+        """Return the definition of whatever `define` takes, or one that already exists, and the rest."""
         if isinstance(what, Definition):
             return what, {name: value for name, value in options.items() if name not in ("params", "tuning")}
         definition, _, rest = self.define(what, **options)
@@ -425,7 +425,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
             return matches[0]
         if matches and reference:
             ids = ", ".join(each.id for each in matches[:5])
-            raise NotFound(f"{reference!r} is ambiguous: {ids}", hint="give more of the id")
+            raise NotFound(f"{reference!r} is ambiguous: {ids}", hint="give a longer part of the id")
         near = did_you_mean(reference, [each.id for each in sweeps])
         raise NotFound(
             f"no sweep named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile sweep ls` lists them"

@@ -1,4 +1,4 @@
-"""What changed on a machine since its file was written, as a text that its keepers can work with."""
+"""What changed on a machine since its file was written, as a text for its maintainers."""
 
 from __future__ import annotations
 

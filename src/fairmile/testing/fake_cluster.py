@@ -364,7 +364,7 @@ def _answer(cluster: Cluster, verb: str, words: Sequence[str]) -> str:
         "keep": lambda: cluster.keep(words[0], int(words[1])),
     }
     if verb not in actions:
-        raise Refused(f"{verb!r} is nothing that can be asked for")
+        raise Refused(f"{verb!r} is not a request")
     actions[verb]()
     return ""
 

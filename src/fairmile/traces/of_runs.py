@@ -27,7 +27,7 @@ def traces_of(run: Run) -> list[Path]:
         return folders
     logs: list[Path] = event_files(run.folder)
     if run.recordings and not run.spans:
-        raise NotFound(f"the trace of run {run.id}, {', '.join(names)}, is not there any more", hint=_HOW)
+        raise NotFound(f"the trace of run {run.id}, {', '.join(names)}, no longer exists", hint=_HOW)
     if not logs:
         raise NotFound(f"run {run.id} has no trace", hint=_HOW)
     return logs

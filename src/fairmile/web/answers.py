@@ -64,7 +64,7 @@ def position_of(cursor: str) -> int:
     except (UnicodeEncodeError, binascii.Error, ValueError, RecursionError):
         position = None
     if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position <= 10**9:
-        raise UsageError("this cursor is not one of ours", hint="take it from the Link header, or leave it out")
+        raise UsageError("this cursor is not from this server", hint="take it from the Link header, or leave it out")
     return position
 
 

@@ -49,5 +49,5 @@ class Figures:
         with self._changing:
             picture = self._pictures.get(token)
         if picture is None:
-            raise Refused(404, "this figure is not there any more", hint="load its page again")
+            raise Refused(404, "this figure no longer exists", hint="load its page again")
         return picture

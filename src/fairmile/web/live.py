@@ -133,5 +133,5 @@ def _cursors(text: str) -> dict[str, Any]:
     try:
         cursors = json.loads(text) if text and len(text) <= _LONGEST else {}
     except (ValueError, RecursionError):
-        raise Refused(400, "this cursor is not one of ours") from None
+        raise Refused(400, "this cursor is not from this server") from None
     return cursors if isinstance(cursors, dict) else {}

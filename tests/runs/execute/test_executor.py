@@ -293,7 +293,7 @@ def test_what_cannot_wait_on_a_system_is_not_submitted_ahead() -> None:
         Graph([task("a"), ahead("b", After("a"))], lambda _: Scripted()).submit()
     with pytest.raises(UsageError, match="b, before it, is not on the same system"):
         Graph([task("b"), ahead("c", After("b"))], lambda _: Chain()).submit()
-    with pytest.raises(UsageError, match="task b cannot be submitted ahead: a, before it, may be tried again"):
+    with pytest.raises(UsageError, match="task b cannot be submitted ahead: a, before it, may be retried"):
         Graph([task("a", retries=1), ahead("b", After("a"))], lambda _: Chain())
 
 

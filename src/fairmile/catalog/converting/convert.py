@@ -145,7 +145,7 @@ def format_of(path: Path) -> str:
     )
     name = next((format for format, endings in ENDINGS.items() if ending in endings), None)
     if name is None or path.is_dir() != (name == "zarr"):
-        raise Unsupported(f"{path} is in no format that converts", hint=f"formats: {', '.join(ENDINGS)}")
+        raise Unsupported(f"{path} is in no format that Fairmile can convert", hint=f"formats: {', '.join(ENDINGS)}")
     return name
 
 

@@ -249,7 +249,9 @@ def _of_arrow(field: Any, count: int, path: Path) -> ArraySpec:
     if types.is_string(kind) or types.is_large_string(kind):
         return ArraySpec(field.name, shape, TEXT)
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise Unsupported(f"{path.name}: the column {field.name} has the type {kind}", hint="numbers and texts convert")
+        raise Unsupported(
+            f"{path.name}: the column {field.name} has the type {kind}", hint="only numbers and texts can be converted"
+        )
     return ArraySpec(field.name, shape, np.dtype(kind.to_pandas_dtype()))
 
 
@@ -341,7 +343,7 @@ def _survey_examples(path: Path) -> tuple[list[ArraySpec], int]:
             name = next(each for each in {**first, **now} if first.get(each) != now.get(each))
             raise Unsupported(
                 f"{path}: record {count} differs from the first one in {name}",
-                hint="only records that are alike convert",
+                hint="all records must have the same fields and shapes",
             )
     return [first[name] for name in sorted(first)], count
 

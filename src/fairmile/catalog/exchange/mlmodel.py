@@ -212,7 +212,7 @@ def _python_function(draft: Draft, flavor: Fields, needs: list[str]) -> None:
 def _signature(draft: Draft, fields: Fields) -> None:
     given = fields.mapping("signature")
     if given is None:
-        draft.warn("signature", "is missing: it is not known what the model takes and gives")
+        draft.warn("signature", "is missing: the inputs and outputs of the model are unknown")
         return
     signature: dict[str, Any] = {}
     for side in ("inputs", "outputs", "params"):

@@ -205,14 +205,14 @@ def _qualities(draft: Draft, fields: Fields) -> None:
 def _data_features(fields: Fields) -> list[Draft]:
     draft = Draft("dataset", {})
     _features(draft, fields)
-    draft.warn("name", "a list of features does not say of which data set it is; import the description as well")
+    draft.warn("name", "a list of features does not name its data set; import the description as well")
     return [draft]
 
 
 def _data_qualities(fields: Fields) -> list[Draft]:
     draft = Draft("dataset", {})
     _qualities(draft, fields)
-    draft.warn("name", "a list of qualities does not say of which data set it is; import the description as well")
+    draft.warn("name", "a list of qualities does not name its data set; import the description as well")
     return [draft]
 
 

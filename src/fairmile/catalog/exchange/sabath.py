@@ -245,7 +245,7 @@ class _Model:
     def _workflows(self) -> list[Draft]:
         run = self.fields.mapping("run")
         if run is None:
-            self.model.warn("run", "is missing: no data set is named that the model runs on")
+            self.model.warn("run", "is missing: the source names no data set for the model")
             return []
         accepted: list[str] = []
         trained: list[str] = []

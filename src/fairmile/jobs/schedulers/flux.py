@@ -73,7 +73,7 @@ class Flux:
         """See `Scheduler.header`."""
         if request.array is not None:
             raise Unsupported(
-                "Flux knows no arrays of batch jobs",
+                "Flux has no arrays of batch jobs",
                 hint="submit each task as a job of its own, or pack the tasks into one job",
             )
         key = checked_key(files)

@@ -173,7 +173,7 @@ def prove(cases: Mapping[str, Arrays], source: Compute, exact: Compute | None, r
         own = difference(exact(arrays), expected)[0] if exact is not None else 0.0
         spread = max(spread, own if np.isfinite(own) else 0.0)
     if not judged:
-        raise UsageError(f"the model takes none of the drawn inputs; {refusal}", hint="give inputs with --data FILE")
+        raise UsageError(f"the model rejects all generated inputs; {refusal}", hint="give inputs with --data FILE")
     tolerance = max(_FLOOR, _ROOM * spread)
     origin = (
         f"{_ROOM:g} times the source's own error of {spread:.1e} beside float64"

@@ -143,12 +143,12 @@ class Machine:
 
     def _pop(self) -> Any:
         if not self._stack:
-            raise Refused("it takes from an empty stack")
+            raise Refused("it pops from an empty stack")
         return self._stack.pop()
 
     def _top(self) -> Any:
         if not self._stack:
-            raise Refused("it looks at an empty stack")
+            raise Refused("it reads from an empty stack")
         return self._stack[-1]
 
     def _to_mark(self) -> list[Any]:

@@ -265,7 +265,7 @@ class Graph:
             raise UsageError(f"task {task.name} depends on {after.task}, which does not exist")
         if task.ahead and before.retries and not after.is_here:
             raise UsageError(
-                f"task {task.name} cannot be submitted ahead: {before.name}, before it, may be tried again",
+                f"task {task.name} cannot be submitted ahead: {before.name}, before it, may be retried",
                 hint=f"drop the retries of {before.name}, or submit {task.name} when that has ended",
             )
 

@@ -471,7 +471,7 @@ class Ledger:
             shown = ", ".join(newest or sorted(matches)[:3])
             raise NotFound(
                 f"{reference!r} is ambiguous: {len(matches)} runs, the newest {shown}",
-                hint="give more of the id, or `last`",
+                hint="give a longer part of the id, or `last`",
             )
         raise self._not_found(reference)
 

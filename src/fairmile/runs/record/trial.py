@@ -20,7 +20,7 @@ STOPPED_EARLY = "stopped early: "  # how the reason of a run begins that a prune
 class TrialResult:
     """How a trial ended, with the best value of its objective over all steps; of several, the last value of each.
 
-    A trial that is `running` has not ended, or was interrupted from outside and may be tried again.
+    A trial that is `running` has not ended, or was interrupted from outside and may be retried.
     """
 
     state: Literal["running", "done", "pruned", "failed"]

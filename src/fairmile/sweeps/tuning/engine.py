@@ -16,7 +16,7 @@ from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 
 TrialState = Literal["running", "done", "pruned", "failed"]
-INTERRUPTED = "the study was interrupted"  # why a trial is stopped that nobody judged: it may be tried again
+INTERRUPTED = "the study was interrupted"  # why a trial is stopped that nobody judged: it may be retried
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Trial:
 class Outcome:
     """How a trial ended: one value for each objective where it is done; for a pruned one the last values, or none.
 
-    One that is still `running` was interrupted from outside: it may be tried again.
+    One that is still `running` was interrupted from outside: it may be retried.
     """
 
     state: TrialState

@@ -77,7 +77,7 @@ class OptunaEngine:
     def work(self, execute: Execute, *, at_once: int, worker: str, stop: Callable[[], bool]) -> None:
         """Ask, execute and tell, `at_once` trials together, until the budget is spent or `stop` says so."""
         if not worker:
-            raise UsageError("a worker needs a name, by which one can tell later whether it lives")
+            raise UsageError("a worker needs a name, which later shows whether it is alive")
         self._rules.check_measured()
         self._open(create=True)
 

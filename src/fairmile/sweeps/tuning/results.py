@@ -110,8 +110,10 @@ class StudyStatus(Results[TrialRecord]):
             "trials": [each.to_dict() for each in self],
         }
 
-    def _items(self) -> list[TrialDict]:
-        return self.to_dict()["trials"]
+    def _rows(self) -> list[dict[str, Any]]:
+        # In a table, each objective is a column: `values.loss`.
+        metrics = [each["metric"] for each in self.objectives]
+        return [{**each.to_dict(), "values": dict(zip(metrics, each.values, strict=False))} for each in self]
 
     def summary(self) -> str:
         states = Counter(str(each.state) for each in self)

@@ -104,7 +104,7 @@ class TrialRunner:
 
     def _outcome(self, run: Run) -> Outcome:
         result = result_of(run)
-        if result.state == "running":  # not the trial failed: it may be tried again
+        if result.state == "running":  # not the trial failed: it may be retried
             self.is_interrupted = True
         left = run.folder / CHECKPOINT
         checkpoint = str(left) if result.state == "done" and left.is_dir() else ""

@@ -107,7 +107,7 @@ def shared_file(request: Request, kind: str, name: str, version: str, sha256: st
     card = _present(workspace, kind, name, version, _base(request))
     _check_access(request, workspace, card)
     if sha256 not in _stored(workspace, card):
-        raise NotFound("this server has no such file", hint="its card says where else it can be had")
+        raise NotFound("this server has no such file", hint="its card lists other addresses")
     policy = workspace.access.policy_of_card(card)
     if policy.files != "public" and request.headers.get("range", "bytes=0-").startswith("bytes=0-"):  # not each part
         workspace.access.note(identity.name, "read", asset_of(card), file=sha256, by=identity.by)

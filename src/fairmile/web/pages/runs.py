@@ -238,7 +238,7 @@ def run_file(request: Request, name: str, file: str) -> Response:
     except ValueError:
         raise NotFound(f"{file!r} is no file of run {run.id}") from None
     if run.packed or not path.is_file():
-        raise NotFound(f"{file} is not on this machine any more", hint=f"`fairmile rerun {run.id}` makes it again")
+        raise NotFound(f"{file} is no longer on this machine", hint=f"`fairmile rerun {run.id}` makes it again")
     kind = _SHOWN_AS.get(path.suffix.lower())
     given = "inline" if kind else "attachment"
     headers = {**_FILE_HEADERS, "content-disposition": f"{given}; filename*=UTF-8''{quote(path.name, safe='')}"}

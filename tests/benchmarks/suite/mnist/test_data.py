@@ -92,7 +92,7 @@ class TestBrokenData:
 
     def test_a_file_of_another_kind_is_named(self, folder: Path) -> None:
         next(folder.rglob("train-images*")).write_bytes(b"<html>please log in</html>")
-        with pytest.raises(Integrity, match="is no IDX file: it begins with 0x3c68746d, not 0x803"):
+        with pytest.raises(Integrity, match="is not an IDX file: it begins with 0x3c68746d, not 0x803"):
             read_digits(folder)
 
     def test_labels_that_are_no_digits_are_refused(self, folder: Path) -> None:

@@ -117,7 +117,7 @@ class _Work:
         """Simulate the dry case, the storm to compare with, and those to learn from."""
         names = STEPS["simulate"].gives
         if self.session.is_resumed and all((self.folder / name).is_file() for name in names):
-            self.session.say("the simulations are there already")
+            self.session.say("the simulations exist already")
             return
         calls, dt_s = self._physics_time()
         if calls < _EACH:

@@ -43,7 +43,7 @@ def find_kernel(
     except FairmileError as error:
         if wanted == "c":
             raise
-        say(f"the kernel in C cannot be had, NumPy computes instead: {error}")
+        say(f"cannot build the C kernel, so NumPy computes: {error}")
         return NumpyKernel()
 
 

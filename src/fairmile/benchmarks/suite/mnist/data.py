@@ -129,7 +129,7 @@ def _array(data: bytes, where: str, *, dimensions: int) -> Array:
     except (struct.error, OSError, EOFError, zlib.error) as error:
         raise Integrity(f"{where} is damaged: {error}", hint="fetch it again") from error
     if magic != _MAGIC[dimensions]:
-        raise Integrity(f"{where} is no IDX file: it begins with {magic:#x}, not {_MAGIC[dimensions]:#x}")
+        raise Integrity(f"{where} is not an IDX file: it begins with {magic:#x}, not {_MAGIC[dimensions]:#x}")
     values = np.frombuffer(bytearray(data), np.uint8, offset=stream.tell())  # writable, as torch wants it
     if values.size != int(np.prod(shape)):
         raise Integrity(f"{where} holds {values.size:,} of {int(np.prod(shape)):,} bytes", hint="fetch it again")

@@ -266,7 +266,7 @@ def settle_any(draft: Draft) -> None:
             draft.body[key] = good if isinstance(given, list) and many else good[0] if len(good) == 1 else good
             continue
         keep_value(draft, key, given)
-        draft.warn(key, f"{_short(given)} is not what the property asks for; kept among the foreign keys")
+        draft.warn(key, f"{_short(given)} has the wrong type for this property; kept among the foreign keys")
         del draft.body[key]
         if good:
             draft.body[key] = good if many else good[0]
@@ -359,7 +359,7 @@ def add_described_file(
         where = f"distribution[{len(draft.body['distribution']) - 1}]"
         draft.shelf("files")[where] = misfits
         for key in (key for key, value in misfits.items() if value not in EMPTY):
-            draft.warn(f"{where}.{key}", f"{_short(misfits[key])} is not what the property asks for; left out")
+            draft.warn(f"{where}.{key}", f"{_short(misfits[key])} has the wrong type for this property; left out")
     for key, value in rest.items():
         made.setdefault(key, value)
     return made
