@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,9 @@ def test_a_notebook_shows_the_callers_lines_the_message_and_the_hint_without_our
     assert callers[-2:] == [f"{script}, line 4: load('12 parsec')", f"{script}, line 3: return parse_size(size)"]
     assert message == "UsageError: '12 parsec' is not a size"
     assert hint.startswith("hint: ")
+
+
+def test_a_traceback_ends_with_the_hint() -> None:
+    shown = traceback.format_exception(UsageError("no run 'x'", hint="`fairmile runs ls` lists them"))
+    assert shown[-2:] == ["fairmile.base.errors.UsageError: no run 'x'\n", "hint: `fairmile runs ls` lists them\n"]
+    assert len(pickle.loads(pickle.dumps(UsageError("no run 'x'", hint="one"))).__notes__) == 1

@@ -262,13 +262,13 @@ def test_types_of_numpy_keep_their_values(load: Load, values: Any) -> None:
 
 @pytest.mark.parametrize("values", [np.zeros(2, dtype="complex128"), np.zeros(2, dtype="longdouble")])
 def test_types_that_arrow_does_not_know_are_named(load: Load, values: Any) -> None:
-    with pytest.raises(Unsupported, match=r"^a\.npy: values has the type .*, which Arrow does not support$"):
+    with pytest.raises(Unsupported, match=r"^a\.npy: values has the type .*, which Arrow does not support(?:\n|$)"):
         load({"a.npy": saved(np.save, values)}).table()
 
 
 @pytest.mark.parametrize("values", [np.float64(1), np.zeros((2, 2, 2)), np.zeros((2, 0))])
 def test_an_array_of_other_dimensions_is_no_table(load: Load, values: Any) -> None:
-    with pytest.raises(UsageError, match=r"^a\.npy has no array of one or two dimensions$"):
+    with pytest.raises(UsageError, match=r"^a\.npy has no array of one or two dimensions(?:\n|$)"):
         load({"a.npy": saved(np.save, values)}).table()
 
 
@@ -423,7 +423,7 @@ def test_attributes_are_bounded_in_size(load: Load, tmp_path: Path) -> None:
 
 
 def test_the_name_may_be_left_out_only_where_one_file_suits(load: Load) -> None:
-    with pytest.raises(UsageError, match=r"has 2 files of this kind \(table\)$") as caught:
+    with pytest.raises(UsageError, match=r"has 2 files of this kind \(table\)(?:\n|$)") as caught:
         load({"a.csv": b"", "b.csv": b"", "c.txt": b""}).table()
     assert caught.value.hint == "name one of a.csv, b.csv"
     with pytest.raises(NotFound, match="has no HDF5 or NetCDF file"):
@@ -431,7 +431,7 @@ def test_the_name_may_be_left_out_only_where_one_file_suits(load: Load) -> None:
 
 
 def test_a_file_of_another_kind_is_refused_with_its_path_as_the_way_out(load: Load) -> None:
-    with pytest.raises(Unsupported, match=r"^cannot read c\.txt as table: unsupported format$"):
+    with pytest.raises(Unsupported, match=r"^cannot read c\.txt as table: unsupported format(?:\n|$)"):
         load({"c.txt": b"text"}).table("c.txt")
     with pytest.raises(Unsupported, match=r"^cannot read c\.txt as HDF5 or NetCDF file"):
         load({"c.txt": b"text"}).attributes()
@@ -480,5 +480,5 @@ def test_a_missing_library_says_how_to_install_it(
 ) -> None:
     asset = load({name: b""})
     monkeypatch.setitem(sys.modules, module, None)
-    with needs_extra("science", f"^reading {name} needs {module}$"):
+    with needs_extra("science", rf"^reading {name} needs {module}\n"):
         asset.table()

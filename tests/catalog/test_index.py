@@ -236,6 +236,7 @@ def test_a_misspelt_word_gets_the_nearest(catalog: Catalog, card: Factory) -> No
     assert catalog.search("cosmolgy").did_you_mean == ("cosmology",)
     assert "galaxies" in catalog.search("galxies").did_you_mean
     assert "cosmology" in catalog.search("cosmolgy-bxo").did_you_mean
+    assert catalog.search("bxo").did_you_mean == ("box",)  # two letters changed places
     assert catalog.search("cosmology").did_you_mean == ()
 
 

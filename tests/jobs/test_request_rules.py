@@ -170,7 +170,7 @@ class TestRealSystems:
 
     def test_values_that_nobody_verified_are_told_when_they_are_used(self) -> None:
         notes = ask(KNOWN["deep"], software=("tensorflow",), account="me").notes
-        assert "Used here, but unverified: partitions.dp-esb.cores of deep." in notes
+        assert "The job uses unverified values of deep: partitions.dp-esb.cores." in notes
 
     def test_workers_that_share_too_few_cpus_are_told(self) -> None:
         notes = ask(KNOWN["lumi"], software=("ddp",), account="me", cpus_per_task=7).notes

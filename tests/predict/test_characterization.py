@@ -51,7 +51,7 @@ def test_all_predictions_are_those_of_one_step(predict: Predict, tmp_path: Path)
     assert by_name["step_s"]["off"] == pytest.approx(found.time.step.step_time_s / 0.01 - 1)
     assert by_name["samples_per_s"]["measured"] == 1600
     page = result_page(found, "")
-    for words in ("Prediction beside measurement", "NVIDIA H200 on 2026-11-18", "from measured.jsonl", "on jupiter"):
+    for words in ("Prediction and measurement", "NVIDIA H200 on 2026-11-18", "from measured.jsonl", "on jupiter"):
         assert words in page
 
 
@@ -60,7 +60,7 @@ def test_without_a_measurement_there_is_nothing_beside(predict: Predict) -> None
     assert isinstance(found, Characterization)
     assert found.comparison() == []
     assert (found.to_dict()["measured"], found.to_dict()["scaling"]) == (None, None)
-    assert "Prediction beside measurement" not in result_page(found, "")
+    assert "Prediction and measurement" not in result_page(found, "")
 
 
 def test_the_last_measurement_with_the_same_arguments_counts(tmp_path: Path) -> None:

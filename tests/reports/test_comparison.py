@@ -1,4 +1,4 @@
-"""Groups side by side: verdicts that noise cannot fake, and what differed."""
+"""Groups compared: verdicts that noise cannot fake, and what differed."""
 
 from __future__ import annotations
 

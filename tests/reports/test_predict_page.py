@@ -173,7 +173,7 @@ def test_a_spread_model_shows_its_fullest_rank_before_the_whole() -> None:
     assert "4 ranks: data 4, ZeRO 3, 3 micro-batches of 2, optimizer on host · 2 of the 24 samples" in text
     assert "allocated at the peak 108.0 MiB" in text and "device 119.0 MiB" in text
     assert "12.0 MiB in the memory of the host; moving it takes 250 ms" in text
-    assert text.index("What the fullest rank holds") < text.index("What one GPU would hold without parallelism")
+    assert text.index("Memory of the fullest rank") < text.index("Memory of one GPU without parallelism")
 
 
 def test_a_description_has_no_time_line_and_says_that_what_is_reserved_is_an_estimate() -> None:
@@ -242,7 +242,7 @@ def test_input_that_cannot_keep_up_is_said_first() -> None:
     text = words(time_page(timed(fed)))
     assert "input-bound NVIDIA H200" in text and "step 24 ms 12 ms if input arrived in time" in text
     assert "samples per second 2,500 what decoding delivers" in text
-    assert text.index("Input-bound: use more workers.") < text.index("Operators that take longest")
+    assert text.index("Input-bound: use more workers.") < text.index("Longest operators")
     unknown = Loading(5000.0, float("inf"), "", False, 12e-3, 1.0, "nothing is known of how fast samples arrive")
     assert "arrive not known" in words(time_page(timed(unknown)))
 
@@ -288,16 +288,16 @@ PAGES: dict[str, Callable[[], str]] = {
     "scaling": lambda: scaling_page(replace(scaled(), memory_bytes=96 * GIB), title="x"),
 }
 DRAWN = {
-    "memory": ["What fills the device", "Memory over the traced steps"],
+    "memory": ["Device memory", "Memory over the traced steps"],
     "time": [
-        "What the device spends a step on",
+        "Device time of a step",
         "Operators under the roofline of NVIDIA H200",
-        "Data that a step moves",
+        "Data moved in a step",
     ],
     "scaling": [
         "Time and throughput over GPUs",
         "Efficiency over GPUs",
-        "What a step consists of",
+        "Parts of a step",
         "Memory of the fullest rank",
     ],
 }

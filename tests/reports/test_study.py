@@ -249,7 +249,7 @@ def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:
         "## Pareto front",
         "## Early stopping in hindsight",
         "| least squares | 17 | 20 |",
-        "## What it cost",
+        "## Cost",
         "| pruned | 5 |",
         "## All trials",
     ):
@@ -270,4 +270,4 @@ def test_a_study_whose_trials_all_failed_is_still_shown(tmp_path: Path) -> None:
     runs = [trial(tmp_path, at, None, state="failed", result={"reason": "no GPU"}) for at in range(3)]
     text = report(runs, objectives=[("loss", "lower"), ("throughput", "higher")]).markdown("f")
     assert "3 of 3 runs failed: 3 × no GPU." in text
-    assert "## What it cost" in text
+    assert "## Cost" in text

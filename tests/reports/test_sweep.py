@@ -226,8 +226,8 @@ def test_the_page_of_a_sweep_shows_results_influence_and_figures(tmp_path: Path)
         "## All points",
         "★ best | 0.1 | 1 |",
         "failed: out of memory",
-        "## What the parameters do to loss",
-        "Noise is taken from the repeats of all points together",
+        "## Parameter effects on loss",
+        "Noise, from the repeats of all points together",
         "## Leaderboard by loss",
         "fairmile rerun night-99",
     ):
@@ -254,7 +254,7 @@ def test_two_metrics_make_a_front(tmp_path: Path) -> None:
 
 def test_what_else_differed_is_told(tmp_path: Path) -> None:
     runs = [point(tmp_path, at, {"lr": at}, float(at), commit=str(at) * 40, host=f"n{at}") for at in range(1, 4)]
-    assert "> Not only the parameters differ among these runs: code commit." in report(runs).markdown("f")
+    assert "> These runs differ not only in parameters: code commit." in report(runs).markdown("f")
 
 
 def test_a_sweep_without_any_metric_is_still_shown(tmp_path: Path) -> None:

@@ -82,6 +82,14 @@ class TestPlanning:
         assert "--reads-params" in problem.value.hint
         assert workspace.runs.rows() == []
 
+    def test_of_a_script_that_declares_options_the_nearest_is_named(self, workspace: Workspace) -> None:
+        Path("fit.py").write_text(
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args()\n"
+        )
+        with pytest.raises(UsageError, match=r"lrr: fit\.py has no argument --lrr(?:\n|$)") as problem:
+            workspace.runs.run(["python", "fit.py"], params=parse_params(["lrr=0.1"]))
+        assert str(problem.value.hint).startswith("did you mean --lr? `python fit.py --help` lists its arguments")
+
     def test_a_run_file_is_named(self, workspace: Workspace) -> None:
         Path("one.yaml").write_text("argv: python train.py\nparams: {lr: 0.1}\n")
         with pytest.raises(UsageError, match=r"one\.yaml: nothing uses the parameter lr"):

@@ -205,7 +205,7 @@ def test_only_formats_with_their_index_at_the_end_need_a_file() -> None:
 
 
 def test_a_zip_that_streams_in_says_that_it_needs_a_file() -> None:
-    with pytest.raises(UsageError, match=r"^it\.zip: a zip archive can be unpacked only from a file$"):
+    with pytest.raises(UsageError, match=r"^it\.zip: a zip archive can be unpacked only from a file(?:\n|$)"):
         unpack(OnlyReads(zip_of(("member", b"content"))), "it.zip", MemorySink())
 
 
@@ -504,7 +504,7 @@ def test_a_flipped_bit_is_found_wherever_it_would_change_a_content(name: str) ->
 def test_a_damaged_header_in_the_midst_of_a_tar_is_not_taken_for_its_end() -> None:
     data = bytearray(SMALL_TAR)
     data[1024 + 10] ^= 1
-    with pytest.raises(Integrity, match=r"^it\.tar: a header is damaged: its checksum is wrong \(byte 1,024\)$"):
+    with pytest.raises(Integrity, match=r"^it\.tar: a header is damaged: its checksum is wrong \(byte 1,024\)(?:\n|$)"):
         unpacked(bytes(data), "it.tar")
 
 
@@ -519,7 +519,7 @@ def test_a_stream_that_cannot_be_read_is_a_system_failure_that_names_the_archive
         def read(self, size: int, /) -> bytes:
             raise OSError(5, "Input/output error")
 
-    with pytest.raises(SystemFailure, match=r"^cannot read it\.tar: Input/output error$"):
+    with pytest.raises(SystemFailure, match=r"^cannot read it\.tar: Input/output error(?:\n|$)"):
         unpack(Broken(), "it.tar", MemorySink())
 
 
@@ -528,7 +528,7 @@ def test_the_errors_of_a_transfer_pass_through() -> None:
         def read(self, size: int, /) -> bytes:
             raise SystemFailure("the transfer's own words")
 
-    with pytest.raises(SystemFailure, match=r"^the transfer's own words$"):
+    with pytest.raises(SystemFailure, match=r"^the transfer's own words(?:\n|$)"):
         unpack(Wrong(), "it.tar", MemorySink())
 
 

@@ -76,7 +76,7 @@ def test_the_list_comes_in_parts_and_a_selection_outlives_them(page: Page) -> No
     page.get_by_role("checkbox", name="table-000002").check()
     page.get_by_role("button", name="Compare 2").click()
     expect(page).to_have_url("/runs/compare?run=table-000058&run=table-000002")
-    expect(page.get_by_role("heading", name="What went in differently")).to_be_visible()
+    expect(page.get_by_role("heading", name="Different inputs")).to_be_visible()
     expect(page.get_by_role("cell", name="0.58", exact=True).first).to_be_visible()
 
 

@@ -46,6 +46,8 @@ class FairmileError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # which a traceback shows below the message
 
     def __str__(self) -> str:
         return self.message

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 _STEPS = (IN_NAME, IN_KEYWORDS, ANYWHERE)
 # Matches a step looks at, the most used first: ranking all 100,000 matches of a common word takes 160 ms.
 _STEP_MATCHES = 150
+_SHORT = 12  # letters of a word in which two that changed places are looked for
 # A pattern that matches more keywords than this, or keywords of more cards, finds some of them.
 _TAGS = 2000
 _TAGGED_CARDS = 3000
@@ -664,6 +665,10 @@ class Index:
         grams = sorted({word[i : i + 3] for i in range(len(word) - 2)})
         sql = "SELECT word FROM word WHERE id IN (SELECT rowid FROM gram WHERE gram MATCH ? LIMIT 3000)"
         candidates = [row[0] for row in self._db.execute(sql, (" OR ".join(f'"{gram}"' for gram in grams),))]
+        # Two letters of a short word that changed places leave no gram in common: mnsit, mnist.
+        swapped = [word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(min(len(word), _SHORT) - 1)]
+        marks = ",".join("?" * len(swapped))
+        candidates += [row[0] for row in self._db.execute(f"SELECT word FROM word WHERE word IN ({marks})", swapped)]
         return self._nearest(word, candidates, self._finds, n)
 
     def _finds(self, word: str) -> bool:

@@ -363,7 +363,7 @@ def _notes(choice: _Choice) -> Iterator[str]:
         yield f"Partition {choice.partition}: {choice.here.note}"
     doubts = [path for path in choice.used if system.is_unverified(path)]
     if doubts:
-        yield f"Used here, but unverified: {', '.join(doubts)} of {system.name}."
+        yield f"The job uses unverified values of {system.name}: {', '.join(doubts)}."
     workers, cpus = max(choice.values["gpus_per_node"], 1), choice.values.get("cpus_per_task", 0)
     if choice.launch in _ONE_AGENT_A_NODE and choice.values["tasks_per_node"] == 1 and 0 < cpus < workers:
         yield f"The {workers} workers of a node share {cpus} CPUs; raise it with --cpus-per-task."

@@ -38,7 +38,7 @@ def characterization_blocks(found: Characterization) -> Iterator[Block]:
     )
     yield Facts(tuple(found.facts()))
     if found.measured is not None:
-        yield Heading("Prediction beside measurement")
+        yield Heading("Prediction and measurement")
         columns = ["quantity", "predicted", "measured", "prediction is off by"]
         yield table(columns, [_row(row) for row in rows], numbers=columns[1:])
         when = f" on {found.measured.date}" if found.measured.date else ""

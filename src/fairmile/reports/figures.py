@@ -294,7 +294,7 @@ def prediction(run: Run) -> Picture:
             axis.set_xlabel(axis_name(name, unit))
 
     note = "Circles are predictions with their intervals, diamonds are measurements."
-    return Picture("prediction", "Prediction beside measurement", draw, 0.95 * len(pairs) + 0.15, note)
+    return Picture("prediction", "Prediction and measurement", draw, 0.95 * len(pairs) + 0.15, note)
 
 
 def bars(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Picture:
@@ -321,7 +321,7 @@ def bars(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Pi
     if comparison.has_intervals:
         note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals."
     height = 2.1 * lines + 0.3 * math.ceil(len(groups) / beside)
-    return Picture("comparison", "Groups side by side", draw, height, note)
+    return Picture("comparison", "Groups compared", draw, height, note)
 
 
 def can_draw() -> bool:

@@ -73,7 +73,7 @@ def speed_front(explored: Exploration) -> Picture:
         legend_below(figure)
 
     hollow = any(each["verdict"] == "not the same" for each in rows)
-    notes = ["Nothing beats a point on the line in both."] if len(_front(rows)) > 1 else []
+    notes = ["No point beats those on the line in both."] if len(_front(rows)) > 1 else []
     note = " ".join([*notes, *(["Hollow points lose more than allowed."] if hollow else [])])
     return Picture("explored-front", "Latency and throughput", draw, 4.2, note)
 

@@ -168,7 +168,7 @@ def _ending(run: Run) -> Iterator[Block]:
         if hint:
             yield Text(hint)
     elif not run.state.is_end:
-        yield Note(f"This run is {run.state}: what follows is what is known so far.", "warn")
+        yield Note(f"This run is {run.state}: all results are preliminary.", "warn")
     if broken := [name for name, each in run.metrics.items() if not math.isfinite(each.value)]:
         yield Note(f"The last value of {', '.join(broken)} is NaN or infinite.", "warn")
     if run.packed:
@@ -239,7 +239,7 @@ def _energy_by_span(log: Log) -> tuple[dict[str, float], list[str]]:
 def _prediction(run: Run) -> Iterator[Block]:
     if not run.prediction:
         return
-    yield Heading("Prediction beside measurement")
+    yield Heading("Prediction and measurement")
     rows: list[Row] = []
     for name, prediction in run.prediction.items():
         unit, value, measured = unit_of(name), float(prediction["value"]), _measured(run, name)
@@ -276,9 +276,9 @@ def _energy(run: Run, supply: Supply) -> Iterator[Block]:
         if footprint is not None:
             yield Facts(tuple(footprint.sentences()))
     else:
-        yield Text("Nothing measured the energy of this run.")
+        yield Text("The energy of this run was not measured.")
     if missing := run.energy.missing:
-        yield Text("What could not be measured:")
+        yield Text("Not measured:")
         yield Facts(tuple((name, why.removeprefix(f"{name}: ")) for name, why in missing.items()))
 
 
@@ -340,7 +340,7 @@ def origin_blocks(run: Run) -> Iterator[Block]:
         ]
         yield table(["", "file", "size", "SHA-256"], rows, numbers=["size"])
     if code.git is not None and code.git.diff:
-        yield Fold("Changes that were not committed", (Code(code.git.diff),))
+        yield Fold("Uncommitted changes", (Code(code.git.diff),))
     if environment.lock:
         yield Fold(f"Packages ({len(environment.lock)})", (Code("\n".join(environment.lock)),))
     if captured.variables:

@@ -245,7 +245,7 @@ def _several(
 
 
 def comparison_report(groups: Mapping[str, Sequence[Run]]) -> Report:
-    """Report groups of runs compared with the first: statistics, what went in differently, and curves overlaid."""
+    """Report groups of runs compared with the first: statistics, different inputs, and curves overlaid."""
     runs = [run for each in groups.values() for run in each]
     done = [run for run in runs if counts(run)]
     comparison, about = compare(groups), ", ".join(list(groups)[:3]) + (" …" if len(groups) > 3 else "")
@@ -340,7 +340,7 @@ def _compared(comparison: Comparison) -> Iterator[Block]:
     yield Heading("Comparison")
     yield from comparison_blocks(comparison)
     yield from drawn(lambda: figures.bars(comparison, figures.group_colours(comparison.groups)))
-    yield Heading("What went in differently")
+    yield Heading("Different inputs")
     if not comparison.differences:
         yield Text("Nothing that was recorded: code, parameters, inputs, environment and machine are the same.")
         return

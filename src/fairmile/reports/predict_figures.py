@@ -230,7 +230,7 @@ def time_parts(by_class: Mapping[str, float], by_phase: Mapping[str, float]) -> 
         _bare(left, right)
 
     note = "Time on the device in one step; percentages are shares of it."
-    return Picture("time-parts", "What the device spends a step on", draw, 1.2 + 0.26 * max(3, len(classes)), note)
+    return Picture("time-parts", "Device time of a step", draw, 1.2 + 0.26 * max(3, len(classes)), note)
 
 
 def moved_bytes(moved: int, least: int, bytes_per_s: float) -> Picture:
@@ -253,7 +253,7 @@ def moved_bytes(moved: int, least: int, bytes_per_s: float) -> Picture:
         _bare(axis)
 
     note = "Beside each: the time that memory bandwidth alone allows." if bytes_per_s else ""
-    return Picture("moved-bytes", "Data that a step moves", draw, 1.25, note)
+    return Picture("moved-bytes", "Data moved in a step", draw, 1.25, note)
 
 
 def roof_points(lines: Sequence[OpLine]) -> dict[str, RooflinePoint]:
@@ -379,7 +379,7 @@ def step_shares(prediction: ScalingPrediction) -> Picture:
     note = "Communication that overlaps with computation is left out, and so are parts below 0.4 %." + more_note(
         len(planned(prediction)) - len(rows)
     )
-    return Picture("step-parts", "What a step consists of", draw, 2.8 + 0.17 * (len(used) // 3), note)
+    return Picture("step-parts", "Parts of a step", draw, 2.8 + 0.17 * (len(used) // 3), note)
 
 
 def rank_memory_bars(prediction: ScalingPrediction, limit_bytes: float | None) -> Picture:

@@ -141,10 +141,10 @@ def _memory_tiles(prediction: MemoryPrediction) -> Tiles:
 
 
 def _rank(rank: RankMemory, gpu: Device) -> Iterator[Block]:
-    yield Heading("What the fullest rank holds")
+    yield Heading("Memory of the fullest rank")
     parts = rank_parts(rank)
     yield from drawn(lambda: predict_figures.device_filling(
-        parts, gpu.memory_bytes, name="rank", title="What fills the device of the fullest rank"
+        parts, gpu.memory_bytes, name="rank", title="Device memory of the fullest rank"
     ))  # fmt: skip
     yield _parts_table(parts, folded=True)
     outside = [("memory of the host", rank.host_bytes), ("NVMe", rank.nvme_bytes)]
@@ -158,10 +158,10 @@ def _rank(rank: RankMemory, gpu: Device) -> Iterator[Block]:
 
 def _whole(prediction: MemoryPrediction) -> Iterator[Block]:
     is_alone = prediction.rank is None
-    yield Heading("What fills the device at the peak" if is_alone else "What one GPU would hold without parallelism")
+    yield Heading("Device memory at the peak" if is_alone else "Memory of one GPU without parallelism")
     parts = prediction.estimate.breakdown
     if is_alone:
-        title = "What fills the device"
+        title = "Device memory"
         limit = (
             prediction.estimate.device_bytes
             if isinstance(prediction.estimate, MemoryAccount)
@@ -256,7 +256,7 @@ def time_blocks(prediction: TimePrediction) -> Iterator[Block]:
     yield _time_tiles(prediction)
     yield from (Note(_sentence(each)) for each in step.notes)
     yield from _input(prediction)
-    yield Heading("What the device spends a step on")
+    yield Heading("Device time of a step")
     yield from drawn(lambda: predict_figures.time_parts(step.by_kind, step.by_phase))
     parts = [_shares_table("class of operator", step.by_kind), _shares_table("phase", step.by_phase)]
     yield from ([Fold("The same as tables", tuple(parts))] if figures.can_draw() else parts)
@@ -325,7 +325,7 @@ def _operators(prediction: TimePrediction) -> Iterator[Block]:
     step = prediction.step
     if not step.top:
         return
-    yield Heading("Operators that take longest")
+    yield Heading("Longest operators")
     points, on = roof_points(step.top), _device(step.device)
     if on is not None:
         yield from drawn(lambda: trace_figures.roofline(under_the_roof(step.top, on)))
@@ -357,7 +357,7 @@ def _movement(prediction: TimePrediction) -> Iterator[Block]:
     step = prediction.step
     if not step.moved_bytes or not step.least_bytes:
         return
-    yield Heading("Data that a step moves")
+    yield Heading("Data moved in a step")
     on = _device(step.device)
     rate = on.bandwidth_ceiling if on is not None else 0.0
     yield from drawn(lambda: predict_figures.moved_bytes(step.moved_bytes, step.least_bytes, rate))
@@ -414,7 +414,7 @@ def scaling_blocks(prediction: ScalingPrediction, *, title: str) -> Iterator[Blo
         yield Heading("How many GPUs are worth it")
         yield Text(_worth(prediction))
         yield from drawn(lambda: predict_figures.efficiency_curve(prediction))
-        yield Heading("What a step consists of")
+        yield Heading("Parts of a step")
         yield from drawn(lambda: predict_figures.step_shares(prediction))
         yield _parts_by_count(rows)
         yield Heading("Memory")

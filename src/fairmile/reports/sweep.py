@@ -200,7 +200,7 @@ class AxisEffect:
 
 
 def axes(runs: Sequence[Run], log: Collection[str] = ()) -> list[Axis]:
-    """Return the parameters that vary over runs, or that only some of them have; `log` are those searched by ratio.
+    """Return the parameters varied over runs, or that only some of them have; `log` are those searched by ratio.
 
     A seed is none of them where runs differ in nothing else: these are repeats.
     """

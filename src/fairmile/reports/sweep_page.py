@@ -155,18 +155,18 @@ def _tiles(sweep: Sweep, best: Best | None, edge: Front | None) -> Tiles:
     endings = ", ".join(f"{count:,} {name}" for name, count in ends.items())
     tiles.append(Tile(what, f"{number:,}", repeats + endings))
     names = ", ".join(axis.name for axis in sweep.axes)
-    tiles.append(Tile("parameters that vary", str(len(sweep.axes)), names if len(names) <= 60 else names[:59] + "…"))
+    tiles.append(Tile("parameters varied", str(len(sweep.axes)), names if len(names) <= 60 else names[:59] + "…"))
     whole = total(spent(sweep.runs))
     tiles.append(
         Tile(
-            "time of all runs",
+            "total time",
             format_number(whole.elapsed_s, "s"),
             f"{format_number(whole.node_h, digits=3)} node-hours",
         )
     )
     if whole.metered:
         share = f"measured for {whole.metered:,} of {whole.trials:,}" if whole.metered < whole.trials else ""
-        tiles.append(Tile("energy of all runs", format_number(whole.energy_j, "J"), share))
+        tiles.append(Tile("total energy", format_number(whole.energy_j, "J"), share))
     return Tiles(tuple(tiles))
 
 
@@ -209,9 +209,9 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
         yield Note(f"{len(failed):,} of {len(sweep.runs):,} runs failed: {causes}{more}.", "bad")
     unfinished = sum(ending(run) in _OPEN for run in sweep.runs)
     if unfinished:
-        yield Note(f"{unfinished:,} of {len(sweep.runs):,} runs have not ended: what follows is what is known so far.")
+        yield Note(f"{unfinished:,} of {len(sweep.runs):,} runs have not ended: all results are preliminary.")
     if sweep.metric and not sweep.better:
-        yield Note(f"Nothing says which direction of {sweep.metric} is better, so no point is called the best.")
+        yield Note(f"The better direction of {sweep.metric} is unknown, so no point is the best.")
     if not sweep.metric and any(map(counts, sweep.runs)):
         yield Note("No metric has a known direction, so nothing is ranked: name one with --metric.")
     own = [fact for fact in inner_differences(sweep.runs) if not fact.startswith(("param ", "scheduler "))]
@@ -219,7 +219,7 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
     own = [fact for fact in own if fact not in ("command", "host") and not fact.startswith(_OF_JOBS)]
     if own:
         more = f" and {len(own) - _MOST_VALUES} more" if len(own) > _MOST_VALUES else ""
-        yield Note(f"Not only the parameters differ among these runs: {', '.join(own[:_MOST_VALUES])}{more}.")
+        yield Note(f"These runs differ not only in parameters: {', '.join(own[:_MOST_VALUES])}{more}.")
 
 
 def _all_points(
@@ -262,7 +262,7 @@ def _all_points(
     if best and best.board.noise is not None:
         level = " What they cannot tell from the best is marked ≈ best." if best.level else ""
         noise = format_number(best.board.noise, sweep.unit, digits=2)
-        yield Text(f"Noise is taken from the repeats of all points together: a standard deviation of {noise}.{level}")
+        yield Text(f"Noise, from the repeats of all points together, is a standard deviation of {noise}.{level}")
     if len(points) > most:
         which = f"by {title(sweep.metric)}, the best first" if sweep.metric else "in their order"
         yield Text(f"{most} of {len(points):,} points, {which}; `--json` has them all.")
@@ -348,7 +348,7 @@ def _influence(sweep: Sweep, over: Sequence[str]) -> Iterator[Block]:
     known_effects = effects(sweep) if sweep.metric else []
     if not known_effects:
         return
-    yield Heading(f"What the parameters do to {title(sweep.metric)}")
+    yield Heading(f"Parameter effects on {title(sweep.metric)}")
     rows: list[Row] = []
     for each in known_effects:
         ranked = [
@@ -359,11 +359,11 @@ def _influence(sweep: Sweep, over: Sequence[str]) -> Iterator[Block]:
                  (ranked[0], ranked[-1])]  # fmt: skip
         share = Cell("" if each.share is None else percent(each.share, signed=False), each.share)
         rows.append([each.axis.name, _values(each.axis), *means, share])
-    columns = ["parameter", "values", "best on average", "worst on average", "explains alone"]
-    yield table(columns, rows, numbers=["explains alone"])
+    columns = ["parameter", "values", "best on average", "worst on average", "variance explained"]
+    yield table(columns, rows, numbers=["variance explained"])
     yield Text(
-        "Averages are over all other parameters. What a parameter explains alone is its part of the variance of "
-        f"{title(sweep.metric)}, corrected for chance; parameters that act together explain more than that."
+        "Averages are over all other parameters. Variance explained is the share of the variance of "
+        f"{title(sweep.metric)} that a parameter explains alone, corrected for chance and without interactions."
     )
     yield from drawn(lambda: sweep_figures.effect_panels(sweep))
     for x, y in _pairs(sweep, [each.axis.name for each in known_effects], over):
@@ -466,7 +466,7 @@ def _fronts(sweep: Sweep, edge: Front | None) -> Iterator[Block]:
         numbers=[*goals, *numeric],
     )
     of = len(edge.points) + len(edge.beaten)
-    yield Text(f"{len(edge.points)} of {of} points are on the front: no other is as good in every goal.")
+    yield Text(f"{len(edge.points)} of {of} points are on the front: no other point is as good in every objective.")
     yield from drawn(lambda: study_figures.pareto(edge, units))
 
 
@@ -476,7 +476,7 @@ def _hindsight(rows: Sequence[Mapping[str, object]]) -> Iterator[Block]:
     yield Heading("Early stopping in hindsight")
     columns = list(dict.fromkeys(name for row in rows for name in row))
     yield table(columns, [[_plain(row.get(name, "")) for name in columns] for row in rows], numbers=columns[1:])
-    yield Text("What each method of extrapolation would have stopped among the trials that ran to their end.")
+    yield Text("Which finished trials each method of extrapolation would have stopped.")
 
 
 def _plain(value: object) -> Cell:
@@ -488,7 +488,7 @@ def _plain(value: object) -> Cell:
 
 
 def _budget(runs: Sequence[Run]) -> Iterator[Block]:
-    yield Heading("What it cost")
+    yield Heading("Cost")
     parts = spent(runs)
     whole = total(parts)
     rows = [_cost(each, whole) for each in [*parts, *([whole] if len(parts) > 1 else [])]]

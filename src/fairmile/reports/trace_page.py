@@ -144,7 +144,7 @@ def _events_of(finding: Finding) -> Fold:
 
 
 def _timelines(analysis: TraceAnalysis) -> Iterator[Block]:
-    yield Heading("Time line")
+    yield Heading("Timeline")
     for at, each in enumerate(reversed(analysis.timelines)):
         yield from drawn(lambda each=each, at=at: trace_figures.timeline(each, name=f"timeline-{at + 1}"))  # type: ignore[misc]
     yield from drawn(lambda: trace_figures.steps_over_time(analysis.breakdown))
@@ -371,7 +371,7 @@ def _flops(per_s: float) -> str:
 def _names(analysis: TraceAnalysis) -> Iterator[Block]:
     if not analysis.names:
         return
-    yield Heading("What ran longest")
+    yield Heading("Longest operations")
     rows: list[Row] = [
         [
             Cell(readable(each.name), code=True),

@@ -14,7 +14,7 @@ from fairmile.base.paths import find_program
 from fairmile.base.placeholders import names_in
 from fairmile.base.source_files import is_source
 from fairmile.base.words import closest
-from fairmile.runs.arguments import PARAMS
+from fairmile.runs.arguments import PARAMS, declared_options, program_file
 
 if TYPE_CHECKING:
     from fairmile.runs.record.spec import RunSpec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BENCHMARKS = "fairmile.benchmarks"
 _OWN_READERS = frozenset({_BENCHMARKS, "fairmile.sweeps.notebooks"})
 UNSEEN_READER = (
-    "; if the program does so where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)"
+    "; if it reads parameters where Fairmile cannot see it, add --reads-params (in a file: `reads_params: true`)"
 )
 _WORD = lazy_pattern(r"[\w./+-]+")
 _IMPORT = lazy_pattern(r"^\s*(?:import|from)\s+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)", re.MULTILINE)
@@ -88,6 +88,13 @@ def check_used(unused: Sequence[str], spec: RunSpec, where: str) -> None:
         return
     name, command = unused[0], " ".join(word if len(word) < 40 else f"{word[:39]}…" for word in spec.argv)
     are = f"the parameters {', '.join(unused)}" if len(unused) > 1 else f"the parameter {name}"
+    script = program_file(spec.argv, os.environ)
+    if script and (declared := declared_options(Path(spec.folder or ".") / script)):
+        near = closest(f"--{name}", sorted(declared), 1)
+        raise UsageError(
+            f"{where}{': ' if where else ''}nothing uses {are}: {script} has no argument --{name}",
+            hint=f"{f'did you mean {near[0]}? ' if near else ''}`{command} --help` lists its arguments{UNSEEN_READER}",
+        )
     raise UsageError(
         f"{where}{': ' if where else ''}nothing uses {are}: `{command}` has no {{{name}}} and does not read {PARAMS}",
         hint=f"pass it to the program, as `--{name} {{{name}}}`, or read the variable {PARAMS} (JSON) in the program"

@@ -18,7 +18,7 @@ from fairmile.workspace import Workspace
 
 HOST, PORT = "127.0.0.1", 8765
 _SERVERS: Registry[Callable[..., Serving]] = Registry(
-    "window", {"web": Plugin("fairmile.web.server:run_server", extra="web")}
+    "server", {"web": Plugin("fairmile.web.server:run_server", extra="web")}
 )
 
 

@@ -125,6 +125,13 @@ def test_an_added_card_of_this_machine_s_files_leads_to_them(catalog: Catalog, l
     assert "contentUrl" not in next((tmp_path / "site" / "dataset").rglob("*.jsonld")).read_text()
 
 
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_table_of_one_row_has_columns(catalog: Catalog, tmp_path: Path, end: str) -> None:
+    (tmp_path / "one.csv").write_text(f"time,level [m]\n2024-01-01,4.5{end}")
+    records = catalog.describe(tmp_path / "one.csv").card["recordSet"]
+    assert [each["name"] for each in records["field"]] == ["time", "level"]
+
+
 def test_what_only_the_owner_can_say_is_asked_with_the_command_that_sets_it(catalog: Catalog, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(CSV)
     drafted = catalog.describe(tmp_path / "data.csv", add=True)

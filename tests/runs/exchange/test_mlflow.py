@@ -188,6 +188,6 @@ def test_a_file_that_is_no_store_is_refused_in_one_sentence_and_left_as_it_is(tm
         connection.commit()
     before = other.read_bytes()
     for each in (text, other, folder):
-        with pytest.raises(UsageError, match=f"^{re.escape(str(each))} is not an MLflow store$"):
+        with pytest.raises(UsageError, match=rf"^{re.escape(str(each))} is not an MLflow store(?:\n|$)"):
             EXCHANGES["mlflow"].read(each)
     assert other.read_bytes() == before and (folder / "mlflow.db").read_bytes() == b""

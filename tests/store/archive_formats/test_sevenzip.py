@@ -72,13 +72,13 @@ def test_each_usual_method_is_decoded(tmp_path: Path, options: list[str]) -> Non
     ],
 )
 def test_other_methods_are_named(tmp_path: Path, options: list[str], called: str) -> None:
-    with pytest.raises(Unsupported, match=rf"^it\.7z is compressed by {called}.*, which is not supported$"):
+    with pytest.raises(Unsupported, match=rf"^it\.7z is compressed by {called}.*, which is not supported(?:\n|$)"):
         unpacked(packed(tmp_path, *options))
 
 
 @pytest.mark.parametrize("options", [["-psecret"], ["-psecret", "-mhe=on"]])
 def test_encrypted_archives_are_not_supported(tmp_path: Path, options: list[str]) -> None:
-    with pytest.raises(Unsupported, match=r"^it\.7z is encrypted$"):
+    with pytest.raises(Unsupported, match=r"^it\.7z is encrypted(?:\n|$)"):
         unpacked(packed(tmp_path, *options))
 
 
@@ -110,7 +110,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path, options: list[str]) -> None:
 def test_a_wrong_checksum_names_the_member(tmp_path: Path) -> None:
     data = bytearray(packed(tmp_path, "-m0=copy"))
     data[data.index(b"hello\n") + 2] ^= 1
-    with pytest.raises(Integrity, match=r"^it\.7z: the member 'a/text\.txt' is damaged: its checksum is wrong$"):
+    with pytest.raises(Integrity, match=r"^it\.7z: the member 'a/text\.txt' is damaged: its checksum is wrong(?:\n|$)"):
         unpacked(bytes(data))
 
 

@@ -48,7 +48,7 @@ def test_other_methods_are_named(tmp_path: Path, method: str, called: str) -> No
 def test_encrypted_members_are_not_supported(tmp_path: Path, way: str) -> None:
     (tmp_path / "file").write_bytes(b"content")
     run("7z", "a", "-tzip", "-psecret", f"-mem={way}", tmp_path / "it.zip", tmp_path / "file")
-    with pytest.raises(Unsupported, match=r"^it\.zip: the member 'file' is encrypted$"):
+    with pytest.raises(Unsupported, match=r"^it\.zip: the member 'file' is encrypted(?:\n|$)"):
         unpacked((tmp_path / "it.zip").read_bytes())
 
 
@@ -129,7 +129,7 @@ def test_a_unicode_name_beside_the_old_one_is_used_when_it_belongs_to_it() -> No
 
 def test_a_wrong_checksum_names_the_member() -> None:
     data = patched(SMALL, b"PK\1\2", 16, b"\0\0\0\0")
-    with pytest.raises(Integrity, match=r"^it\.zip: the member 'a/one\.txt' is damaged: its checksum is wrong$"):
+    with pytest.raises(Integrity, match=r"^it\.zip: the member 'a/one\.txt' is damaged: its checksum is wrong(?:\n|$)"):
         unpacked(data)
 
 

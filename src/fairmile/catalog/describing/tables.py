@@ -27,7 +27,10 @@ _MISSING = frozenset({"", "na", "n/a", "null", "none", "nan"})
 
 def delimiter(text: str) -> str:
     """Return what separates the columns of a table in text; empty where the rows do not agree on one."""
-    lines = [line for line in text.splitlines()[:-1] or text.splitlines() if line.strip()][:20]
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 2 and not text.endswith("\n"):
+        lines.pop()  # it may be cut off
+    lines = lines[:20]
     if len(lines) < 2:
         return ""
     for sign in _DELIMITERS:

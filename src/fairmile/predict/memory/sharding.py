@@ -162,7 +162,7 @@ class RankMemoryDict(TypedDict):
 
 @dataclass(frozen=True)
 class RankMemory:
-    """What the fullest rank holds at its peak, and what it keeps outside the device."""
+    """Memory of the fullest rank at its peak, and what it keeps outside the device."""
 
     parameters_bytes: float
     gradients_bytes: float
