@@ -509,6 +509,7 @@ class Workspace:
             self._step_of,
             self._validation_of,
             lambda *exploration: self.predict.foresee_exploration(*exploration),
+            lambda: self.envs,
             self.environ,
         )
 

@@ -423,6 +423,11 @@ def scan_tree(root: Path, *, links_may_lead_out: bool = False) -> Iterator[Manif
             raise UsageError(f"{item.path} is neither a file, a folder nor a symbolic link", hint="remove it")
 
 
+def content_sha256(path: Path) -> str:
+    """Return the sha256 of a file, or the root of the tree that a folder is."""
+    return merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)
+
+
 def _sorted_folder(path: str) -> Iterator[os.DirEntry[str]]:
     def key(item: os.DirEntry[str]) -> bytes:
         return os.fsencode(item.name) + (b"/" if item.is_dir(follow_symlinks=False) else b"")

@@ -99,6 +99,12 @@ def show(name: str, weights: bool, out: Out) -> int:
     help="Compare and score on the validation data of this benchmark run.  [default: the run of --weights]",
 )
 @click.option("--map", default="", metavar="FILE", help="Names and layouts in TensorFlow, as YAML or JSON.")
+@click.option(
+    "--environment",
+    default="",
+    metavar="ENV",
+    help="Environment with TensorFlow and Keras, for savedmodel.  [default: one is built]",
+)
 @click.option("--trust-pickle", is_flag=True, help="Load a pickle, which can execute any code.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs to compare on.")
 @click.option("--replace", is_flag=True, help="Overwrite an existing file.")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.digest import merkle_root, scan_tree, sha256_file
+from fairmile.base.digest import content_sha256
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.progress import Watch
@@ -31,8 +31,9 @@ from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
 
 if TYPE_CHECKING:
+    from fairmile.envs.envs import Envs
     from fairmile.jobs.spec import Resources
-    from fairmile.models.convert.conversion import Conversion, convert_model
+    from fairmile.models.convert.conversion import Conversion, convert_model, tensorflow_command
     from fairmile.models.explore.exploration import Place, explore_model, plan_exploration
     from fairmile.models.explore.results import Exploration, ExplorationDict
 else:
@@ -42,6 +43,7 @@ else:
     explore_model = lazy("fairmile.models.explore.exploration:explore_model")
     plan_exploration = lazy("fairmile.models.explore.exploration:plan_exploration")
     convert_model = lazy("fairmile.models.convert.conversion:convert_model")
+    tensorflow_command = lazy("fairmile.models.convert.conversion:tensorflow_command")
 
 _WORK = ("train", "inference")
 _WEIGHTS = "checkpoint.pt"
@@ -59,10 +61,11 @@ class Models(CatalogModels, package=__package__):
         step_of: Callable[[str], Path],
         validation_of: Callable[[Run], Mapping[str, object]],
         foresee: Callable[[Exploring, ExplorationDict, Path], ExplorationDict],
+        envs: Callable[[], Envs],
         environ: Mapping[str, str],
     ) -> None:
         super().__init__(catalog, assets)
-        self._environ = environ
+        self._envs, self._environ = envs, environ
         self._runs = runs
         self._step_of = step_of
         self._validation_of = validation_of
@@ -78,7 +81,7 @@ class Models(CatalogModels, package=__package__):
         path = model.model_path
         description = recognise(path)
         handle = str(model.card.handle) if isinstance(model, LoadedModel) else ""
-        return dataclasses.replace(description, digest=_digest(path), card=handle)
+        return dataclasses.replace(description, digest=content_sha256(path), card=handle)
 
     def load(  # type: ignore[override]  # takes paths as well
         self,
@@ -119,6 +122,7 @@ class Models(CatalogModels, package=__package__):
         out: str | Path | None = None,
         weights: str | Path = "",
         validate_on: str = "",
+        environment: str = "",
         replace: bool = False,
         dry_run: bool = False,
         **how: Any,
@@ -126,12 +130,14 @@ class Models(CatalogModels, package=__package__):
         """Convert a model to another format, prove that it computes the same, and return file, proof, run and card.
 
         `name` is a file, or a model or benchmark of the catalog; `weights` are those of a run, by its id, or a file.
-        `to` is onnx, pytorch, keras, safetensors, openvino or tf-checkpoint. `validate_on` names a run of a benchmark,
-        by default that of `weights`: source and result are compared and scored on its validation data. `how` are fields
-        of a Request: `code` (FILE.py:FUNCTION or MODULE:CLASS) builds the PyTorch model whose weights a file holds,
-        `params` are its arguments, `inputs` describe what goes in (`x=float32[batch,3]`), `data` names a .npz or .npy
-        file with inputs to compare on, `map` a file with names and layouts in TensorFlow, `trust_pickle` allows to load
-        a pickle, `seed` draws the inputs. Without a proof nothing is published.
+        `to` is onnx, pytorch, keras, savedmodel, safetensors, openvino or tf-checkpoint. `validate_on` names a run of a
+        benchmark, by default that of `weights`: source and result are compared and scored on its validation data. `how`
+        are fields of a Request: `code` (FILE.py:FUNCTION or MODULE:CLASS) builds the PyTorch model whose weights a file
+        holds, `params` are its arguments, `inputs` describe what goes in (`x=float32[batch,3]`), `data` names a .npz or
+        .npy file with inputs to compare on, `map` a file with names and layouts in TensorFlow, `trust_pickle` allows to
+        load a pickle, `seed` draws the inputs. Without a proof nothing is published.
+
+        A SavedModel is written by TensorFlow, in an `environment` that has it, or in one that is built for it.
         """
         check_target(to)
         request, origin = self._request(name, to, weights, how)
@@ -139,8 +145,9 @@ class Models(CatalogModels, package=__package__):
         request = dataclasses.replace(request, judge=judge) if judge else request
         source = str(name)
         return convert_model(
-            self._runs(), self._catalog, request, source, origin, out=out, replace=replace, dry_run=dry_run
-        )
+            self._runs(), self._catalog, request, source, origin, out=out, replace=replace, dry_run=dry_run,
+            tensorflow=lambda: tensorflow_command(self._envs(), environment),
+        )  # fmt: skip
 
     def _judge(self, validate_on: str, weights: str | Path) -> dict[str, object]:
         """Return what opens the validation data of a run: the one that is named, else the one that has the weights."""
@@ -161,7 +168,7 @@ class Models(CatalogModels, package=__package__):
             if not path.exists():
                 raise NotFound(f"{name}: no such file or folder")
             format = "" if code else recognise(path).format
-            return Request(to, str(path), format, **how), f"urn:sha256:{_digest(path)}"
+            return Request(to, str(path), format, **how), f"urn:sha256:{content_sha256(path)}"
         card = self._catalog.get(str(name))
         if card.kind == "benchmark" or self._program(card).kind == "benchmark":
             file = str(self._weights(str(weights))) if weights else ""
@@ -347,7 +354,3 @@ class Models(CatalogModels, package=__package__):
 def _is_path(name: str | Path) -> bool:
     """Tell a file or folder from a name of the catalog."""
     return isinstance(name, Path) or Word(name).is_path or Path(name).exists()
-
-
-def _digest(path: Path) -> str:
-    return merkle_root(scan_tree(path)) if path.is_dir() else sha256_file(path)

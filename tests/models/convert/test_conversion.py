@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairmile.base.errors import Conflict, NotFound, Unsupported, UsageError
+from fairmile.base.errors import Conflict, NotFound, SystemFailure, Unsupported, UsageError
+from fairmile.models.convert.conversion import tensorflow_command
 from fairmile.workspace import Workspace
+
+TIDES = Path(__file__).parents[3] / "docs" / "examples" / "tides.onnx"
 
 
 @pytest.fixture
@@ -43,9 +47,26 @@ def test_errors_of_the_program_are_raised_and_nothing_is_published(workspace: Wo
 def test_a_missing_file_and_a_format_without_a_converter_are_refused_before_a_run(workspace: Workspace) -> None:
     with pytest.raises(NotFound, match=r"none\.onnx: no such file or folder"):
         workspace.models.convert("none.onnx", "pytorch")
-    with pytest.raises(Unsupported, match="SavedModel needs TensorFlow"):
-        workspace.models.convert("tides.safetensors", "savedmodel")
+    with pytest.raises(UsageError, match="no conversion to 'tensorrt'"):
+        workspace.models.convert("tides.safetensors", "tensorrt")
+    with pytest.raises(NotFound, match="no environment named 'tf' was built"):
+        workspace.models.convert(TIDES, "savedmodel", environment="tf")
     assert list(workspace.runs.ls()) == []
+
+
+class Offline:
+    """Environments of a machine that reaches no package index."""
+
+    def build(self, spec: object) -> None:
+        raise SystemFailure("`uv pip compile` ended with exit code 1:\nerror: No solution\n\nhint: No network.")
+
+
+def test_a_tensorflow_that_cannot_be_installed_is_one_sentence_with_a_remedy() -> None:
+    envs: Any = Offline()
+    with pytest.raises(Unsupported) as caught:
+        tensorflow_command(envs, "")
+    assert caught.value.message == "SavedModel needs TensorFlow, which could not be installed: No network."
+    assert "--environment ENV" in (caught.value.hint or "")
 
 
 def test_only_runs_of_benchmarks_have_validation_data(workspace: Workspace) -> None:

@@ -8,16 +8,19 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from fairmile.base import errors
-from fairmile.base.digest import sha256_file
-from fairmile.base.errors import Conflict, FairmileError, MissingExtra, RunFailed
+from fairmile.base.digest import content_sha256
+from fairmile.base.errors import Conflict, FairmileError, MissingExtra, RunFailed, Unsupported
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.catalog.catalog import Catalog
+from fairmile.envs.envs import Envs
+from fairmile.envs.spec import EnvironmentSpec, PythonSpec
 from fairmile.models.convert.request import NO_TELEMETRY, TARGETS, ProofDict, Request, parse_input
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
@@ -31,10 +34,24 @@ _FORMATS = {
     "onnx": "ONNX",
     "pytorch": "PyTorch",
     "keras": "Keras",
+    "savedmodel": "SavedModel",
     "safetensors": "safetensors",
     "openvino": "OpenVINO",
     "tf-checkpoint": "TensorFlow checkpoint",
 }
+
+
+TENSORFLOW = EnvironmentSpec(
+    name="tensorflow",
+    python=PythonSpec(
+        version=">=3.10,<3.14",
+        packages=(
+            "tensorflow-cpu==2.21.0; platform_machine == 'x86_64'",
+            "tensorflow==2.21.0; platform_machine != 'x86_64'",
+            "keras==3.15.1",
+        ),
+    ),
+)
 
 
 class ConversionDict(TypedDict):
@@ -101,10 +118,12 @@ def convert_model(
     out: str | Path | None,
     replace: bool,
     dry_run: bool,
+    tensorflow: Callable[[], tuple[str, ...]],
 ) -> Conversion:
     """Convert what a request names, and publish the file with its card if the proof holds.
 
-    `source` is the name under which the model was asked for, `origin` the id of what the new file is derived from.
+    `source` is the name under which the model was asked for, `origin` the id of what the new file is derived from;
+    `tensorflow` returns the command of a Python that has TensorFlow.
     """
     is_file = Path(source).exists()
     title = Path(source).stem if is_file else source.rpartition("/")[2].partition("@")[0]
@@ -112,13 +131,17 @@ def convert_model(
     if dry_run:
         return Conversion(source, request.to, str(target))
     check_packages(request.to)
+    if target.exists() and not replace:
+        raise Conflict(f"{target} already exists", hint="--replace overwrites it, -o names another file")
+    if request.to == "savedmodel" and (request.code or request.format not in _WEIGHTS):
+        request = dataclasses.replace(request, python=tensorflow())
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"convert-{title}-{request.to}")[:64]
-    run, written = _execute(runs, request, name, target, replace=replace)
+    run, written = _execute(runs, request, name)
     conversion = Conversion(source, request.to, str(target), written["way"], written["proof"], run.id)
     if not conversion.holds:
         return dataclasses.replace(conversion, worst=str(run.work / _WORST))
     _publish(run, written, target)
-    conversion = dataclasses.replace(conversion, sha256=sha256_file(target))
+    conversion = dataclasses.replace(conversion, sha256=content_sha256(target))
     return dataclasses.replace(conversion, card=_add_card(catalog, conversion, origin, title))
 
 
@@ -130,6 +153,23 @@ def check_packages(to: str) -> None:
             raise MissingExtra(f"converting to {_FORMATS[to]} needs {package}", extra)
 
 
+def tensorflow_command(envs: Envs, environment: str) -> tuple[str, ...]:
+    """Return the command of a Python that has TensorFlow: that of a named environment, or of one that is built."""
+    if environment:
+        return envs.shell(environment, ("python",)).argv
+    try:
+        envs.build(TENSORFLOW)
+        return envs.shell(TENSORFLOW, ("python",)).argv
+    except FairmileError as error:
+        last = re.sub(
+            r"^(?:hint|error|cause): ", "", error.message.strip().splitlines()[-1].strip(), flags=re.IGNORECASE
+        )
+        raise Unsupported(
+            f"SavedModel needs TensorFlow, which could not be installed: {last}",
+            hint="name an environment that has TensorFlow and Keras: --environment ENV; `fairmile env build` makes one",
+        ) from error
+
+
 def target_file(title: str, request: Request, out: str | Path | None) -> Path:
     """Return where a converted model goes: as stated, or into this folder under the name of its source."""
     if out is not None:
@@ -139,10 +179,8 @@ def target_file(title: str, request: Request, out: str | Path | None) -> Path:
     return Path(f"{title}{suffix}")
 
 
-def _execute(runs: Runs, request: Request, name: str, target: Path, *, replace: bool) -> tuple[Run, Mapping[str, Any]]:
+def _execute(runs: Runs, request: Request, name: str) -> tuple[Run, Mapping[str, Any]]:
     """Run a conversion and return its run and what its program wrote; errors of the program are raised here."""
-    if target.exists() and not replace:
-        raise Conflict(f"{target} already exists", hint="--replace overwrites it, -o names another file")
     for number, text in enumerate(request.inputs):
         parse_input(text, number)
     inputs = {"source": Input(path=request.source)} if request.source else {}
@@ -155,7 +193,7 @@ def _execute(runs: Runs, request: Request, name: str, target: Path, *, replace: 
         argv=(sys.executable, "-m", _PROGRAM, request.to_json()),
         inputs=inputs,
         code=(str(Path(code).absolute()),) if code.endswith(".py") else (),
-        outputs=("model*", _RESULT, _WORST),
+        outputs=("model*", "model*/**/*", _RESULT, _WORST),
         metrics={
             "largest_difference": MetricSpec(better="lower"),
             "typical_difference": MetricSpec(better="lower"),
@@ -194,12 +232,26 @@ def _publish(run: Run, written: Mapping[str, Any], target: Path) -> None:
     for each in sorted(run.work.glob(f"{made.stem}.*"), key=lambda file: file.name == made.name):
         destination = target if each.name == made.name else target.with_name(target.stem + each.suffix)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(each, destination)
+        if each.is_dir():
+            _copy_folder(each, destination)
+        else:
+            shutil.copyfile(each, destination)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy a SavedModel aside and put it in place; another folder that is not one is never overwritten."""
+    if target.exists() and not (target / "saved_model.pb").is_file():
+        raise Conflict(f"{target} exists and is no SavedModel", hint="-o names another folder")
+    with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".savedmodel-") as aside:
+        shutil.copytree(source, Path(aside, "new"))
+        if target.exists():
+            target.rename(Path(aside, "old"))
+        Path(aside, "new").rename(target)
 
 
 def _add_card(catalog: Catalog, conversion: Conversion, origin: str, title: str) -> str:
     """Add a card of the new file, derived from its source, and return its handle."""
-    digest = sha256_file(Path(conversion.file))
+    digest = conversion.sha256
     properties = {
         "name": f"{title} ({_FORMATS[conversion.to]})",
         "version": digest[:12],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairmile.base.errors import Unsupported
 
 _ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Softplus": "softplus", "Elu": "elu"}
@@ -48,10 +50,13 @@ def _layer(keras: Any, node: Any, weights: dict[str, Any]) -> Any:
     is_dense = node.op_type == "Gemm" and {"alpha", "beta"}.isdisjoint(
         name for name, each in values.items() if each.type == each.FLOAT and each.f != 1.0
     )
-    if is_dense and not ("transA" in values and values["transA"].i):
+    is_product = node.op_type == "MatMul" and weights.get(node.input[1], np.zeros(0)).ndim == 2
+    if is_product or (is_dense and not ("transA" in values and values["transA"].i)):
         kernel = weights[node.input[1]]
         kernel = kernel.T if "transB" in values and values["transB"].i else kernel
         layer = keras.layers.Dense(kernel.shape[1], use_bias=len(node.input) > 2)
         layer.arrays = [kernel, *(weights[name] for name in node.input[2:])]
         return layer
-    raise Unsupported(f"Keras: no layer for {node.op_type}", hint="known: Gemm, Flatten, Softmax and activations")
+    raise Unsupported(
+        f"Keras: no layer for {node.op_type}", hint="known: Gemm, MatMul, Flatten, Softmax and activations"
+    )

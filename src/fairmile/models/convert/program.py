@@ -35,6 +35,7 @@ from fairmile.models.convert.keras_layers import write_keras
 from fairmile.models.convert.proof import Array, Arrays, Case, Compute, Proof, difference, prove, sample_inputs
 from fairmile.models.convert.request import TARGETS, Request
 from fairmile.models.convert.runtimes import in_order, onnxruntime_of, openvino_of, reference_of, torch_of
+from fairmile.models.convert.savedmodel import TensorFlow
 from fairmile.models.convert.sources import Source, load_torch, open_model, read_weights
 from fairmile.models.convert.targets import FIRST_EXPORTER, write_onnx, write_openvino, write_torch, write_weights
 from fairmile.models.formats.tensor_bundle import write_bundle
@@ -64,9 +65,9 @@ def convert(request: Request, folder: Path) -> tuple[Path, str, Proof]:
     given = {what: arrays for what, arrays in sets if arrays}
     ranges = {**source.ranges, **_ranges(given)}
     evidence = Evidence(sample_inputs(source.specs, request.seed, ranges, given), validation)
-    hub, way, proof = _proved(request.to, source, file, folder, evidence)
+    hub, way, proof = _proved(request, source, file, folder, evidence)
     if not proof.holds and way.startswith((FIRST_EXPORTER, FLOAT32)):
-        hub, way, proof = _second_way(request.to, source, file, folder, evidence, (hub, way, proof))
+        hub, way, proof = _second_way(request, source, file, folder, evidence, (hub, way, proof))
     if request.to == "onnx":
         first = next(iter(evidence.cases.values()))
         proof = dataclasses.replace(proof, second_opinion=_second(hub, first, source))
@@ -132,15 +133,15 @@ def _ranges(given: Mapping[str, Arrays]) -> dict[str, tuple[float, float]]:
 
 
 def _proved(
-    to: str, source: Source, file: Path, folder: Path, evidence: Evidence, *, refused: str = ""
+    request: Request, source: Source, file: Path, folder: Path, evidence: Evidence, *, refused: str = ""
 ) -> tuple[Path, str, Proof]:
     """Write a model as ONNX and from there as what is wanted, and return the ONNX file, the way, and the proof."""
-    hub, ways = _as_onnx(source, folder, refused)
-    result, way = _target(to, hub, source, file)
+    hub, ways = _hub(request.to, source, folder, refused)
+    result, way = _target(request, hub, source, file)
     ways += [way] if way else []
     if source.kind == "sklearn":
         result = partial(_plain, result)
-    proof = prove(evidence.cases, source.compute, source.exact, result, _JUDGES[to])
+    proof = prove(evidence.cases, source.compute, source.exact, result, _JUDGES[request.to])
     if evidence.validation is not None and proof.holds:
         before, after = (evidence.validation.scores(each) for each in (source.compute, result))
         proof = dataclasses.replace(proof, scores={name: (before[name], after[name]) for name in before})
@@ -152,16 +153,16 @@ def _plain(compute: Compute, arrays: Mapping[str, Array]) -> list[Array]:
 
 
 def _second_way(
-    to: str, source: Source, file: Path, folder: Path, evidence: Evidence, first: tuple[Path, str, Proof]
+    request: Request, source: Source, file: Path, folder: Path, evidence: Evidence, first: tuple[Path, str, Proof]
 ) -> tuple[Path, str, Proof]:
     """Convert again by the other exporter, or in float64; the first result stays where that cannot be had."""
     largest = first[2].largest
     refused = f"its result differs by {largest:.1e}" if np.isfinite(largest) else "its result fails"
     if source.kind != "sklearn":
-        return _proved(to, source, file, folder, evidence, refused=refused)
+        return _proved(request, source, file, folder, evidence, refused=refused)
     content = first[0].read_bytes()
     try:
-        second = _proved(to, source, file, folder, evidence, refused=refused)
+        second = _proved(request, source, file, folder, evidence, refused=refused)
     except Exception:  # noqa: BLE001  few operators of ONNX Runtime have float64, and each fails in its own way
         second = first
     if not second[2].holds:
@@ -170,23 +171,40 @@ def _second_way(
     return second
 
 
-_JUDGES = {"onnx": "ONNX Runtime", "pytorch": "PyTorch", "openvino": "OpenVINO", "keras": "Keras"}
+_JUDGES = {
+    "onnx": "ONNX Runtime",
+    "pytorch": "PyTorch",
+    "openvino": "OpenVINO",
+    "keras": "Keras",
+    "savedmodel": "TensorFlow",
+}
 
 
-def _as_onnx(source: Source, folder: Path, refused: str) -> tuple[Path, list[str]]:
+def _hub(to: str, source: Source, folder: Path, refused: str) -> tuple[Path, list[str]]:
+    """Return the ONNX file from which a target is written, or the Keras file, and the way to it."""
     if source.kind == "onnx":
         return source.model, []
+    if source.kind == "keras" and to == "savedmodel":
+        file = folder / "layers.keras"
+        source.model.save(file)
+        return file, []
     hub = folder / "model.onnx"
     return hub, [write_onnx(source, hub, refused=refused)]
 
 
-def _target(to: str, hub: Path, source: Source, file: Path) -> tuple[Compute, str]:
+def _target(request: Request, hub: Path, source: Source, file: Path) -> tuple[Compute, str]:
     """Write the file of a target from ONNX, and return how it is computed and the way it took."""
+    to = request.to
     if to == "onnx":
         return onnxruntime_of(hub), ""
     if to == "openvino":
         way = write_openvino(hub, file)
         return openvino_of(file), way
+    if to == "savedmodel":
+        layers = hub if source.kind == "keras" else file.with_name("layers.keras")
+        ways = [] if layers == hub else [write_keras(hub, layers)]
+        tensorflow = TensorFlow(request.python, layers, file)
+        return tensorflow, ", then ".join([*ways, f"Keras export in TensorFlow {tensorflow.version}"])
     if to == "keras":
         import keras
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, field
 from typing import NotRequired, TypedDict
 
-from fairmile.base.errors import Unsupported, UsageError
+from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 from fairmile.models.formats.description import Dim, TensorSpec
@@ -16,6 +16,7 @@ TARGETS = {
     "onnx": ".onnx",
     "pytorch": ".pt2",
     "keras": ".keras",
+    "savedmodel": ".savedmodel",
     "safetensors": ".safetensors",
     "openvino": ".xml",
     "tf-checkpoint": ".index",
@@ -62,6 +63,7 @@ class Request:
     inputs: tuple[str, ...] = ()  # such as x=float32[batch,3]
     map: str = ""  # YAML or JSON file: names and layouts in TensorFlow by names in PyTorch
     data: str = ""  # .npz or .npy with inputs to compare on
+    python: tuple[str, ...] = ()  # the command of a Python with TensorFlow, for a SavedModel
     trust_pickle: bool = False
     seed: int = 0
 
@@ -71,16 +73,11 @@ class Request:
     @classmethod
     def from_json(cls, text: str) -> Request:
         fields = json.loads(text)
-        return cls(**{**fields, "inputs": tuple(fields["inputs"])})
+        return cls(**{**fields, "inputs": tuple(fields["inputs"]), "python": tuple(fields.get("python", ()))})
 
 
 def check_target(to: str) -> None:
     """Refuse a format that nothing converts to."""
-    if to == "savedmodel":
-        raise Unsupported(
-            "SavedModel needs TensorFlow, which Fairmile does not use",
-            hint="convert to keras; in TensorFlow, keras.saving.load_model(FILE).export(FOLDER) writes a SavedModel",
-        )
     if to not in TARGETS:
         raise UsageError(f"no conversion to {to!r}", hint=did_you_mean(to, TARGETS) or f"known: {', '.join(TARGETS)}")
 
