@@ -6,8 +6,10 @@ import io
 import json
 import os
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +261,33 @@ def test_a_batch_that_did_not_arrive_is_sent_again(box: Runs, tmp_path: Path, mo
     assert open_arrays(box.root) == []
     awaited(box, submitted(box, batch, [[0]]))
     assert box.output("g-0") == b"1\n"
+
+
+def test_of_two_that_submit_a_batch_at_once_one_sends_it(
+    box: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a task of the one already runs is not copied over by the other."""
+    batch = frozen(box, tmp_path / "batch", ["echo", "{x}"], 1, 2)
+    sent, both = [], threading.Barrier(2)
+    make = RemoteJobFolders.make
+
+    def slow(self: RemoteJobFolders, job: str, *arguments: Any, **options: Any) -> str:
+        if job.startswith(".batches/"):
+            sent.append(job)
+            time.sleep(0.3)
+        return make(self, job, *arguments, **options)
+
+    def submit(number: int) -> str:
+        both.wait()
+        return submitted(box, batch, [[number]], number=number + 1)
+
+    monkeypatch.setattr(RemoteJobFolders, "make", slow)
+    with ThreadPoolExecutor(2) as threads:
+        keys = list(threads.map(submit, range(2)))
+    assert len(sent) == 1
+    for key in keys:
+        awaited(box, key)
+    assert [box.get(f"g-{number}").state for number in range(2)] == [RunState.DONE] * 2
 
 
 def test_what_was_removed_over_there_is_left_to_the_next_job(box: Runs, tmp_path: Path) -> None:

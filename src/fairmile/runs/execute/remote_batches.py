@@ -176,8 +176,13 @@ class RemoteBatches:
         parts = [os.fsencode(frozen.folder), content, (frozen.folder / MEMBERS).read_bytes()]
         label = sha256_hex(b"\0".join(parts))[:12]
         name = f"{_BATCHES}/{re.sub(r'[^A-Za-z0-9._-]', '_', frozen.folder.name)[:80]}-{label}"
-        if machine.place.read(name, _READY, 0, 1):
-            return name
+        # Of two that submit it at once, the slower would copy over the recorder that tasks of the other already run.
+        with Lock(self._root / FAR / f".send-{label}", timeout_s=_UNPACK_S):
+            if not machine.place.read(name, _READY, 0, 1):
+                self._bring_over(frozen, batch, machine, name)
+        return name
+
+    def _bring_over(self, frozen: Frozen, batch: Batch, machine: Machine, name: str) -> None:
         there = f"{machine.place.root}/{name}"
         files = {MEMBERS: frozen.folder / MEMBERS, RECORDER: recorder_file(self._root / ".recorder")}
         folders = {WORK: batch.code} if batch.code else {}
@@ -193,7 +198,6 @@ class RemoteBatches:
                 files[TRAVEL] = tied(Path(temporary) / TRAVEL, folders, links)
             machine.place.make(name, texts, files)
         machine.runner.run(["sh", "-c", _UNPACK, "sh", there], timeout_s=_UNPACK_S)
-        return name
 
     # Back
 
