@@ -19,6 +19,7 @@ from web_server import WebServer, paced, stalls, web_server
 from fairmile.base.files import Lock
 
 KILLS = 8
+_NO_LIMIT = 1 << 60
 
 
 @pytest.fixture
@@ -73,20 +74,23 @@ def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list
     """Start a fetch several times and kill it, then let it end; the server sends at most half of the whole in vain.
 
     Every fourth one is killed at a random moment of its start. The others are killed when the server has sent another
-    random share after they made something safe: together a seventh of the whole, which may be lost.
+    random share after they made something safe: together a seventh of the whole, which may be lost. However late a busy
+    machine comes to the kill, the server sends no more until then.
     """
     chance = random.Random(3)
     shares = [chance.random() for _ in range(KILLS)]
     for number, share in enumerate(shares):
         before = kept_bytes(fairmile.pool)
+        server.most_bytes = server.sent_bytes + int(0.04 * size_bytes) if number % 4 == 0 else _NO_LIMIT
         process = fairmile.start("fetch", *arguments)
         with killed_at_the_end(process):
             if number % 4 == 0:
                 time.sleep(share)
                 continue
             wait_until(lambda: kept_bytes(fairmile.pool) > before, process)  # noqa: B023  called at once
-            goal = server.sent_bytes + int(0.15 * size_bytes * share / sum(shares))
-            wait_until(lambda: server.sent_bytes >= goal, process)  # noqa: B023
+            server.most_bytes = server.sent_bytes + int(0.15 * size_bytes * share / sum(shares))
+            wait_until(lambda: server.sent_bytes >= server.most_bytes, process)
+    server.most_bytes = _NO_LIMIT
     server.behaviour = server.behaviours.pop("last")
     in_vain, kept = server.sent_bytes, kept_bytes(fairmile.pool)
     fairmile.fetch(*arguments, "--to", fairmile.place / "to")
@@ -222,7 +226,8 @@ def test_ctrl_c_ends_a_large_file_which_goes_on_later(fairmile: Fairmile) -> Non
     # The last byte would come in ten minutes: nobody may wait for it.
     with web_server({"large.bin": b""}, paced(len(data) / 2, data, at_most=len(data) // 4)) as server:
         process = fairmile.start("fetch", server.url("large.bin"))
-        wait_until(lambda: server.sent_bytes == len(data) // 4, process)
+        # What lies in buffers is lost: on a busy machine that may be all of it.
+        wait_until(lambda: kept_bytes(fairmile.pool) > len(data) // 8, process)
         interrupted(process)
         server.behaviour = paced(data=data)
         fairmile.fetch(server.url("large.bin"), "--to", fairmile.place / "to")

@@ -99,6 +99,7 @@ class WebServer:
     behaviour: Behaviour = Exchange.answer
     behaviours: dict[str, Behaviour] = field(default_factory=dict)
     sent_bytes: int = 0
+    most_bytes: int = 1 << 60  # `paced` sends no more than this and a piece until it is raised
     requests: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -416,6 +417,8 @@ def paced(bytes_per_s: float = float("inf"), data: bytes | None = None, at_most:
                     due[0] = max(due[0], now) + len(sent) / bytes_per_s
                     pause_s = due[0] - now
                 server.wait(pause_s)
+                while server.sent_bytes >= server.most_bytes and not server.wait(0.01):
+                    pass
                 exchange.connection.sendall(sent)
                 server.count(len(sent))
                 if len(sent) < len(piece):
