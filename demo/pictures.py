@@ -88,7 +88,7 @@ def earthquake_picture(folder: Path) -> None:
     """The maps and scores of the earthquake benchmark."""
     fairmile("run", "earthquake", folder=folder)
     fairmile("report", "last", "-o", "earthquake.html", folder=folder)
-    take(folder / "earthquake.html", "report-earthquake", (1000, 700), "text=Map overlapping")
+    take(folder / "earthquake.html", "report-earthquake", (1000, 700), "text=Skill by location")
 
 
 def notebook_picture(folder: Path) -> None:

@@ -147,6 +147,14 @@ def test_images_and_tables_that_any_run_gives_out_are_shown(tmp_path: Path) -> N
     assert "S50" not in page
 
 
+def test_an_image_has_the_title_that_it_states_or_that_of_its_file(tmp_path: Path) -> None:
+    titled = b"<svg xmlns='http://www.w3.org/2000/svg'>\n <title>Skill &amp; <b>error</b></title></svg>"
+    run = given_out(tmp_path, a_svg=titled.replace(b"<b>error</b>", b"error"), b_svg=titled, mapc_svg=SVG)
+    page = report([run], supply=Supply()).html()
+    assert '<img alt="Skill &amp; error"' in page
+    assert '<img alt="B"' in page and '<img alt="Mapc"' in page
+
+
 @pytest.mark.parametrize(
     "files",
     [

@@ -242,6 +242,21 @@ def _shipped() -> dict[str, Region]:
     return _parse(text, "footprint.yaml")
 
 
+def _hourly(entry: Any, otherwise: float) -> tuple[float, ...] | None:
+    """Return the value in each hour: `22-6: 0.12` holds from 22 to 6 o'clock, `otherwise` in all others."""
+    values = [otherwise] * 24
+    pairs: Any = entry.items() if isinstance(entry, dict) else [("", None)]
+    for key, value in pairs:
+        match = _HOURS.fullmatch(str(key))
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if match is None or not is_number or int(match[1]) > 23 or int(match[2]) > 24:
+            return None
+        first, last = int(match[1]), int(match[2])
+        for number in range(first, last if last > first else last + 24):
+            values[number % 24] = float(value)
+    return tuple(values)
+
+
 def _parse(text: str, file: str) -> dict[str, Region]:
     located = yaml.load_located(text, file=file)
 
@@ -257,7 +272,9 @@ def _parse(text: str, file: str) -> dict[str, Region]:
         if not isinstance(entry.get("year"), int) or not entry.get("source"):
             raise fail("the year and the source are missing", "regions", code, what)
         source = str(sources.get(entry["source"], entry["source"]))
-        by_hour = hours(code, what, entry["hours"], float(value)) if "hours" in entry else ()
+        by_hour = _hourly(entry["hours"], float(value)) if "hours" in entry else ()
+        if by_hour is None:
+            raise fail("expected hours with their value, such as 22-6: 0.12", "regions", code, what, "hours")
         zone = str(entry.get("zone") or "")
         try:
             _zone(zone)
@@ -265,19 +282,6 @@ def _parse(text: str, file: str) -> dict[str, Region]:
             raise fail(f"{zone!r} is not a time zone, such as Europe/Berlin", "regions", code, what, "zone") from None
         is_unverified = bool(entry.get("unverified", False))
         return Figure(float(value), unit, entry["year"], source, is_unverified, by_hour, zone)
-
-    def hours(code: str, what: str, entry: Any, otherwise: float) -> tuple[float, ...]:
-        """Return the value in each hour: `22-6: 0.12` holds from 22 to 6 o'clock, and `otherwise` in all others."""
-        values = [otherwise] * 24
-        for key, value in entry.items() if isinstance(entry, dict) else [("", None)]:
-            match = _HOURS.fullmatch(str(key))
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if match is None or not is_number or int(match[1]) > 23 or int(match[2]) > 24:
-                raise fail("expected hours with their value, such as 22-6: 0.12", "regions", code, what, "hours")
-            first, last = int(match[1]), int(match[2])
-            for number in range(first, last if last > first else last + 24):
-                values[number % 24] = float(value)
-        return tuple(values)
 
     data = located.data
     if not isinstance(data, dict) or not isinstance(data.get("regions"), dict):

@@ -6,15 +6,17 @@ import csv
 import hashlib
 import json
 import math
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from html import unescape
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.files import safe_join
 from fairmile.base.units import format_number
-from fairmile.reports.blocks import Block, Cell, Drawing, Heading, Note, Row, Text, table
+from fairmile.reports.blocks import Block, Cell, Drawing, Heading, Note, Row, Text, clean, table
 from fairmile.runs.record.run import Run
 
 FILE = "results.json"
@@ -31,6 +33,7 @@ _MOST_BYTES = 5_000_000
 _MOST_BYTES_OF_ALL = 20_000_000  # of the images of one page
 _MOST_PIXELS = 50_000_000  # of a PNG: a small file can unpack to any size
 _MOST_SCORES = 8  # columns of metrics beside each other
+_MOST_HEAD = 4096  # bytes of an image in which its title is looked for
 _MOST_IMAGES, _MOST_TABLES, _MOST_ROWS, _MOST_COLUMNS, _MOST_LETTERS = 12, 6, 50, 16, 200
 
 
@@ -201,7 +204,14 @@ def _drawing(run: Run, name: str) -> Drawing | None:
         return None
     if media_type == "image/png" and math.prod(struct.unpack(">II", data[16:24].ljust(8, b"\0"))) > _MOST_PIXELS:
         return None
-    return Drawing(Path(name).stem.replace("_", " ").replace("-", " ").capitalize(), data, media_type, name)
+    title = _own_title(data) or Path(name).stem.replace("_", " ").replace("-", " ").capitalize()
+    return Drawing(title, data, media_type, name)
+
+
+def _own_title(image: bytes) -> str:
+    """Return the title that an SVG states of itself; empty where there is none, or too long for a heading."""
+    match = re.search(rb"<svg[^>]*>\s*<title>([^<]{1,100})</title>", image[:_MOST_HEAD])
+    return clean(" ".join(unescape(match[1].decode("utf-8", "replace")).split())) if match else ""
 
 
 def _output(run: Run, name: str) -> bytes | None:

@@ -32,8 +32,13 @@ def can_draw() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def save_figure(path: Path, draw: Callable[[Any], None], *, size: tuple[float, float] = (7, 3.5)) -> str:
-    """Let `draw` fill a figure, write it as SVG and return its name; an empty one where nothing can draw."""
+def save_figure(
+    path: Path, draw: Callable[[Any], None], *, size: tuple[float, float] = (7, 3.5), title: str = ""
+) -> str:
+    """Let `draw` fill a figure, write it as SVG and return its name; an empty one where nothing can draw.
+
+    Reports show the title above the figure.
+    """
     if not can_draw():
         return ""
     with without_font_notices():
@@ -47,7 +52,7 @@ def save_figure(path: Path, draw: Callable[[Any], None], *, size: tuple[float, f
         draw(figure)
         stream = io.BytesIO()
         # Saving would draw everything once more, only to find its layout.
-        canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
+        canvas.print_svg(stream, metadata={"Date": None, "Creator": None, "Title": title or None})
     write_atomic(path, _with_dark_colours(stream.getvalue()))
     return path.name
 

@@ -21,7 +21,9 @@ _MOST = 400  # pixels along an edge that a picture shows
 def draw_masks(path: Path, shown: Sequence[tuple[Scene, Array, Array]], baseline: str, model: str) -> str:
     """Draw a row for each scene: its colours by day, its temperature, the reference, and both masks with errors."""
     size = (10, 2.15 * len(shown) + 0.5)
-    return save_figure(path, lambda figure: _draw(figure, shown, baseline, model), size=size)
+    return save_figure(
+        path, lambda figure: _draw(figure, shown, baseline, model), size=size, title="Cloud masks: reference and errors"
+    )
 
 
 def _draw(figure: Any, shown: Sequence[tuple[Scene, Array, Array]], baseline: str, model: str) -> None:

@@ -32,12 +32,30 @@ def draw_all(
     """
     cubes, known = shown
     drawn = [
-        save_figure(folder / "predicted.svg", lambda figure: _draw_predicted(figure, unit, predicted), size=(10, 3.2)),
-        save_figure(folder / "slices.svg", lambda figure: _draw_slices(figure, cubes[0], known[0]), size=(10, 2.9)),
-        save_figure(folder / "spectra.svg", lambda figure: _draw_spectra(figure, cubes, known), size=(10, 2.9)),
+        save_figure(
+            folder / "predicted.svg",
+            lambda figure: _draw_predicted(figure, unit, predicted),
+            size=(10, 3.2),
+            title="Predicted and true parameters",
+        ),
+        save_figure(
+            folder / "slices.svg",
+            lambda figure: _draw_slices(figure, cubes[0], known[0]),
+            size=(10, 2.9),
+            title="Matter in slices of a universe",
+        ),
+        save_figure(
+            folder / "spectra.svg",
+            lambda figure: _draw_spectra(figure, cubes, known),
+            size=(10, 2.9),
+            title="Power spectra",
+        ),
     ]
     if history:
-        drawn.insert(1, save_figure(folder / "training.svg", lambda figure: _draw_history(figure, history, unit)))
+        drawn.insert(
+            1,
+            save_figure(folder / "training.svg", lambda figure: _draw_history(figure, history, unit), title="Training"),
+        )
     return [name for name in drawn if name]
 
 

@@ -21,7 +21,7 @@ def draw_storms(path: Path, x: Array, labels: Array, baseline: Baseline, marked:
     """Draw a row for each snapshot: its fields with what the labels, a baseline and the network mark."""
     panels = {"labels": labels, baseline.name: baseline.mark(x), "deeplab": marked}
     size = (11, 2.5 * len(x) + 0.4)
-    return save_figure(path, lambda figure: _draw(figure, x, panels), size=size)
+    return save_figure(path, lambda figure: _draw(figure, x, panels), size=size, title="Storms: labels and predictions")
 
 
 def _draw(figure: Any, x: Array, panels: dict[str, Array]) -> None:

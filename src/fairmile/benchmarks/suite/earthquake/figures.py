@@ -43,7 +43,9 @@ def draw_series(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> 
             axis.set_title(f"{each.at(steps)}: sum of magnitudes over {len(truth)} validation locations", fontsize=8)
         figure.axes[0].legend(frameon=False, ncols=2, fontsize=8)
 
-    return save_figure(folder / f"series-{lead}.svg", draw, size=(8, 8))
+    return save_figure(
+        folder / f"series-{lead}.svg", draw, size=(8, 8), title=f"Observed and predicted activity, {lead} windows"
+    )
 
 
 def draw_locations(folder: Path, windows: Windows, forecast: Array, target: int = 0) -> str:
@@ -65,7 +67,9 @@ def draw_locations(folder: Path, windows: Windows, forecast: Array, target: int 
             axis.set_title(f"{PARAMETERS[target].name} at {at}: NNSE {by_location[place]:.3f}", fontsize=8)
         figure.axes[0].legend(frameon=False, ncols=2, fontsize=8)
 
-    return save_figure(folder / "locations.svg", draw, size=(8, 2 * len(shown)))
+    return save_figure(
+        folder / "locations.svg", draw, size=(8, 2 * len(shown)), title="Best, median and worst locations"
+    )
 
 
 def draw_map(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str:
@@ -102,7 +106,7 @@ def draw_map(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str
             *axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False, fontsize=8
         )
 
-    return save_figure(folder / f"map-{lead}.svg", draw, size=(8, 6.6))
+    return save_figure(folder / f"map-{lead}.svg", draw, size=(8, 6.6), title=f"Skill by location, {lead} windows")
 
 
 def draw_outline(axis: Any, longitude: Array, latitude: Array, *, with_faults: bool) -> None:
@@ -128,7 +132,7 @@ def draw_scores(folder: Path, scores: Sequence[Score]) -> str:
         draw_bars(figure.subplots(), scores, names)
         figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside lower left")
 
-    return save_figure(folder / "scores.svg", draw, size=(8, 4.6))
+    return save_figure(folder / "scores.svg", draw, size=(8, 4.6), title="Skill of all methods")
 
 
 def draw_bars(axis: Any, scores: Sequence[Score], names: Sequence[str]) -> None:
@@ -163,7 +167,7 @@ def draw_attention(
             axis.set_title(f"selected: {name}", fontsize=8)
             axis.tick_params(labelsize=6)
 
-    return save_figure(folder / "attention.svg", draw, size=(11, 3.5))
+    return save_figure(folder / "attention.svg", draw, size=(11, 3.5), title="Attention and selected variables")
 
 
 def draw_losses(folder: Path, history: Sequence[Mapping[str, float]]) -> str:
@@ -179,7 +183,7 @@ def draw_losses(folder: Path, history: Sequence[Mapping[str, float]]) -> str:
         right.plot([row["epoch"] for row in scored], [row[CHOICE] for row in scored], "o-", ms=3, color=_PREDICTED)
         right.set(xlabel="epoch", ylabel="NNSE of the windows that choose the epoch")
 
-    return save_figure(folder / "losses.svg", draw)
+    return save_figure(folder / "losses.svg", draw, title="Training loss and score")
 
 
 def timeline(windows: Windows, values: Array, step: int) -> tuple[Array, Array]:

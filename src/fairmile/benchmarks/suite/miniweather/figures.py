@@ -19,13 +19,22 @@ _NAMES = {"none": "no microphysics", "linear": "linear"}
 def draw(folder: Path, dry: Film, truth: Film, films: Mapping[str, Film], errors: Mapping[str, Errors]) -> list[str]:
     """Draw all figures and return their names."""
     learned = [name for name in films if name not in _NAMES]
-    names = [save_figure(folder / "dry.svg", lambda figure: _dry(figure, dry), size=(7, 3.2))]
+    names = [save_figure(folder / "dry.svg", lambda figure: _dry(figure, dry), size=(7, 3.2), title="Dry simulation")]
     if learned:
         name = learned[-1]
         names.append(
-            save_figure(folder / "storm.svg", lambda figure: _storm(figure, truth, films[name], name), size=(8, 5))
+            save_figure(
+                folder / "storm.svg",
+                lambda figure: _storm(figure, truth, films[name], name),
+                size=(8, 5),
+                title="Storm with the learned microphysics",
+            )
         )
-    names.append(save_figure(folder / "error.svg", lambda figure: _errors(figure, errors), size=(8, 4.5)))
+    names.append(
+        save_figure(
+            folder / "error.svg", lambda figure: _errors(figure, errors), size=(8, 4.5), title="Error over time"
+        )
+    )
     return [name for name in names if name]
 
 

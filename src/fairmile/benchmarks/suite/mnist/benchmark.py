@@ -93,7 +93,10 @@ def _restore(task: Autoencoding, session: Session) -> tuple[list[Score], list[st
     restored |= {"autoencoder": trained.outputs["image"]}
     with span("plots"):
         name = save_figure(
-            session.folder / "restored.svg", lambda each: autoencoding.draw(each, task.digits, restored), size=(7, 3.2)
+            session.folder / "restored.svg",
+            lambda each: autoencoding.draw(each, task.digits, restored),
+            size=(7, 3.2),
+            title="Restored digits",
         )
     return scores, [name] if name else []
 
@@ -189,7 +192,7 @@ def _figures(task: Recognition, trained: Trained, session: Session) -> list[str]
             axes.set_title(f"{labels[number]} → {guesses[number]}", fontsize=7)
             axes.axis("off")
 
-    names = [save_figure(session.folder / "confusion.svg", confused, size=(5, 4.5))]
+    names = [save_figure(session.folder / "confusion.svg", confused, size=(5, 4.5), title="Confusion of digits")]
     if len(wrong):
-        names.append(save_figure(session.folder / "misread.svg", misread, size=(7, 3)))
+        names.append(save_figure(session.folder / "misread.svg", misread, size=(7, 3), title="Misread digits"))
     return [name for name in names if name]

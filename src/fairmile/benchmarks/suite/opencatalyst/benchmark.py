@@ -234,7 +234,7 @@ def draw(session: Session, data: Data, trained: Trained) -> list[str]:
         axes.scatter(truth, predicted, s=8, alpha=0.6, linewidths=0, color="#1f77b4")
         axes.set(xlabel="energy, eV", ylabel="predicted energy, eV", aspect="equal")
 
-    name = save_figure(session.folder / "energies.svg", energies, size=(4, 4))
+    name = save_figure(session.folder / "energies.svg", energies, size=(4, 4), title="Predicted and true energies")
     return [name] if name else []
 
 

@@ -37,7 +37,10 @@ def run(session: Session) -> None:
         meter.log(**_logged(comparison))
     with span("plots"):
         figure = save_figure(
-            session.folder / "differences.svg", lambda each: _draw(each, compared), size=(7, 1.2 + 1.1 * len(compared))
+            session.folder / "differences.svg",
+            lambda each: _draw(each, compared),
+            size=(7, 1.2 + 1.1 * len(compared)),
+            title="Errors of the methods",
         )
     session.report(_results(session, settings, compared, figure))
 

@@ -59,6 +59,7 @@ def run(session: Session) -> None:
             session.folder / "predicted.svg",
             lambda each: _draw(each, parts.test_ln, predicted | {settings.model: trained.outputs["ln_ms"]}),
             size=(9, 3.2),
+            title="Predicted and measured run times",
         )
     report(task, session, trained, scores, data=words, published=_PUBLISHED, notes=notes, figures=[figure])
 

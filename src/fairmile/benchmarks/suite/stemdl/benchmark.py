@@ -44,8 +44,17 @@ def run(session: Session) -> None:
         scores = baselines.baseline_scores(data.training, data.validation, data.groups, session.seed)
     with span("plots"):
         figures = [
-            save_figure(session.folder / "confusion.svg", lambda each: _draw_confusion(each, task, trained.outputs)),
-            save_figure(session.folder / "patterns.svg", lambda each: _draw_patterns(each, data), size=(9, 3)),
+            save_figure(
+                session.folder / "confusion.svg",
+                lambda each: _draw_confusion(each, task, trained.outputs),
+                title="Confusion of space groups",
+            ),
+            save_figure(
+                session.folder / "patterns.svg",
+                lambda each: _draw_patterns(each, data),
+                size=(9, 3),
+                title="Diffraction patterns",
+            ),
         ]
     made = ["These patterns are generated: no published figure applies.", "They hold single scattering only."]
     notes = [] if is_real else made

@@ -57,7 +57,10 @@ def run(session: Session) -> None:
     predicted[settings.model] = trained.outputs["auc"][: len(auc)]
     with span("plots"):
         figure = save_figure(
-            session.folder / "predicted.svg", lambda each: _draw(each, auc, predicted, settings.model), size=(9, 3.2)
+            session.folder / "predicted.svg",
+            lambda each: _draw(each, auc, predicted, settings.model),
+            size=(9, 3.2),
+            title="Predicted and measured response",
         )
     report(
         task, session, trained, scores, data=words, published=_PUBLISHED, notes=_notes(parts, is_real), figures=[figure]
