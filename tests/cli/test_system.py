@@ -150,7 +150,10 @@ def test_every_error_of_every_file_is_told(fairmile: Fairmile, cluster: Path, pl
     bad.write_text(CLUSTER.replace("slurm", "slrum").replace("cores: 64", "coers: 64"))
     result = fairmile("system", "check", str(bad), str(cluster))
     assert (result.code, result.err) == (2, "")
-    assert f"error: {bad}:4 scheduler.dialect: expected 'slurm', 'lsf', 'pbs', 'flux' or 'shell', found" in result.out
+    assert (
+        f"error: {bad}:4 scheduler.dialect: expected 'slurm', 'lsf', 'pbs', 'flux', 'shell' or 'practice', found"
+        in result.out
+    )
     assert f"error: {bad}:9 partitions.gpu.coers: no such field; did you mean 'cores'?\n  hint: known" in result.out
     assert f"{bad}: not valid, 2 errors\n{cluster}: valid\n" in result.out
     files = fairmile("system", "check", str(bad), "--json").json["files"]

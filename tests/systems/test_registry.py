@@ -151,8 +151,8 @@ def test_a_file_without_fault_has_no_problems(write: Write) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("dialect: slurm", "dialect: slrum", "4 scheduler.dialect: expected 'slurm', 'lsf', 'pbs', 'flux' or 'shell',"
-         " found 'slrum'; did you mean 'slurm'?"),
+        ("dialect: slurm", "dialect: slrum", "4 scheduler.dialect: expected 'slurm', 'lsf', 'pbs', 'flux', 'shell' or"
+         " 'practice', found 'slrum'; did you mean 'slurm'?"),
         ("cores: 64", "coers: 64", "7 partitions.gpu.coers: no such field; did you mean 'cores'?"),
         ("model: A100", "modle: A100", "8 partitions.gpu.gpu.modle: no such field; did you mean 'model'?"),
         ("model: A100", "memory_gib: 40", "8 partitions.gpu.gpu.model: is missing"),

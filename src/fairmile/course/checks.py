@@ -324,6 +324,42 @@ def _own_rule(value: Any) -> str:
     return "state a rule of your own" if rule == "distance from pi, lower is better" else ""
 
 
+def _array_job(value: Any) -> str:
+    tasks = _at(value, "tasks")
+    if not isinstance(tasks, Mapping):
+        return f"expected the status of a job, found {_shown(value)}"
+    if value["system"] != "practice":
+        return f"the job ran on {value['system']}, not on practice"
+    if len(tasks) != 4:
+        return f"the job has {len(tasks)} tasks; the exercise asks for 4"
+    return "" if value["state"] == "done" else f"the job is {value['state']}; wait for its end"
+
+
+def _dependent_jobs(value: Any) -> str:
+    jobs = _at(value, "jobs") if isinstance(value, Mapping) else value
+    if (
+        not isinstance(jobs, list)
+        or len(jobs) != 2
+        or not all(isinstance(_at(each, "standing"), Mapping) for each in jobs)
+    ):
+        return f"expected the status of two jobs, found {_shown(value)}"
+    if any(each["state"] != "done" for each in jobs):
+        return "both jobs must end well; wait for them"
+    first, second = (each["standing"] for each in jobs)
+    if first["ended"] - first["started"] < 1:  # whole seconds
+        return "the first job must take two seconds"
+    return "" if second["started"] >= first["ended"] else "the second job did not wait for the first"
+
+
+def _missing_file(value: Any) -> str:
+    what, line = _at(value, "what"), _at(value, "line")
+    if not isinstance(what, str):
+        return f"expected what `fm.jobs.explain` returned, found {_shown(value)}"
+    if "FileNotFoundError" in str(line) or "No such file" in str(line):
+        return ""
+    return f"that job failed for another reason: {what}"
+
+
 def _fitting_step(value: Any) -> str:
     if not isinstance(_at(value, "peak_allocated_bytes"), int):
         return f"expected what `fm.predict.memory` returned, found {_shown(value)}"
@@ -393,4 +429,7 @@ CHECKS: Mapping[str, Check] = {
     "8.1": _number(11, 1, "samples", {3: "that is the largest batch of an a100-40gb"}),
     "8.2": _fitting_step,
     "8.3": _weak_scaling,
+    "9.1": _array_job,
+    "9.2": _dependent_jobs,
+    "9.3": _missing_file,
 }

@@ -171,7 +171,7 @@ class _Choice:
 
     def _decide_launch(self) -> None:
         named = self.system.launch.launcher
-        self.starter = named if named != "none" else _STARTERS[self.system.scheduler.dialect]
+        self.starter = named if named != "none" else _STARTERS.get(self.system.scheduler.dialect, "none")
         chosen, origin = self._from_sets("launch")
         if self.spec.launch is not None:
             self.launch, self.origins["launch"] = self.spec.launch, "requested"

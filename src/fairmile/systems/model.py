@@ -65,7 +65,7 @@ def _dialect(name: str) -> str:
 _VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # as `Name`, for what must be known before there is a file
 
-DIALECTS = ("slurm", "lsf", "pbs", "flux", "shell")
+DIALECTS = ("slurm", "lsf", "pbs", "flux", "shell", "practice")
 Dialect = Annotated[str, AfterValidator(_dialect)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 # These become words of a header line or of a command, where nothing quotes them.

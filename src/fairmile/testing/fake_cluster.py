@@ -7,8 +7,8 @@
     python -m fairmile.testing.fake_cluster FOLDER set NAME=NUMBER…
 
 There is no service: every command first brings the state up to date, and each running job has a keeper, a process
-that waits for its end and then starts the next. A script may say in lines `#FAKE --OPTION=VALUE`: name, key, nodes,
-time, array, at-once, requeue, signal, after.
+that waits for its end and then starts the next. A script may say in lines `#FAKE --OPTION=VALUE`, or `#PRACTICE`: name,
+key, nodes, time, array, at-once, requeue, signal, after.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ENDS = ("FINISHED", "FAILED", "KILLED", "OVERTIME", "LOSTNODE", "PREEMPTED", "NE
 _MODULE = "fairmile.testing.fake_cluster"
 _GRACE_S = 5.0
 _BEAT_S = 0.05
-_OPTION = re.compile(r"#FAKE --([a-z-]+)=(.*)")
+_OPTION = re.compile(r"#(?:FAKE|PRACTICE) --([a-z-]+)=(.*)")
 _GARBAGE = "\x00\ufffd{]|one|two\nWelcome to the machine\n{'id': 7}\n"
 
 

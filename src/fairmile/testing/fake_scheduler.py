@@ -85,7 +85,7 @@ class FakeScheduler:
             "key": checked_key(files),
             "after": ",".join(f"{job}:{condition}" for job, condition in files.after),
         }
-        return [f"#FAKE --{option}={value}" for option, value in asked.items() if value != ""]
+        return [f"#{self.name.upper()} --{option}={value}" for option, value in asked.items() if value != ""]
 
     def submit(self, script: str, files: JobFiles) -> Question[str]:
         """See `Scheduler.submit`."""

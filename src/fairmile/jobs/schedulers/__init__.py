@@ -69,6 +69,7 @@ SCHEDULERS: Registry[type[Scheduler]] = Registry(
         "lsf": Plugin(f"{_HERE}.lsf:Lsf", summary="IBM Spectrum LSF; never run against a live one"),
         "pbs": Plugin(f"{_HERE}.pbs:Pbs", summary="PBS Professional and OpenPBS; never run against a live one"),
         "flux": Plugin(f"{_HERE}.flux:Flux", summary="Flux; never run against a live one"),
+        "practice": Plugin("fairmile.testing.practice:Practice", summary="make-believe nodes here, to learn with"),
     },
     entry_points="fairmile.schedulers",
 )
