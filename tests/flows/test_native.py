@@ -109,6 +109,19 @@ def test_a_coordinator_killed_after_the_submission_loses_nothing(rig: Workspace,
     }
 
 
+@pytest.mark.thorough
+def test_steps_that_a_limit_holds_back_keep_nobody(rig: Workspace, tmp_path: Path) -> None:
+    held = "while ! test -e ROOT/go; do sleep 0.1; done; echo {n} >> ROOT/count"
+    file = write(
+        f'limits: {{SYSTEM: 1}}\nsteps:\n  a: {{shell: "{held}", over: {{n: [1, 2]}}, on: SYSTEM}}\n', tmp_path, "rig"
+    )
+    rig.flows.run(file, native=True)
+    assert len(rig.jobs.ls(live=True)) == 1
+    (tmp_path / "go").touch()
+    assert rig.flows.run(file).counts() == {"done": 2}
+    assert sorted((tmp_path / "count").read_text().split()) == ["1", "2"]
+
+
 def test_what_comes_after_a_failure_is_dropped_by_the_scheduler_and_left_out(rig: Workspace, tmp_path: Path) -> None:
     file = write(
         "steps:\n  a: {shell: exit 3, on: SYSTEM}\n  b: {shell: touch ROOT/b, after: a, on: SYSTEM}\n"

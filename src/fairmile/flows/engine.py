@@ -182,10 +182,10 @@ class Engine:
         else:
             patient = Patient(self._runs.executors.on(system), self._tell_waiting, self._note_answer)
             executor = patient
-            self._lasting.append(patient)
         made = Limited(executor, limit) if limit is not None else executor
         if isinstance(executor, Patient):
             self._patients[made] = executor
+            self._lasting.append(made)
         return made
 
     def _tell_waiting(self, run: str, why: str) -> None:

@@ -453,7 +453,7 @@ class Round:
             return "asked for"
         if done is None:
             if newest is None or newest.state == "begun":
-                return "never done" if newest is None else "did not come to its end"
+                return "never done" if newest is None else "not finished"
             if newest.state == "gone":
                 return newest.reason
             return f"{newest.state} the last time" if newest.state != "skipped" else "never done"
