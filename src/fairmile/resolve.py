@@ -29,7 +29,7 @@ _SUFFIXES = frozenset(
     {*DOCUMENTS, *PROGRAMS, ".toml", ".cff", ".txt", ".md", ".rst", ".log", ".csv", ".sh", ".slurm", ".sbatch"}
     | {".h5", ".hdf5", ".nc", ".npy", ".npz", ".parquet", ".pt", ".pth", ".onnx", ".zip", ".tar", ".gz", ".tgz", ".7z"}
 )
-_ADDRESSES = ("zenodo", "doi", "openml", "pypi", "npm", "conda")  # schemes of addresses that need no `://`
+_ADDRESSES = ("zenodo", "doi", "openml", "pypi", "npm", "conda", "data")  # schemes of addresses that need no `://`
 _HERE, _OF_CATALOG = " here", " of the catalog"
 _FUNCTION = ".py:"  # between a file and the name of a function in it
 

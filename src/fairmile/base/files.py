@@ -41,6 +41,14 @@ _NOT_REMOVED = frozenset(
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EBADF})
 
 
+def allocate(descriptor: int, size_bytes: int) -> None:
+    """Give a file its size and, except on macOS, take the room for it, so that a full disk is found now."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    elif os.fstat(descriptor).st_size < size_bytes:
+        os.ftruncate(descriptor, size_bytes)
+
+
 def write_atomic(
     path: str | os.PathLike[str],
     data: bytes | str,

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from fairmile.base.commands import Result as CommandResult
 from fairmile.base.commands import Runner
+from fairmile.base.cores import usable_cores
 from fairmile.base.digest import canonical_json, sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, Lock, write_atomic, write_failure
@@ -550,7 +551,7 @@ class Envs(Noun, internal=_INTERNAL, package=__package__):
             work=work,
             cache=self.root / ".cache",
             environ=self._environ,
-            jobs=len(os.sched_getaffinity(0)),
+            jobs=usable_cores(),
             on_line=on_line,
         )
 

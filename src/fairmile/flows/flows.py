@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairmile.base.cores import usable_cores
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.base.lazy import lazy
@@ -174,7 +175,7 @@ class Flows(Noun, package=__package__):
         planner = self._planner(source)
         state = self._opened(source, params or {})
         with state.held():
-            processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            processors = usable_cores()
             limits: dict[str, Any] = {"at_once": at_once or processors, "host_timeout_s": self._host_timeout_s}
             engine = Engine(planner, state, self._runs(), self._store, **limits, native=native, on_event=on_event)
             steps = engine.run(again)

@@ -177,7 +177,8 @@ def kind_of(mount: Mount) -> str:
 
 def takes_direct(folder: Path) -> bool:
     """Tell whether files in a folder can be read and written past this host's memory (O_DIRECT)."""
-    if is_memory(mount_of(folder)):  # newer kernels accept the flag there, and mean nothing by it
+    # Newer kernels accept the flag in memory, and mean nothing by it.
+    if not hasattr(os, "O_DIRECT") or is_memory(mount_of(folder)):
         return False
     path = folder / f"direct-{os.urandom(8).hex()}"
     try:
@@ -243,7 +244,7 @@ def random_access(path: Path, size_bytes: int, *, direct: bool = False, write: b
     try:
         if not write and not direct:
             _dropped(fd, size_bytes)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            _advise(fd, "POSIX_FADV_RANDOM")
         start, took, count = time.perf_counter(), 0.0, 0
         while count < _RANDOM_MOST and took < _RANDOM_LONGEST_S:
             offset = where.randrange(places) * _PAGE
@@ -329,8 +330,13 @@ def _whole(size_bytes: int, step: int) -> int:
 
 def _dropped(fd: int, size_bytes: int) -> ReadFrom:
     """Ask this host to forget a file's pages; return where they will come from."""
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    _advise(fd, "POSIX_FADV_DONTNEED")
     return _whence(fd, size_bytes)
+
+
+def _advise(fd: int, advice: str) -> None:
+    if hasattr(os, "posix_fadvise"):  # macOS takes none
+        os.posix_fadvise(fd, 0, 0, getattr(os, advice))
 
 
 def _whence(fd: int, size_bytes: int) -> ReadFrom:

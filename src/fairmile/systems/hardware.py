@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.cores import usable_cores
 from fairmile.base.version import __version__
 
 _MIB = 1 << 20
@@ -94,7 +95,7 @@ def _cpu(top: Path) -> dict[str, Any]:
         "cores": cores or len(online),
         "threads": len(online),
         "sockets": sockets or 1,
-        "usable_threads": len(os.sched_getaffinity(0)),
+        "usable_threads": usable_cores(),
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fairmile.base.cores import usable_cores
 from fairmile.base.errors import FairmileError, Integrity, NotFound, Unsupported, UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.traces.clocks import align_clocks
@@ -190,7 +191,7 @@ def _workers(jobs: Sequence[_Job], workers: int | None) -> int:
     if workers is not None:
         return max(1, min(workers, len(jobs)))
     size = sum(file.stat().st_size for name, files in jobs if name != "meter" for file in files)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     return min(cores, len(jobs), 8) if size >= _WORTH_BYTES and cores >= 4 else 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import DiskFailure
-from fairmile.base.files import write_failure
+from fairmile.base.files import allocate, write_failure
 from fairmile.store.objects import make_folder, open_shared
 from fairmile.transfer.segments import coalesced
 
@@ -55,7 +55,7 @@ class Part:
         if not self.size_bytes:
             return
         # It emulates with writes where the file system has no such call, which is slow but as good.
-        os.posix_fallocate(self.fd, 0, self.size_bytes)
+        allocate(self.fd, self.size_bytes)
 
     def _left_behind(self) -> list[tuple[int, int]]:
         try:

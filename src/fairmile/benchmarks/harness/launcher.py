@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import socket
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from fairmile.base.cores import usable_cores
 from fairmile.base.errors import SystemFailure
 
 _LOOK_S = 0.05
@@ -82,7 +82,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores()
 
 
 def _free_port() -> int:

@@ -321,7 +321,7 @@ def import_runtime(candidate: Candidate) -> None:
 
 def limit_threads(threads: int) -> None:
     """Keep this process on so many cores; before any library starts its threads."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:threads])
+    if hasattr(os, "sched_setaffinity"):  # on macOS only the libraries can be told
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fairmile.base.cores import usable_cores
 from fairmile.base.errors import FairmileError, Unsupported
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter import log
@@ -111,7 +112,7 @@ class Exploration:
                 self._refuse(candidate, reason)
             else:
                 possible.append(candidate)
-        at_once = len(os.sched_getaffinity(0))
+        at_once = usable_cores()
         for place in range(0, len(possible), at_once):
             pairs = [(each, self._worker(each, scratch)) for each in possible[place : place + at_once]]
             try:
@@ -287,7 +288,7 @@ class Exploration:
                 continue
         return {
             "name": _processor(),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": usable_cores(),
             "gpu": prepared.gpu,
             "load": self._load,
             "versions": versions,

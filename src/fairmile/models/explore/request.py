@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, field
 from importlib.util import find_spec
 from typing import Any, TypedDict
 
+from fairmile.base.cores import usable_cores
 from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
@@ -87,7 +87,7 @@ class Exploring:
         """
         known = [each for each in RUNTIMES if _is_of(each, self.device) and (elsewhere or _is_installed(each))]
         batches = self.batches or ((fixed_batch,) if fixed_batch else BATCHES)
-        threads = self.threads or (ALL_CORES if elsewhere else len(os.sched_getaffinity(0)),)
+        threads = self.threads or (ALL_CORES if elsewhere else usable_cores(),)
         combined = [
             Candidate(runtime, precision, batch, count, self.device)
             for batch in dict.fromkeys(batches)
@@ -124,8 +124,8 @@ def refusal(candidate: Candidate) -> str:
     package = _PACKAGES.get(candidate.runtime, "torch")
     if not _is_installed(candidate.runtime):
         return f"{package} is not installed: pip install 'fairmile[{_EXTRAS[package]}]'"
-    if candidate.threads > len(os.sched_getaffinity(0)):
-        return f"{candidate.threads} threads are more than the {len(os.sched_getaffinity(0))} cores here"
+    if candidate.threads > usable_cores():
+        return f"{candidate.threads} threads are more than the {usable_cores()} cores here"
     return refusal_anywhere(candidate)
 
 

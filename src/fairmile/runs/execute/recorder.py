@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError
-from fairmile.base.files import Holder, write_atomic, write_failure
+from fairmile.base.files import Holder, allocate, write_atomic, write_failure
 from fairmile.meter.energy import energies, total
 from fairmile.meter.lines import FILE, Log, event_files, read_log
 from fairmile.meter.meter import Meter
@@ -185,7 +185,7 @@ def _keep_room(folder: Path) -> None:
         room_bytes = _ROOM_BYTES + 2 * os.stat(os.path.join(folder, RECORD)).st_size
         descriptor = os.open(os.path.join(folder, _ROOM), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, room_bytes)
+            allocate(descriptor, room_bytes)
         finally:
             os.close(descriptor)
 
