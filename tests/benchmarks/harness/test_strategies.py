@@ -18,6 +18,7 @@ from made_once import made_once
 from rank_program import EvenTask, trained
 
 from fairmile.base.errors import Integrity, Unsupported, UsageError
+from fairmile.benchmarks.harness.launcher import start_ranks
 from fairmile.benchmarks.harness.meeting import first_of_nodes, meeting_point
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.settings import TrainSettings
@@ -38,21 +39,13 @@ def environ() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder where two ranks, started by torchrun, left what they trained."""
+    """Return the folder where two ranks left what they trained."""
     return made_once(tmp_path_factory, "two-ranks", train_on_two_ranks)
 
 
 def train_on_two_ranks(folder: Path) -> None:
     trained(folder / "chain", Ranks(), batch_size=8, epochs=1)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, rank_program.__file__, str(folder)]
-    with subprocess.Popen(command, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as done:
-        try:
-            _, said = done.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            done.terminate()  # unlike when it is killed, it ends its ranks
-            raise
-    assert done.returncode == 0, said
+    assert start_ranks(2, [sys.executable, rank_program.__file__, str(folder)], environ()) == 0
 
 
 def read_result(folder: Path, name: str, rank: int = 0) -> Any:
