@@ -104,7 +104,7 @@ class _Target:
         return signature(self.card) if self.card is not None else sha256_hex(repr(self.address).encode())
 
 
-_INTERNAL = "is_referred laid"  # for other parts of Fairmile
+_INTERNAL = "has is_referred laid"  # for other parts of Fairmile
 
 
 class Assets(Noun, internal=_INTERNAL):
@@ -234,6 +234,10 @@ class Assets(Noun, internal=_INTERNAL):
         first = next(self._store.tree(fetched.root)).path if fetched.files == 1 else ""
         path = folder / first
         return MaterializedAsset(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
+
+    def has(self, name: str) -> bool:
+        """Tell whether the store has all of an asset or a URL as its card describes it; nothing is fetched."""
+        return self._known(self._target(name, None)) is not None
 
     def repair(self, *, dry_run: bool = False) -> Repairs:
         """Fetch all damaged or missing data of the store again."""

@@ -316,6 +316,8 @@ def _print_conversion(converted: Conversion, out: Out) -> None:
     ]
     out.items([(label, value) for label, value in facts if value])
     out.line()
+    for note in converted.notes:
+        out.say(f"note: {note}")
     rows = [[each["inputs"], _difference(each["largest"]), _difference(each["typical"])] for each in proof["cases"]]
     out.table(["inputs", "largest", "typical"], rows)
     if scores := proof.get("scores"):

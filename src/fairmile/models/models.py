@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from fairmile.base.lazy import lazy
 from fairmile.base.progress import Watch
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.assets import Assets
-from fairmile.catalog.card import Card
+from fairmile.catalog.card import Card, as_list, id_of
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
@@ -45,6 +46,7 @@ else:
     convert_model = lazy("fairmile.models.convert.conversion:convert_model")
     tensorflow_command = lazy("fairmile.models.convert.conversion:tensorflow_command")
 
+_DATA = ("validatedOn", "testedOn", "evaluatedOn", "trainedOn")  # terms of a card
 _WORK = ("train", "inference")
 _WEIGHTS = "checkpoint.pt"
 _ALL = 1_000_000
@@ -137,15 +139,18 @@ class Models(CatalogModels, package=__package__):
         .npy file with inputs to compare on, `map` a file with names and layouts in TensorFlow, `trust_pickle` allows to
         load a pickle, `seed` draws the inputs. Without a proof nothing is published.
 
-        A SavedModel is written by TensorFlow, in an `environment` that has it, or in one that is built for it.
+        Source and result are also compared on the data set that the card of a model names, if the store has it. A
+        SavedModel is written by TensorFlow, in an `environment` that has it, or in one that is built for it.
         """
         check_target(to)
         request, origin = self._request(name, to, weights, how)
         judge = self._judge(validate_on, weights)
-        request = dataclasses.replace(request, judge=judge) if judge else request
+        data_set, notes = self._card_data(name, request)
+        request = dataclasses.replace(request, judge=judge, data_set=data_set)
         source = str(name)
         return convert_model(
-            self._runs(), self._catalog, request, source, origin, out=out, replace=replace, dry_run=dry_run,
+            self._runs(), self._catalog, request, source, origin, out=out, replace=replace,
+            dry_run=dry_run, notes=notes,
             tensorflow=lambda: tensorflow_command(self._envs(), environment),
         )  # fmt: skip
 
@@ -176,6 +181,24 @@ class Models(CatalogModels, package=__package__):
             return Request(to, file, **{**how, "code": how.get("code") or step, "takes_settings": True}), card.iri
         path = self.load(name).model_path
         return Request(to, str(path.absolute()), recognise(path).format, **how), card.iri
+
+    def _card_data(self, name: str | Path, request: Request) -> tuple[str, tuple[str, ...]]:
+        """Return the data set that the card of a model names and the store has, and a note where it has none.
+
+        Data sets that judge the model come first. A model of a benchmark is compared on the data of a run instead.
+        """
+        if _is_path(name) or request.takes_settings or request.copies_weights:
+            return "", ()
+        card = self._catalog.get(str(name))
+        handles: dict[str, None] = {}
+        for iri in filter(None, (id_of(each) for term in _DATA for each in as_list(card.get(term)))):
+            with suppress(NotFound):
+                handles[str(self._catalog.get(iri, kind="dataset").handle)] = None
+        here = next(filter(self._assets.has, handles), "")
+        if here or not handles:
+            return here, ()
+        first = next(iter(handles))
+        return "", (f"not compared on {first}, which its card names: `fairmile fetch {first}` brings it",)
 
     def explore(
         self,

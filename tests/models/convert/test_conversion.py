@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -80,3 +81,23 @@ def test_a_plan_names_the_file_and_an_unknown_format_the_nearest(workspace: Work
     with pytest.raises(UsageError, match="no conversion to 'onx'") as caught:
         workspace.models.convert("tides.safetensors", "onx")
     assert caught.value.hint == "did you mean 'onnx'?"
+
+
+def test_the_data_set_that_a_card_names_is_part_of_the_proof_once_the_store_has_it(workspace: Workspace) -> None:
+    Path("levels").mkdir()
+    np.save("levels/other.npy", np.zeros((4, 7)))
+    np.savez("levels/x.npz", x=np.full((50, 3), 30.0))
+    levels = workspace.catalog.describe("levels", kind="dataset", set={"name": "levels", "version": "1"}, add=True)
+    named = {"name": "tides", "version": "1", "validatedOn": workspace.catalog.get(levels.added).iri}
+    workspace.catalog.describe(TIDES, kind="model", set=named, add=True)
+
+    plan = workspace.models.convert("tides", "pytorch", dry_run=True)
+    assert plan.notes == (
+        f"not compared on {levels.added}, which its card names: `fairmile fetch {levels.added}` brings it",
+    )
+    workspace.assets.fetch(levels.added)
+    converted = workspace.models.convert("tides", "pytorch")
+    assert converted.notes == ()
+    assert converted.proof is not None
+    assert levels.added in [each["inputs"] for each in converted.proof["cases"]]
+    assert workspace.runs.get(converted.run).captured.inputs["data_set"].sha256

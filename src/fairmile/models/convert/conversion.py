@@ -29,7 +29,6 @@ from fairmile.runs.runs import Runs
 _PROGRAM = "fairmile.models.convert.program"
 _RESULT = "proof.json"
 _WORST = "worst.npz"
-_WEIGHTS = ("safetensors", "pytorch-state-dict", "tf-checkpoint", "savedmodel")
 _FORMATS = {
     "onnx": "ONNX",
     "pytorch": "PyTorch",
@@ -64,6 +63,7 @@ class ConversionDict(TypedDict):
     worst: NotRequired[str]
     sha256: NotRequired[str]
     card: NotRequired[str]
+    notes: NotRequired[list[str]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +79,7 @@ class Conversion(Result):
     worst: str = ""  # the inputs on which source and result differ most, where the proof does not hold
     sha256: str = ""
     card: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -99,6 +100,8 @@ class Conversion(Result):
             data["sha256"] = self.sha256
         if self.card:
             data["card"] = self.card
+        if self.notes:
+            data["notes"] = list(self.notes)
         return data
 
     def summary(self) -> str:
@@ -119,6 +122,7 @@ def convert_model(
     replace: bool,
     dry_run: bool,
     tensorflow: Callable[[], tuple[str, ...]],
+    notes: tuple[str, ...] = (),
 ) -> Conversion:
     """Convert what a request names, and publish the file with its card if the proof holds.
 
@@ -129,15 +133,17 @@ def convert_model(
     title = Path(source).stem if is_file else source.rpartition("/")[2].partition("@")[0]
     target = target_file(title, request, out)
     if dry_run:
-        return Conversion(source, request.to, str(target))
+        return Conversion(source, request.to, str(target), notes=notes)
     check_packages(request.to)
     if target.exists() and not replace:
         raise Conflict(f"{target} already exists", hint="--replace overwrites it, -o names another file")
-    if request.to == "savedmodel" and (request.code or request.format not in _WEIGHTS):
+    if request.to == "savedmodel" and not request.is_of_weights:
         request = dataclasses.replace(request, python=tensorflow())
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"convert-{title}-{request.to}")[:64]
     run, written = _execute(runs, request, name)
-    conversion = Conversion(source, request.to, str(target), written["way"], written["proof"], run.id)
+    if request.data_set and request.data_set not in [each["inputs"] for each in written["proof"]["cases"]]:
+        notes = (f"{request.data_set}, which its card names, has no arrays that fit the inputs of the model",)
+    conversion = Conversion(source, request.to, str(target), written["way"], written["proof"], run.id, notes=notes)
     if not conversion.holds:
         return dataclasses.replace(conversion, worst=str(run.work / _WORST))
     _publish(run, written, target)
@@ -174,8 +180,7 @@ def target_file(title: str, request: Request, out: str | Path | None) -> Path:
     """Return where a converted model goes: as stated, or into this folder under the name of its source."""
     if out is not None:
         return Path(out)
-    is_weights = not request.code and request.format in _WEIGHTS
-    suffix = ".pt" if request.to == "pytorch" and is_weights else TARGETS[request.to]
+    suffix = ".pt" if request.to == "pytorch" and request.is_of_weights else TARGETS[request.to]
     return Path(f"{title}{suffix}")
 
 
@@ -188,9 +193,12 @@ def _execute(runs: Runs, request: Request, name: str) -> tuple[Run, Mapping[str,
         if path:
             inputs[what] = Input(path=path)
     code = request.code.rpartition(":")[0]
+    if request.data_set:
+        inputs["data_set"] = Input(asset=request.data_set)
+    words = ("data_set_path={inputs.data_set}",) if request.data_set else ()
     spec = RunSpec(
         name=name,
-        argv=(sys.executable, "-m", _PROGRAM, request.to_json()),
+        argv=(sys.executable, "-m", _PROGRAM, request.to_json(), *words),
         inputs=inputs,
         code=(str(Path(code).absolute()),) if code.endswith(".py") else (),
         outputs=("model*", "model*/**/*", _RESULT, _WORST),

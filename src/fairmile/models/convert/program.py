@@ -1,4 +1,4 @@
-"""Converts one model and proves the result, in a process of its own: `python -m fairmile.models.convert.program JSON`.
+"""Converts one model and proves the result, in a process of its own: `python -m …convert.program JSON [FIELD=FILE…]`.
 
 It runs in the folder of a run and leaves there the converted file, `proof.json`, and `worst.npz` where the result is
 not the same. What fails for a reason of the model is written as an error; the exit code is that of the error.
@@ -30,10 +30,11 @@ from fairmile.models.convert.checkpoints import (
     to_tensorflow,
     torch_tensor,
 )
+from fairmile.models.convert.data_sets import read_inputs
 from fairmile.models.convert.estimators import FLOAT32, plain_outputs
 from fairmile.models.convert.keras_layers import write_keras
 from fairmile.models.convert.proof import Array, Arrays, Case, Compute, Proof, difference, prove, sample_inputs
-from fairmile.models.convert.request import TARGETS, Request
+from fairmile.models.convert.request import TARGETS, WEIGHTS_ALONE, Request
 from fairmile.models.convert.runtimes import in_order, onnxruntime_of, openvino_of, reference_of, torch_of
 from fairmile.models.convert.savedmodel import TensorFlow
 from fairmile.models.convert.sources import Source, load_torch, open_model, read_weights
@@ -43,25 +44,27 @@ from fairmile.models.formats.tensorflow import read_values
 
 RESULT = "proof.json"
 WORST = "worst.npz"
-_WEIGHTS = ("pytorch-state-dict", "safetensors", "tf-checkpoint", "savedmodel")  # as sources
-_OF_WEIGHTS = ("pytorch", "safetensors", "tf-checkpoint")  # what they become without the model
 _SECOND_OPINION_BYTES = 8 << 20  # the reference evaluator loops in Python: larger models would take minutes
 
 
 def convert(request: Request, folder: Path) -> tuple[Path, str, Proof]:
     """Write the converted model into a folder, and return its file, the way it took, and its proof."""
     file = folder / f"model{TARGETS[request.to]}"
-    if not request.code and request.format in _WEIGHTS and request.to in _OF_WEIGHTS:
+    if request.copies_weights:
         return _convert_weights(request, folder / "model.pt" if request.to == "pytorch" else file)
     validation = _open_validation(request.judge)
     # The benchmark of the run builds its model for its own data, whose sizes no parameter may state.
     built = validation.build() if validation is not None and request.takes_settings else None
     source = open_model(request, built=built)
-    if request.to in _OF_WEIGHTS and request.to != "pytorch":
+    if request.to in WEIGHTS_ALONE and request.to != "pytorch":
         if source.kind != "torch":
             raise Unsupported(f"no conversion from {request.format} to {request.to}")
         return _written(dict(source.model.state_dict()), request, file)
-    sets = ("data", _given(request.data, source)), ("validation data", _validated(validation, source))
+    sets = (
+        ("data", _given(request.data, source)),
+        ("validation data", _validated(validation, source)),
+        (request.data_set, read_inputs(Path(request.data_set_path), source.specs) if request.data_set else {}),
+    )
     given = {what: arrays for what, arrays in sets if arrays}
     ranges = {**source.ranges, **_ranges(given)}
     evidence = Evidence(sample_inputs(source.specs, request.seed, ranges, given), validation)
@@ -274,7 +277,8 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("KERAS_BACKEND", "torch")
     folder = Path.cwd()
     try:
-        file, way, proof = convert(Request.from_json(argv[0]), folder)
+        files: dict[str, Any] = dict(word.split("=", 1) for word in argv[1:])
+        file, way, proof = convert(dataclasses.replace(Request.from_json(argv[0]), **files), folder)
     except FairmileError as error:
         (folder / RESULT).write_text(json.dumps({"error": error.to_dict()}))
         return error.exit_code

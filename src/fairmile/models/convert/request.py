@@ -21,6 +21,8 @@ TARGETS = {
     "openvino": ".xml",
     "tf-checkpoint": ".index",
 }
+_WEIGHTS = ("pytorch-state-dict", "safetensors", "tf-checkpoint", "savedmodel")  # as sources
+WEIGHTS_ALONE = ("pytorch", "safetensors", "tf-checkpoint")  # what they become without the model
 # ONNX Runtime otherwise reports to its maker, and creates a file of its own, which makes a run look unlike the next.
 NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
 _INPUT = re.compile(r"^(?:(?P<name>[\w.\-/:]+)=)?(?P<type>[a-z]+\d*)\[(?P<shape>[\w, ?]*)\]$")
@@ -63,9 +65,21 @@ class Request:
     inputs: tuple[str, ...] = ()  # such as x=float32[batch,3]
     map: str = ""  # YAML or JSON file: names and layouts in TensorFlow by names in PyTorch
     data: str = ""  # .npz or .npy with inputs to compare on
+    data_set: str = ""  # what the card of the model names, for inputs to compare on as well
+    data_set_path: str = ""
     python: tuple[str, ...] = ()  # the command of a Python with TensorFlow, for a SavedModel
     trust_pickle: bool = False
     seed: int = 0
+
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether the source is weights alone, without what computes with them."""
+        return not self.code and self.format in _WEIGHTS
+
+    @property
+    def copies_weights(self) -> bool:
+        """Whether weights are written again without the model, so that nothing is computed."""
+        return self.is_of_weights and self.to in WEIGHTS_ALONE
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
