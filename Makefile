@@ -99,6 +99,7 @@ speed: $(VENV)/.dev
 	$(BIN)/python speed/traces.py
 	$(BIN)/python speed/web.py
 	$(BIN)/python speed/coupling.py
+	$(BIN)/python speed/couple.py
 	$(BIN)/python speed/accuracy_time.py
 	$(BIN)/python speed/accuracy_collectives.py
 	$(BIN)/python speed/accuracy_scaling.py

@@ -97,6 +97,17 @@ def solver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "solver"
 
 
+@pytest.mark.skipif(not shutil.which("g++"), reason="g++ is not installed")
+@pytest.mark.parametrize("standard", ["c++11", "c++20"])
+def test_the_header_is_good_for_cpp_too(tmp_path: Path, standard: str) -> None:
+    names = ["fairmile_meter", "fairmile_couple"]
+    lines = [f'#define {name.upper()}_IMPLEMENTATION\n#include "{name}.h"\n' for name in names]
+    (tmp_path / "solver.cpp").write_text("".join(lines))
+    folders = [f"-I{folder}" for folder in (coupling.include(), include())]
+    strict = [f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    subprocess.run(["g++", *strict, *folders, "solver.cpp"], cwd=tmp_path, check=True)
+
+
 @pytest.fixture
 def socket() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:  # a socket's path is short

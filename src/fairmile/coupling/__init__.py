@@ -14,9 +14,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairmile.coupling.checks import Checks
-from fairmile.coupling.server import Exchange, Solver, serve
+from fairmile.coupling.server import SOCKET, Exchange, Solver, serve
 
-__all__ = ["Checks", "Exchange", "Solver", "include", "serve"]
+__all__ = ["SOCKET", "Checks", "Exchange", "Solver", "include", "serve"]
 
 
 def include() -> Path:
