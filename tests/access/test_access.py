@@ -235,6 +235,13 @@ def test_a_hidden_asset_leaks_through_nothing_that_the_catalog_answers(workspace
         asked = name.rpartition("/")[2].partition("@")[0]
         assert "lake-temperatures" not in f"{error.value} {error.value.hint}".replace(name, "").replace(asked, "")
     assert access.assets.hidden(Viewer("ada")) == access.assets.hidden(Viewer("x", is_admin=True)) == frozenset()
+    # An index follows changes by the stamps of what changed.
+    path = f"{card.handle.kind}/{card.handle.name}/{card.handle.version}.jsonld"
+    everything, visible = (
+        next(folder for folder in catalog.folders() if folder.name == "local") for catalog in (workspace.catalog, seen)
+    )
+    assert [each for each, _ in everything.stamps([path])] == [path]
+    assert list(visible.stamps([path])) == []
 
 
 def test_accounts_without_a_database_are_none(tmp_path: Path, workspace: Workspace) -> None:

@@ -6,7 +6,7 @@ has ever read its card. Each set of hidden assets has an index of its own, built
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ class VisibleFolder(CatalogFolder):
     def scan(self) -> Iterator[tuple[str, Stamp]]:
         return ((path, stamp) for path, stamp in super().scan() if path.rpartition("/")[0] not in self.hidden)
 
-    def stamp(self, relative: str) -> Stamp | None:
-        return None if relative.rpartition("/")[0] in self.hidden else super().stamp(relative)
+    def stamps(self, paths: Iterable[str]) -> Iterator[tuple[str, Stamp]]:
+        return super().stamps(path for path in paths if path.rpartition("/")[0] not in self.hidden)
 
     def read(self, relative: str) -> Card:
         if relative.rpartition("/")[0] in self.hidden:
