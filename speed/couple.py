@@ -2,11 +2,11 @@
 
 Run: python speed/couple.py [--repeats N] [--json FILE]
 
-A step sends a field, and receives one of the same size. `coupled`: fairmile_couple_step() beside a model that copies its
-field into its answer by NumPy. `MPI_Sendrecv`: two ranks of mpirun in C exchange the same bytes, and the second one
-copies them, too. `memcpy`: the three copies of a step alone. `off`: fairmile_couple_step() without a model. Wall time of
-one step, the best and the median over the repeats; entrants take turns. Two processes wait for each other, so this needs
-two quiet cores. All takes about half a minute.
+A step sends a field, and receives one of the same size. `coupled`: fairmile_couple_step() beside a model that copies
+its field into its answer by NumPy. `MPI_Sendrecv`: two ranks of mpirun in C exchange the same bytes, and the second one
+copies them, too. `memcpy`: the three copies of a step alone. `off`: fairmile_couple_step() without a model. Wall time
+of one step, the best and the median over the repeats; entrants take turns. Two processes wait for each other, so this
+needs two quiet cores. All takes about half a minute.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ int main(int count, char **words) {
     if (n == 0) start = fairmile_couple_now();
 #ifdef WITH_MPI
     if (rank == 0) {
-      MPI_Sendrecv(out, (int)size[0], MPI_DOUBLE, 1, 0, in, (int)size[0], MPI_DOUBLE, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      MPI_Sendrecv(out, (int)size[0], MPI_DOUBLE, 1, 0, in, (int)size[0], MPI_DOUBLE, 1, 0, MPI_COMM_WORLD,
+                   MPI_STATUS_IGNORE);
     } else {
-      MPI_Sendrecv(other, (int)size[0], MPI_DOUBLE, 0, 0, in, (int)size[0], MPI_DOUBLE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      MPI_Sendrecv(other, (int)size[0], MPI_DOUBLE, 0, 0, in, (int)size[0], MPI_DOUBLE, 0, 0, MPI_COMM_WORLD,
+                   MPI_STATUS_IGNORE);
       memcpy(other, in, (size_t)size[0] * 8);
     }
 #else
