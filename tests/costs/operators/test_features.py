@@ -7,7 +7,7 @@ from typing import Any
 
 from cases import for_each
 
-from fairmile.costs.operators.features import bias_bytes, features_of, idling, recurrence, strain
+from fairmile.costs.operators.features import bias_bytes, features_of, idling, indexing_s, recurrence, strain
 from fairmile.costs.operators.samples import call
 from fairmile.costs.operators.signatures import tensor
 from fairmile.costs.operators.work import work_of
@@ -167,3 +167,41 @@ def test_a_batch_of_few_tiles_leaves_most_of_a_device_idle_and_a_single_product_
 def test_fused_attention_fills_up_its_blocks(kernel: str, length: int, width: int, times: float) -> None:
     q = tensor((2, 4, length, width), "bfloat16")
     assert strained(call(f"aten._scaled_dot_product_{kernel}_attention.default", q, q, q)) == times
+
+
+def picked(places: TensorSpec, rows: int, width: int, name: str = "index_select") -> Op:
+    """Return a call that picks rows of a table."""
+    shape = (rows, width) if width else (rows,)
+    op = call(f"aten.{name}.default", tensor((500, *shape[1:])), 0, places)
+    return replace(op, outputs=(tensor(shape),))
+
+
+def seconds(op: Op, moving_s: float = 1e-6, multiprocessors: int = 132) -> float:
+    return indexing_s(op, work_of(op), moving_s, multiprocessors)
+
+
+MILLION = tensor((1_000_000,), "int64")
+
+
+def test_gathered_rows_take_their_number_however_short_they_are() -> None:
+    short, longer = (picked(MILLION, 1_000_000, width) for width in (8, 64))
+    assert seconds(short) == seconds(longer) > 5e-4
+    assert seconds(longer, moving_s=1.0) == 1.0, "long rows take the time of their bytes"
+    assert seconds(short, multiprocessors=66) == 2 * seconds(short)
+
+
+def test_numbers_that_are_no_whole_rows_take_the_time_of_their_bytes() -> None:
+    assert seconds(picked(MILLION, 1_000_000, 0)) == 1e-6
+
+
+def test_an_index_that_is_expanded_along_rows_names_each_once() -> None:
+    expanded = picked(tensor((1000, 64), "int64", strides=(1, 0)), 1000, 64, "gather")
+    assert seconds(expanded, 0.0) == seconds(picked(tensor((1000,), "int64"), 1000, 64), 0.0)
+
+
+def test_sums_into_rows_are_atomic_and_slower_in_short_types() -> None:
+    def added(dtype: str) -> Op:
+        rows = tensor((1_000_000, 64), dtype)
+        return call("aten.index_add_.default", tensor((500, 64), dtype), 0, MILLION, rows)
+
+    assert seconds(added("bfloat16")) > seconds(added("float32")) > 4e-4

@@ -21,6 +21,7 @@ from fairmile.costs.operators.features import (
     compute_dtype,
     features_of,
     idling,
+    indexing_s,
     layout_bytes,
     recurrence,
     strain,
@@ -253,7 +254,7 @@ def _smooth_s(op: Op, work: Work, on: Device) -> float:
     """Return a time that grows smoothly with all that an operator does; measured ones are kept as multiples of it."""
     compute = work.flops * strain(op, work, on.multiprocessors) / on.peak(compute_dtype(op), work.kind)
     moved = (work.bytes + layout_bytes(op)) * idling(op, work, on.multiprocessors)
-    at_once = on.least_op_s + compute + moved / on.bandwidth_ceiling
+    at_once = on.least_op_s + compute + indexing_s(op, work, moved / on.bandwidth_ceiling, on.multiprocessors)
     cells = recurrence(op)
     if cells is None:
         return at_once
