@@ -368,7 +368,7 @@ def test_who_has_access_finds_it(group: Group, path: str) -> None:
 
 def test_the_page_of_an_asset_says_what_one_may_have_and_no_path_of_the_server(group: Group) -> None:
     public, closed = (group.visitor.get(f"/assets/{name}").text for name in ("open-lake", "closed-lake"))
-    assert "You may have the files." in public
+    assert "You may fetch the files." in public
     assert "Only for people with an account." in closed
     assert 'action="/access/ask"' in group.eve.get("/assets/closed-lake").text
     assert str(group.workspace.home.parent) not in public + closed

@@ -64,7 +64,7 @@ def test_the_answer_follows_the_description(page: Page) -> None:
     page.get_by_role("textbox", name="Description").fill("kind: transformer")
     expect(page.locator("#result .note.warn")).to_contain_text("batch: Field required")
     page.get_by_role("textbox", name="Description").fill(yaml.dump(GPT))
-    page.get_by_label("On how many GPUs is it worth it?").check()
+    page.get_by_label("How many GPUs are worth it?").check()
     page.get_by_label("Numbers of GPUs").fill("8..64")
     expect(page.get_by_role("heading", name="Time and throughput", exact=True)).to_be_visible()
     expect(page.locator("#result figure[data-figure] svg[role=img]").first).to_be_visible()

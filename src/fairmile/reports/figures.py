@@ -240,7 +240,7 @@ def bands(
     note = "One line for each run."
     if repeated:
         spans = "its 95 % confidence interval" if has_interval(most) else "the lowest and highest value"
-        note = f"Lines are means over the repeats (their number in brackets), bands {spans}."
+        note = f"Lines are means over repeats (number in brackets), bands {spans}."
     if left_out:
         note += f" The {'best' if ranked else 'first'} {len(shown)} of {len(shown) + left_out} are shown."
     if broken := sum(curve.not_finite for each in shown.values() for curve in each):

@@ -308,12 +308,12 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         shown = zip(columns, [metric, *row[1:]], strict=True)
         cells.append([Cell(text, tone=tones.get(name, "")) for name, text in shown])
     yield table(columns, cells, numbers=columns[2:5])
-    ranges = "in brackets the lowest and highest run"
+    ranges = "with the lowest and highest run in brackets"
     if comparison.has_intervals:
-        ranges = f"with {comparison.confidence * 100:g} % confidence intervals, or {ranges} if too few for one"
+        ranges = f"with {comparison.confidence * 100:g} % confidence intervals, for few runs {ranges}"
     yield Text(
         f"Means, {ranges}. sd is the standard deviation. Differences are to the first group, by Welch’s t-test; "
-        "the points of a sweep share their noise. A group is better or worse only if its difference exceeds the "
+        "points of a sweep share one noise estimate. A group is better or worse only if its difference exceeds the "
         "noise, corrected for all comparisons on this page (Holm)."
     )
     yield from (Note(note) for note in comparison.notes)

@@ -24,7 +24,7 @@ def api_page(request: Request) -> Page:
     blocks: list[Block] = [
         Title("REST API"),
         Text("Every answer is what the command prints with --json. /openapi.json describes all of it for programs."),
-        Text("A list comes in parts: the Link header leads to the next. If-None-Match saves what you have already."),
+        Text("A list comes in parts: the Link header leads to the next. If-None-Match skips answers that you have."),
     ]
     for noun, each in sorted(rows.items()):
         blocks += [Heading(noun), table(["request", "answer", "parameters"], each)]

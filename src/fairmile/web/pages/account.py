@@ -91,7 +91,7 @@ def account_page(request: Request) -> Page:
 
 @routes.post("/account/tokens", right="browse", include_in_schema=False)
 def new_token(request: Request, form: Form) -> Page:
-    """Make a token, and show it once."""
+    """Create a token, and show it once."""
     values = form_values(form)
     accounts = workspace_of(request).access.accounts
     user = accounts.get(session_only(request).name)

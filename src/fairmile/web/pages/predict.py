@@ -44,7 +44,7 @@ _Question = Literal["memory", "time", "scaling"]
 _QUESTIONS = {
     "memory": "Will it fit?",
     "time": "How long does a step take?",
-    "scaling": "On how many GPUs is it worth it?",
+    "scaling": "How many GPUs are worth it?",
 }
 _SPREAD = ("data", "zero", "tensor", "pipeline", "micro_batches")
 

@@ -36,7 +36,7 @@ def store_page(request: Request) -> Page:
     blocks += [Note(f"Pool {each.pool}: {each.trouble}", "bad") for each in usages if each.trouble]
     blocks += [Heading("Pools"), table(POOL_COLUMNS, [[*row] for row in pool_rows(pools)])]
     used: list[Row] = [[*row] for row in usage_rows(usages)]
-    blocks += [Heading("What they hold"), table(USAGE_COLUMNS, used, numbers=USAGE_COLUMNS[1:-1])]
+    blocks += [Heading("Contents"), table(USAGE_COLUMNS, used, numbers=USAGE_COLUMNS[1:-1])]
     blocks.append(Heading("Names"))
     rows: list[Row] = []
     for row, each in zip(name_rows(names[:_MOST_NAMES]), names[:_MOST_NAMES], strict=True):

@@ -64,6 +64,6 @@ def _blocks(system: System, origin: str) -> Iterator[Block]:
             if each.lines:
                 yield Code("\n".join(each.lines))
             yield from (Note(text, "dim") for text in (*each.disagrees, each.note) if text)
-    yield Heading("How old this is")
+    yield Heading("Last verified")
     yield Text(f"This description was {system.compared}. A question mark follows a value that no source states.")
     yield Facts(tuple(("source", source) for source in system.sources))
