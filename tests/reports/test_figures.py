@@ -17,7 +17,7 @@ from run_making import make_run, repeats, training_events
 from fairmile.base.errors import NotFound, Unsupported
 from fairmile.reports import figures
 from fairmile.reports.comparison import compare
-from fairmile.reports.figures import Picture
+from fairmile.reports.figures import Picture, short_label
 from fairmile.runs.record.run import Run
 
 PREDICTION = {
@@ -210,3 +210,9 @@ def test_a_notebook_shows_a_figure_light_or_dark_as_it_is() -> None:
     assert '[data-jp-theme-light="false"] .fairmile-figure, .vscode-dark' in svg
     assert svg.index(light) < svg.index("prefers-color-scheme: dark") < svg.index(dark)
     assert "var(--ink, #1f2328)" in svg and "fill: #ffffff" not in svg
+
+
+def test_a_long_label_is_cut_or_goes_on_in_a_second_line() -> None:
+    title = "Rank 1 reaches its collectives late: compute before them is slower"
+    assert short_label(title) == "Rank 1 reaches its collectives late: compute be…"
+    assert short_label(title, 2) == "Rank 1 reaches its collectives late: compute\nbefore them is slower"

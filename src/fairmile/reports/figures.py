@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 import threading
 import unicodedata
 import warnings
@@ -687,11 +688,13 @@ def axis_name(name: str, unit: str) -> str:
     return f"{words} ({unit})" if unit else words
 
 
-def short_label(text: str) -> str:
-    """Return somebody's text as one short line without control characters, which SVG cannot hold."""
+def short_label(text: str, lines: int = 1) -> str:
+    """Return somebody's text as a short line, or as several, without control characters, which SVG cannot hold."""
     clean = "".join("�" if unicodedata.category(each)[0] == "C" else each for each in " ".join(text.split()))
     # matplotlib leaves names that begin so out of a legend.
     clean = "\u2009" + clean if clean.startswith("_") else clean
+    if lines > 1:
+        return "\n".join(textwrap.wrap(clean, _MOST_LABEL, max_lines=lines, placeholder="…"))
     return clean if len(clean) <= _MOST_LABEL else clean[: _MOST_LABEL - 1] + "…"
 
 

@@ -192,10 +192,10 @@ def finding_bars(findings: Sequence[Finding], total_s: float) -> Picture:
         axis.barh(range(len(shown)), values, height=0.62, color=COLOURS[1])
         for at, each in enumerate(shown):
             axis.text(values[at], at, f"\u2002{_percent(each.share)}", va="center", ha="left", color=MUTED, fontsize=8)
-        axis.set_yticks(range(len(shown)), [short_label(each.title) for each in shown])
+        axis.set_yticks(range(len(shown)), [short_label(each.title, 2) for each in shown])
         axis.set_ylim(len(shown) - 0.5, -0.5)
         axis.set_xlim(0, max(values) * 1.14)
-        axis.set_xlabel(f"costs ({unit})")
+        axis.set_xlabel(f"time lost ({unit})")
         axis.grid(False, axis="y")
         axis.tick_params(axis="y", length=0)
 

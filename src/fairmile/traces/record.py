@@ -343,7 +343,7 @@ def _windows(document: Mapping[str, Any], folder: Path) -> list[Traced]:
 
 def _notes(traced: Sequence[Traced]) -> list[str]:
     if not traced:
-        return ["no Python process that honours PYTHONPATH imported torch: only spans and samples were recorded"]
+        return ["no process imported torch, or it ignored PYTHONPATH: only spans and samples were recorded"]
     without = [each for each in traced if each.file is None]
     notes = [
         f"{'' if each.rank is None else f'rank {each.rank}, '}process {each.pid} on {each.host}: {each.reason}"
