@@ -381,6 +381,77 @@ def _weak_scaling(value: Any) -> str:
     return ""
 
 
+def _steps(flow: Any, *, status: bool = True) -> tuple[list[Mapping[str, Any]], str]:
+    """Return the steps of a flow, or why an answer is no status (or plan) of one."""
+    call = "fm.flows.run" if status else "fm.flows.plan"
+    steps = _at(flow, "steps")
+    if not isinstance(steps, list) or any(("state" if status else "action") not in step for step in steps):
+        return [], f"expected what `{call}` returned, found {_shown(flow)}"
+    undone = [step["name"] for step in steps if status and step["state"] != "done"]
+    return steps, f"{undone[0]} did not end well" if undone else ""
+
+
+def _three_rates(value: Any) -> str:
+    steps, problem = _steps(value)
+    trained = [step for step in steps if step["name"].startswith("train[")]
+    if problem or len(trained) != 3:
+        return problem or f"the flow trained with {len(trained)} rates; the exercise asks for 3"
+    wrong = [step["name"] for step in trained if step["on"] != "practice"]
+    return f"{wrong[0]} ran on {steps[0]['on'] or 'this machine'}, not on practice" if wrong else ""
+
+
+def _restored(value: Any) -> str:
+    steps, problem = _steps(value, status=False)
+    if problem:
+        return problem
+    actions = {step["name"]: step["action"] for step in steps}
+    if actions.get("best") == "restore" and set(actions.values()) == {"restore", "skip"}:
+        return ""
+    if "run" in actions.values():
+        return "a step would run: run flow.yaml first, then remove best.txt alone"
+    return "best.txt is still there, so nothing has to be done"
+
+
+def _own_flow(value: Any) -> str:
+    steps, problem = _steps(value)
+    if problem or len(steps) != 2:
+        return problem or f"the flow has {len(steps)} steps; the exercise asks for 2"
+    if [step["on"] for step in steps] != ["practice", "desk"]:
+        return f"the steps ran on {' and '.join(step['on'] or 'this machine' for step in steps)}, not practice and desk"
+    if steps[1]["needs"] != [steps[0]["name"]]:
+        return f"{steps[1]['name']} does not read what {steps[0]['name']} writes: state it under inputs and outputs"
+    return ""
+
+
+def _own_crate(value: Any) -> str:
+    problems = _at(value, "problems")
+    if not isinstance(problems, list):
+        return f"expected the name of a folder, found {_shown(value)}"
+    if Path(value["folder"]).name in ("crate", "broken"):
+        return "that is a crate of the lesson; export a run of your own"
+    return f"the validator says: {problems[0]}" if problems else ""
+
+
+def _repaired_crate(value: Any) -> str:
+    date, problems = _at(value, "date"), _at(value, "problems")
+    if not isinstance(date, str) or not isinstance(problems, list):
+        return f"expected a date as a text, found {_shown(date)}"
+    return f"the validator says: {problems[0]}" if problems else ""
+
+
+def _complete_submission(value: Any) -> str:
+    missing = _at(value, "missing")
+    if not isinstance(missing, list):
+        return f"expected what `fm.benchmarks.submit` returned, found {_shown(value)}"
+    if value.get("dry_run"):
+        return "a dry run writes nothing; submit without `dry_run`"
+    of_system = [each for each in missing if each.startswith("system ")]
+    if of_system:
+        return f"still missing: {of_system[0]}"
+    failed = [each["checker"] for each in value["checks"] if each["required"] and not each["passed"]]
+    return f"the {failed[0]} did not pass" if failed else ""
+
+
 # The trapezoid rule and the sum of all samples differ by 0.4 %, and idle by the mean or the median by 0.5 %.
 _ENERGY_J = 18430.0
 _ABOVE_IDLE_J = 10944.4
@@ -432,4 +503,10 @@ CHECKS: Mapping[str, Check] = {
     "9.1": _array_job,
     "9.2": _dependent_jobs,
     "9.3": _missing_file,
+    "10.1": _restored,
+    "10.2": _three_rates,
+    "10.3": _own_flow,
+    "11.1": _own_crate,
+    "11.2": _repaired_crate,
+    "11.3": _complete_submission,
 }
