@@ -267,10 +267,40 @@ def test_no_route_gives_a_reader_the_name_of_a_hidden_asset(group: Group, tmp_pa
         "/index.json",
     }
     names = (*ids.values(), "watering", "loader", "diver", "depths", "fill", "kept-for-good")
-    listed = [reader.get(path).text for path in ("/api/flows", "/flows", "/api/jobs", "/api/status", "/workflows")]
+    lists = ("/api/flows", "/flows", "/api/jobs", "/api/status", "/workflows", "/api/store?limit=200", "/store")
+    listed = [reader.get(path).text for path in lists]
     assert not [name for name in names for text in listed if name in text]
     unknown = reader.get("/api/jobs/nothing-here")
     assert reader.get(f"/api/jobs/{job.id}").text.replace(job.id, "nothing-here") == unknown.text
+    assert group.root.get("/api/jobs/nothing-here").text == unknown.text  # nor that something is hidden from them
+
+
+def test_a_card_that_one_may_see_does_not_tell_of_a_hidden_one_that_it_links_to(group: Group) -> None:
+    catalog, name = group.workspace.catalog, "delta-net"
+    hidden = catalog.get(SECRET)
+    links = {
+        "trainedOn": [{"@id": f"dataset/{SECRET}"}, {"@id": "dataset/open-lake"}],
+        "isBasedOn": hidden.iri,
+        "hasPart": {"@type": "Dataset", "name": "a part", "wasDerivedFrom": str(hidden.handle)},
+    }
+    own = {"@context": hidden["@context"], "@id": "urn:uuid:2b1b1c9e-0d5c-4c0e-9d0a-3a9d6a1f0d11", "@type": "MLModel"}
+    catalog.add({**own, "name": name, "version": "1.0", "description": "of deltas", **links})
+    group.workspace.access.add_user("len", PASSWORD, rights=["read"])
+    reader = group.client(group.token("len", rights=["read"]))
+    for path in ("/assets/{}", "/api/assets/{}", "/api/search?q={}", "/index.json", "/api/fair/{}", "/api/versions/{}"):
+        text = reader.get(path.format(name)).text
+        assert [word in text for word in (name, SECRET, hidden.iri)] == [True, False, False]
+    assert reader.get(f"/api/search?q={SECRET}").json()["results"] == []
+    assert "open-lake" in reader.get(f"/assets/{name}").text
+    assert SECRET in group.root.get(f"/assets/{name}").text
+    catalog.remove(name)
+
+
+def test_what_pools_hold_of_all_assets_is_for_administrators(group: Group) -> None:
+    reader = group.client(group.token("root", rights=["read"]))
+    assert (reader.get("/api/store/usage").status_code, group.root.get("/api/store/usage").status_code) == (403, 200)
+    assert ">Contents<" in group.root.get("/store").text
+    assert ">Contents<" not in reader.get("/store").text
 
 
 def _get_paths() -> list[str]:
@@ -426,6 +456,11 @@ def test_a_job_token_reads_its_assets_and_does_nothing_else(group: Group) -> Non
     assert job.get(group.file(SECRET)).status_code == 403
     assert job.post("/api/account/job-tokens", json={"assets": ["open-lake"]}).status_code == 403
     assert job.post("/api/account/tokens", json={}).status_code == 403
+    card, other = (group.file(name).partition("/files/")[0] + ".jsonld" for name in ("open-lake", "closed-lake"))
+    assert [job.get(path).status_code for path in (card, other, "/api/search", "/index.json", "/")] == [200, *[403] * 4]
+    kept = group.workspace.access.new_token("ada").token.id
+    assert job.delete(f"/api/account/tokens/{kept}").status_code == 403
+    assert job.post("/api/access/requests", json={"asset": "closed-lake"}).status_code == 403
 
 
 def test_a_session_has_a_cookie_that_scripts_and_other_sites_do_not_get(group: Group) -> None:

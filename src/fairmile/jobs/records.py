@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,23 +164,7 @@ class Records:
         return Lock(record.folder / ".turn", timeout_s=timeout_s)
 
     def _complete(self, reference: str) -> str:
-        if not reference:
-            raise UsageError("the name of the job is empty", hint="`fairmile job ls` lists all")
-        names = self.ids()
-        if reference == _LAST:
-            if not names:
-                raise NotFound("no jobs yet", hint="`fairmile job submit -- PROGRAM …` starts one")
-            return max(names, key=lambda name: os.stat(self.root / name / _JOB).st_mtime_ns)
-        matches = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            shown = ", ".join(sorted(matches)[:5])
-            raise NotFound(f"{reference!r} is ambiguous: {shown}", hint="give a longer part of the id")
-        near = did_you_mean(reference, names)
-        raise NotFound(
-            f"no job named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile job ls` lists all"
-        )
+        return complete_id(self.root, reference, self.ids())
 
     def ids(self) -> list[str]:
         """Return the ids of all jobs."""
@@ -265,3 +250,25 @@ def _read(file: str, *, empty: dict[str, Any] | None = None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SystemFailure(f"{file} is damaged: expected an object")
     return value
+
+
+def complete_id(root: Path, reference: str, ids: Sequence[str]) -> str:
+    """Return the one of some ids that a reference means: an id, the unique start or end of one, or `last`."""
+    if not reference:
+        raise UsageError("the name of the job is empty", hint="`fairmile job ls` lists all")
+    if reference == _LAST:
+        if not ids:
+            raise NotFound("no jobs yet", hint="`fairmile job submit -- PROGRAM …` starts one")
+        return max(ids, key=lambda each: os.stat(root / each / _JOB).st_mtime_ns)
+    matches = (
+        [reference]
+        if reference in ids
+        else [each for each in ids if each.startswith(reference) or each.endswith(f"-{reference}")]
+    )
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        shown = ", ".join(sorted(matches)[:5])
+        raise NotFound(f"{reference!r} is ambiguous: {shown}", hint="give a longer part of the id")
+    near = did_you_mean(reference, ids)
+    raise NotFound(f"no job named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile job ls` lists all")

@@ -144,6 +144,8 @@ class Guard:
         identity = self._access.identify(scope)
         if identity is None and not scope["path"].startswith(_OPEN_PATHS):
             raise Refused(401, "log in first", hint="use your account in a browser, or a token in a program")
+        if identity is not None and identity.assets and not scope["path"].startswith(FILES_PATH):
+            raise Refused(403, "this token reads its assets and does nothing else", hint="use a token of an account")
         scope["fairmile.identity"] = identity or STRANGER
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:

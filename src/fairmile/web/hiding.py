@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import NotFound
 from fairmile.flows.results import FlowInfo, FlowList
 from fairmile.jobs.job_status import JobList
+from fairmile.jobs.records import complete_id
 from fairmile.status import WorkspaceStatus
 from fairmile.store.pins import Pins
+from fairmile.store.upkeep import StoredName, StoredNames
 from fairmile.workspace import Workspace
 
 _MOST_BYTES = 16 << 20  # a file that is larger is not read, and what it belongs to not shown
@@ -72,13 +73,7 @@ def job_id(workspace: Workspace, name: str) -> str:
     """Return the id of the job that a name means among those that are visible."""
     if not workspace.hidden:
         return name
-    ids = list(_visible_job_ids(workspace))
-    matches = [each for each in ids if each == name] or [
-        each for each in ids if each.startswith(name) or each.endswith(f"-{name}")
-    ]
-    if len(matches) != 1:
-        raise NotFound(f"no job named {name!r}", hint="/api/jobs lists all")
-    return matches[0]
+    return complete_id(workspace.jobs.root, name, list(_visible_job_ids(workspace)))
 
 
 def _visible_job_ids(workspace: Workspace) -> Iterator[str]:
@@ -97,6 +92,32 @@ def _key_of(document: Any) -> str:
     if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
         raise ValueError("no job")
     return str(document["spec"].get("key") or "")
+
+
+def visible_names(workspace: Workspace) -> StoredNames:
+    """Return what the store holds, without what belongs to a hidden asset under whatever name."""
+    names = workspace.store.ls()
+    if workspace.hidden:
+        roots: dict[bool, set[str]] = {True: set(), False: set()}
+        for each in names:
+            if each.kind == "card":
+                roots[_asset_of(each) in workspace.hidden].add(each.root)
+        unseen = roots[True] - roots[False]
+        pins, runs = {each.name for each in visible_pins(workspace)}, {row.id for row in workspace.ledger.rows()}
+        names[:] = [
+            each
+            for each in names
+            if each.root not in unseen
+            and not (each.kind == "card" and _asset_of(each) in workspace.hidden)
+            and not (each.kind == "pin" and each.name not in pins)
+            and not (each.kind == "run" and each.name.rpartition(" ")[2] not in runs)
+            and not names_hidden(workspace, each.name)
+        ]
+    return names
+
+
+def _asset_of(stored: StoredName) -> str:
+    return stored.name.partition("@")[0]
 
 
 def visible_pins(workspace: Workspace) -> Pins:

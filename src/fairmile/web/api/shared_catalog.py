@@ -97,6 +97,7 @@ def shared_card(request: Request, kind: str, name: str, version: str) -> Respons
     """Return a card of the local catalog; its files have addresses on this server."""
     workspace = workspace_of(request)
     card = _present(workspace, kind, name, version, _base(request))
+    _check_token(request, asset_of(card))
     return tagged(request, _text(workspace, card, _base(request)).encode(), _CARD, {"cache-control": "no-cache"})
 
 
@@ -142,8 +143,7 @@ def sign_link(request: Request, path: Annotated[str, Body(embed=True, max_length
 def _check_access(request: Request, workspace: Workspace, card: Card) -> None:
     identity = identity_of(request)
     policy = workspace.access.policy_of_card(card)
-    if identity.assets and policy.asset not in identity.assets:
-        raise Refused(403, f"this token is not for {policy.asset}")
+    _check_token(request, policy.asset)
     decision = workspace.access.assets.decision(identity.viewer, policy)
     if not decision.is_allowed:
         who = identity.viewer.name
@@ -155,6 +155,12 @@ def _check_access(request: Request, workspace: Workspace, card: Card) -> None:
             hint=hint,
             obstacle=decision.obstacle,
         )
+
+
+def _check_token(request: Request, asset: str) -> None:
+    assets = identity_of(request).assets
+    if assets and asset not in assets:
+        raise Refused(403, f"this token is not for {asset}")
 
 
 def _local_card(workspace: Workspace, kind: str, name: str, version: str) -> Card:

@@ -5,34 +5,25 @@ from __future__ import annotations
 from fastapi import Request
 
 from fairmile.base.results import Result
-from fairmile.store.upkeep import StoredNames
 from fairmile.web.answers import Part, page_of
-from fairmile.web.hiding import visible_pins
+from fairmile.web.hiding import visible_names, visible_pins
 from fairmile.web.parameters import Cursor, Limit
 from fairmile.web.routes import Routes, workspace_of
-from fairmile.workspace import Workspace
 
 routes = Routes("store")
-
-
-def stored_names(workspace: Workspace) -> StoredNames:
-    """Return what the store holds, without the names of hidden assets."""
-    names = workspace.store.ls()
-    names[:] = [each for each in names if each.name.partition("@")[0] not in workspace.hidden]
-    return names
 
 
 @routes.get("/api/store", result="fairmile.store.upkeep:StoredNames")
 def list_store(request: Request, limit: Limit = 50, cursor: Cursor = "") -> Part:
     """Return what the store holds, as `fairmile store ls`."""
-    names = stored_names(workspace_of(request))
+    names = visible_names(workspace_of(request))
     names[:], following = page_of(names, cursor=cursor, limit=limit)
     return Part(names.to_dict(), following)
 
 
-@routes.get("/api/store/usage", result="fairmile.store.upkeep:PoolUsages")
+@routes.get("/api/store/usage", right="admin", result="fairmile.store.upkeep:PoolUsages")
 def show_usage(request: Request) -> Result:
-    """Return how much each pool holds, as `fairmile store du`."""
+    """Return how much each pool holds, as `fairmile store du`: of all assets, also those that others do not see."""
     return workspace_of(request).store.du()
 
 
