@@ -6,12 +6,16 @@ A step sends a field, and receives one of the same size. `coupled`: fairmile_cou
 its field into its answer by NumPy. `MPI_Sendrecv`: two ranks of mpirun in C exchange the same bytes, and the second one
 copies them, too. `memcpy`: the three copies of a step alone. `off`: fairmile_couple_step() without a model. Wall time
 of one step, the best and the median over the repeats; entrants take turns. Two processes wait for each other, so this
-needs two quiet cores. All takes about half a minute.
+needs two quiet cores.
+
+Then a model of 104 parameters as an ONNX file: `in process` is fairmile_couple_step(), `bare call` is Run() of ONNX
+Runtime's C interface for the same session and tensors; CPU time of one call. All takes about half a minute.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -83,6 +87,42 @@ from fairmile import coupling
 for exchange in coupling.serve():
     exchange.answers["answer"][...] = exchange.fields["field"]
 """
+ONNX_SOLVER = r"""
+#define _GNU_SOURCE
+#define FAIRMILE_COUPLE_IMPLEMENTATION
+#include "fairmile_couple.h"
+#include <sys/resource.h>
+static double used(void) {
+  struct rusage all;
+  getrusage(RUSAGE_SELF, &all);
+  return (double)(all.ru_utime.tv_sec + all.ru_stime.tv_sec) +
+         1e-6 * (double)(all.ru_utime.tv_usec + all.ru_stime.tv_usec);
+}
+int main(int count, char **words) {
+  int64_t in[] = {1, 3}, out[] = {1, 8}, steps = atoll(words[2]), n;
+  float state[3] = {0.1f, 0.2f, 0.3f}, rates[8];
+  fairmile_ort answers[1];
+  double start;
+  (void)count;
+  fairmile_couple_out("state", state, FAIRMILE_FLOAT, 2, in);
+  fairmile_couple_in("rates", rates, FAIRMILE_FLOAT, 2, out);
+  for (n = 0; n < 1000; n++)
+    if (fairmile_couple_step() != FAIRMILE_ANSWERED) return 1;
+  answers[0] = fairmile_coupled_model.tensors[1][0].values[0];
+  start = used();
+  if (!strcmp(words[1], "bare call"))
+    for (n = 0; n < steps; n++)
+      FAIRMILE_ORT(FAIRMILE_ORT_RUN, (fairmile_ort, fairmile_ort, const char *const *, const fairmile_ort *, size_t,
+                                      const char *const *, size_t, fairmile_ort *))
+      (fairmile_coupled_model.session, NULL, fairmile_coupled_model.names[0],
+       fairmile_coupled_model.tensors[0][0].values, 1, fairmile_coupled_model.names[1], 1, answers);
+  else
+    for (n = 0; n < steps; n++) fairmile_couple_step();
+  printf("%.17g\n", (used() - start) / (double)steps);
+  return 0;
+}
+"""
+CALLS = 100_000
 STEPS = {8_000: 20_000, 1_000_000: 2_000}
 
 
@@ -124,6 +164,44 @@ class Programs:
         return float(done.stdout)
 
 
+def write_model(file: Path) -> None:
+    """Write a network of 104 parameters: 3 values in, 8 in between, 8 out."""
+    import numpy as np
+    import onnx
+
+    rng = np.random.default_rng(1)
+    shapes = {"w1": (3, 8), "b1": (8,), "w2": (8, 8), "b2": (8,)}
+    weights = [
+        onnx.numpy_helper.from_array(rng.normal(size=shape).astype("float32"), name) for name, shape in shapes.items()
+    ]
+    nodes = [
+        onnx.helper.make_node("Gemm", ["state", "w1", "b1"], ["a"]),
+        onnx.helper.make_node("Tanh", ["a"], ["h"]),
+        onnx.helper.make_node("Gemm", ["h", "w2", "b2"], ["rates"]),
+    ]
+    values = onnx.helper.make_tensor_value_info
+    given, answer = values("state", onnx.TensorProto.FLOAT, (1, 3)), values("rates", onnx.TensorProto.FLOAT, (1, 8))
+    graph = onnx.helper.make_graph(nodes, "surrogate", [given], [answer], weights)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), file)
+
+
+def compare_in_process(folder: Path, repeats: int) -> dict[str, list[float]]:
+    """Return CPU seconds of one call of an ONNX file, through the coupling and bare."""
+    (folder / "inside.c").write_text(ONNX_SOLVER)
+    write_model(folder / "surrogate.onnx")
+    words = ["gcc", "-O2", f"-I{coupling.include()}", "inside.c", "-o", "inside", "-ldl", "-pthread"]
+    subprocess.run(words, cwd=folder, check=True)
+    variables = {coupling.SOCKET: "surrogate.onnx", "FAIRMILE_COUPLE_RUNTIME": str(coupling.onnx_runtime())}
+    seconds: dict[str, list[float]] = {"in process": [], "bare call": []}
+    for _ in range(repeats):
+        for entrant, each in seconds.items():
+            command = ["./inside", entrant, str(CALLS)]
+            environ = os.environ | variables
+            done = subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True)
+            each.append(float(done.stdout))
+    return seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
@@ -137,6 +215,11 @@ def main() -> None:
             for _ in range(options.repeats):
                 for entrant in programs.entrants:
                     times[size][entrant].append(programs.time_step(entrant, size))
+        inside: dict[str, list[float]] = {}
+        if all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
+            inside = compare_in_process(Path(folder), options.repeats)
+        else:
+            print("in process is left out: it needs the packages onnx and onnxruntime")
     for size, entrants in times.items():
         coupled = min(entrants["coupled"])
         for entrant, seconds in entrants.items():
@@ -144,8 +227,13 @@ def main() -> None:
             ratio = f"coupled takes {coupled / min(seconds):.2f} of it" if is_peer else ""
             best, median = min(seconds) * 1e6, statistics.median(seconds) * 1e6
             print(f"{size:>9,} B  {entrant:<13} {best:9.2f} µs (median {median:9.2f})  {ratio}")
+    for entrant, seconds in inside.items():
+        ratio = f"{min(seconds) / min(inside['bare call']):.2f} of a bare call" if entrant == "in process" else ""
+        best, median = min(seconds) * 1e6, statistics.median(seconds) * 1e6
+        print(f"ONNX         {entrant:<13} {best:9.2f} µs CPU (median {median:9.2f})  {ratio}".rstrip())
     if options.json:
-        options.json.write_text(json.dumps({str(size): entrants for size, entrants in times.items()}))
+        document = {str(size): entrants for size, entrants in times.items()}
+        options.json.write_text(json.dumps(document | ({"onnx": inside} if inside else {})))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,10 @@
  *
  * The environment decides what answers, so that the same program runs with and without a model:
  *
- *     FAIRMILE_COUPLE            path of the model's socket; empty or unset: off, each step answers FAIRMILE_PHYSICS
+ *     FAIRMILE_COUPLE            path of the model's socket, or of an ONNX file that this process computes itself; empty
+ *                                or unset: off, each step answers FAIRMILE_PHYSICS
+ *     FAIRMILE_COUPLE_RUNTIME    path of ONNX Runtime's library, where the system does not find libonnxruntime.so
+ *     FAIRMILE_COUPLE_THREADS    threads that compute an ONNX file (1)
  *     FAIRMILE_COUPLE_LAG        k: take the answer to step n-k at step n (0)
  *     FAIRMILE_COUPLE_EVERY      couple each n-th step (1)
  *     FAIRMILE_COUPLE_TIMEOUT_S  longest time to wait for an answer (60)
@@ -24,7 +27,9 @@
  *
  * Where fairmile_meter.h is included before, a recorded run also shows what each step sends, receives and waits for.
  *
- * One process, one thread. No framework, no library; POSIX only. C99 and C++.
+ * The inputs and outputs of an ONNX file are the fields of their names, with the shapes of the fields.
+ *
+ * One process calls from one thread. No framework; to link, -ldl -pthread on older systems. POSIX only. C99 and C++.
  */
 #ifndef FAIRMILE_COUPLE_H
 #define FAIRMILE_COUPLE_H
@@ -71,9 +76,11 @@ void fairmile_couple_end(void);
 #ifndef FAIRMILE_COUPLE_IMPLEMENTED
 #define FAIRMILE_COUPLE_IMPLEMENTED
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,6 +289,392 @@ static void fairmile_couple_leave(void) {
   fairmile_coupled.socket = -1;
 }
 
+/* Note for the trace when the exchange of one way begins (0), can move its bytes (1) and is over (2). */
+static void fairmile_couple_trace(int way, int moment, int64_t step) {
+#ifdef FAIRMILE_METER_H
+  static int32_t exchanges[2] = {-1, -1};
+  int64_t bytes = 0;
+  int at;
+  if (exchanges[way] < 0) {
+    char key[40];
+    if (!getenv("FAIRMILE_COMPONENT")) fairmile_component("solver");
+    snprintf(key, sizeof key, "%s/%d", way == FAIRMILE_GET ? "answers" : "fields", fairmile_coupled.rank);
+    exchanges[way] = fairmile_exchange(way, key, "model");
+  }
+  if (moment == 0) {
+    fairmile_exchange_begin(exchanges[way]);
+  } else if (moment == 1) {
+    fairmile_exchange_ready(exchanges[way]);
+  } else {
+    for (at = 0; at < fairmile_coupled.count; at++)
+      if (fairmile_coupled.fields[at].is_in == way) bytes += fairmile_coupled.fields[at].bytes;
+    fairmile_exchange_end(exchanges[way], step, bytes);
+  }
+#else
+  (void)way;
+  (void)moment;
+  (void)step;
+#endif
+}
+
+static int fairmile_couple_without(void) {
+  if (fairmile_coupled.fallback && !strcmp(fairmile_coupled.fallback, "hold") && fairmile_coupled.holds)
+    return FAIRMILE_HELD;
+  return FAIRMILE_PHYSICS;
+}
+
+/* An ONNX file in this process: ONNX Runtime's C interface, found at run time. Its table of functions only grows at the
+   end; these are places in its version 1, which every release since 1.0 has. */
+enum {
+  FAIRMILE_ORT_ERROR_MESSAGE = 2,
+  FAIRMILE_ORT_CREATE_ENV = 3,
+  FAIRMILE_ORT_CREATE_SESSION = 7,
+  FAIRMILE_ORT_RUN = 9,
+  FAIRMILE_ORT_CREATE_OPTIONS = 10,
+  FAIRMILE_ORT_SET_THREADS = 24,
+  FAIRMILE_ORT_INPUT_COUNT = 30,
+  FAIRMILE_ORT_OUTPUT_COUNT = 31,
+  FAIRMILE_ORT_INPUT_TYPE = 33,
+  FAIRMILE_ORT_OUTPUT_TYPE = 34,
+  FAIRMILE_ORT_INPUT_NAME = 36,
+  FAIRMILE_ORT_OUTPUT_NAME = 37,
+  FAIRMILE_ORT_CREATE_RUN_OPTIONS = 39,
+  FAIRMILE_ORT_SET_TERMINATE = 46,
+  FAIRMILE_ORT_UNSET_TERMINATE = 47,
+  FAIRMILE_ORT_CREATE_TENSOR = 49,
+  FAIRMILE_ORT_TENSOR_INFO = 55,
+  FAIRMILE_ORT_ELEMENT_TYPE = 60,
+  FAIRMILE_ORT_CPU_MEMORY = 69,
+  FAIRMILE_ORT_ALLOCATOR = 78,
+  FAIRMILE_ORT_RELEASE_STATUS = 93,
+  FAIRMILE_ORT_RELEASE_TYPE = 98,
+  FAIRMILE_ORT_FUNCTIONS = 102
+};
+
+typedef void (*fairmile_ort_function)(void);
+typedef struct {
+  fairmile_ort_function at[FAIRMILE_ORT_FUNCTIONS];
+} fairmile_ort_table;
+typedef struct {
+  const fairmile_ort_table *(*table)(uint32_t version);
+  const char *(*version)(void);
+} fairmile_ort_base;
+typedef void *fairmile_ort; /* whatever ONNX Runtime made; a status that is not NULL is an error */
+typedef const char *fairmile_ort_text;
+
+/* A function of the table by its place and the types of its arguments; it returns a status. */
+#define FAIRMILE_ORT(place, types) ((fairmile_ort(*) types)fairmile_coupled_model.ort->at[place])
+
+/* What the model reads or gives: the field of that name, and a buffer if the model has it in another form. */
+typedef struct {
+  int field, kind; /* the kind of the model's values, which may differ from that of the field */
+  int64_t count;
+  char *buffer;         /* NULL: the model reads the program's own array */
+  fairmile_ort *values; /* one for each slot; inputs have one */
+} fairmile_couple_tensor;
+
+static struct {
+  const fairmile_ort_table *ort;
+  fairmile_ort session, options;
+  size_t inputs, outputs;
+  fairmile_couple_tensor tensors[2][FAIRMILE_COUPLE_MOST_FIELDS]; /* inputs, outputs */
+  const char *names[2][FAIRMILE_COUPLE_MOST_FIELDS];
+  int64_t *computed; /* the step whose answer each slot holds; -1: none */
+  pthread_mutex_t lock;
+  double until; /* 0: nothing is computed at this moment */
+  int is_stopped;
+} fairmile_coupled_model = {NULL, NULL, NULL, 0,   0, {{{0, 0, 0, NULL, NULL}}}, {{NULL}},
+                            NULL, PTHREAD_MUTEX_INITIALIZER, 0, 0};
+
+/* Tell whether ONNX Runtime refused, and why. */
+static int fairmile_couple_refused(fairmile_ort status, char *why, size_t room) {
+  if (!status) return 0;
+  snprintf(why, room, "%s",
+           ((fairmile_ort_text(*)(fairmile_ort))fairmile_coupled_model.ort->at[FAIRMILE_ORT_ERROR_MESSAGE])(status));
+  ((void (*)(fairmile_ort))fairmile_coupled_model.ort->at[FAIRMILE_ORT_RELEASE_STATUS])(status);
+  return 1;
+}
+
+static int fairmile_couple_load_runtime(char *why, size_t room) {
+  const char *usual[] = {"libonnxruntime.so.1", "libonnxruntime.so", "libonnxruntime.dylib"};
+  const char *given = getenv("FAIRMILE_COUPLE_RUNTIME");
+  const fairmile_ort_base *(*base)(void);
+  void *library = NULL, *symbol;
+  int at;
+  if (given && *given) library = dlopen(given, RTLD_NOW | RTLD_LOCAL);
+  for (at = 0; at < 3 && !library && !(given && *given); at++) library = dlopen(usual[at], RTLD_NOW | RTLD_LOCAL);
+  symbol = library ? dlsym(library, "OrtGetApiBase") : NULL;
+  if (!symbol) {
+    snprintf(why, room, "FAIRMILE_COUPLE_RUNTIME must name the library of ONNX Runtime (%s)", dlerror());
+    return 0;
+  }
+  memcpy(&base, &symbol, sizeof base);
+  fairmile_coupled_model.ort = base()->table(1);
+  if (!fairmile_coupled_model.ort)
+    snprintf(why, room, "ONNX Runtime %s has no C interface of version 1", base()->version());
+  return fairmile_coupled_model.ort != NULL;
+}
+
+/* Give an input (0) or output (1) of the model a place for its values: that of the field, or a buffer. */
+static int fairmile_couple_place(int is_in, size_t number, const fairmile_couple_a_field *field, fairmile_ort memory,
+                                 char *why, size_t room) {
+  static const int bytes[] = {4, 8, 4, 8}, elements[] = {1, 11, 6, 7}; /* of FAIRMILE_FLOAT … FAIRMILE_INT64 */
+  fairmile_couple_tensor *tensor = &fairmile_coupled_model.tensors[is_in][number];
+  size_t slots = is_in ? (size_t)fairmile_coupled.slots : 1, slot, size;
+  tensor->count = field->bytes / bytes[field->kind];
+  size = (size_t)(tensor->count * bytes[tensor->kind]);
+  tensor->values = (fairmile_ort *)calloc(slots, sizeof(fairmile_ort));
+  if (is_in || tensor->kind != field->kind || (field->is_fortran && field->dims > 1))
+    tensor->buffer = (char *)malloc(slots * size + 1);
+  if (!tensor->values || (is_in && !tensor->buffer)) return snprintf(why, room, "no memory"), 0;
+  for (slot = 0; slot < slots; slot++) {
+    void *place = tensor->buffer ? (void *)(tensor->buffer + slot * size) : field->values;
+    if (fairmile_couple_refused(
+            FAIRMILE_ORT(FAIRMILE_ORT_CREATE_TENSOR,
+                         (fairmile_ort, void *, size_t, const int64_t *, size_t, int, fairmile_ort *))(
+                memory, place, size, field->shape, (size_t)field->dims, elements[tensor->kind], &tensor->values[slot]),
+            why, room))
+      return 0;
+  }
+  return 1;
+}
+
+/* Find the field for an input (0) or output (1) of the model; -1 if nobody asks for an output, -2 if it cannot be. */
+static int fairmile_couple_match(int is_in, size_t number, fairmile_ort allocator, char *why, size_t room) {
+  static const int elements[] = {1, 11, 6, 7};
+  fairmile_ort type = NULL;
+  const void *info = NULL;
+  char *name = NULL;
+  int element = 0, kind = 0, at;
+  if (fairmile_couple_refused(
+          FAIRMILE_ORT(is_in ? FAIRMILE_ORT_OUTPUT_NAME : FAIRMILE_ORT_INPUT_NAME,
+                       (fairmile_ort, size_t, fairmile_ort, char **))(fairmile_coupled_model.session, number, allocator,
+                                                                      &name),
+          why, room) ||
+      fairmile_couple_refused(FAIRMILE_ORT(is_in ? FAIRMILE_ORT_OUTPUT_TYPE : FAIRMILE_ORT_INPUT_TYPE,
+                                           (fairmile_ort, size_t, fairmile_ort *))(fairmile_coupled_model.session,
+                                                                                   number, &type),
+                              why, room) ||
+      fairmile_couple_refused(FAIRMILE_ORT(FAIRMILE_ORT_TENSOR_INFO, (fairmile_ort, const void **))(type, &info), why,
+                              room) ||
+      (info && fairmile_couple_refused(FAIRMILE_ORT(FAIRMILE_ORT_ELEMENT_TYPE, (const void *, int *))(info, &element),
+                                       why, room)))
+    return -2;
+  ((void (*)(fairmile_ort))fairmile_coupled_model.ort->at[FAIRMILE_ORT_RELEASE_TYPE])(type);
+  fairmile_coupled_model.names[is_in][number] = name;
+  for (at = fairmile_coupled.count - 1; at >= 0; at--)
+    if (fairmile_coupled.fields[at].is_in == is_in && !strcmp(fairmile_coupled.fields[at].label, name)) break;
+  if (at < 0 && is_in) return -1;
+  if (at < 0) return snprintf(why, room, "the model reads %s, which is no field of this program", name), -2;
+  while (kind < 4 && elements[kind] != element) kind++;
+  if (kind == 4) return snprintf(why, room, "%s of the model is not float, double, int32 or int64", name), -2;
+  fairmile_coupled_model.tensors[is_in][number].kind = kind;
+  return at;
+}
+
+/* Bind the inputs (0) or outputs (1) of the model to the fields of their names; outputs nobody asks for are dropped. */
+static int fairmile_couple_bind(int is_in, fairmile_ort memory, fairmile_ort allocator, char *why, size_t room) {
+  size_t given = 0, kept = 0, number;
+  if (fairmile_couple_refused(
+          FAIRMILE_ORT(is_in ? FAIRMILE_ORT_OUTPUT_COUNT : FAIRMILE_ORT_INPUT_COUNT, (fairmile_ort, size_t *))(
+              fairmile_coupled_model.session, &given),
+          why, room))
+    return 0;
+  for (number = 0; number < given; number++) {
+    int field;
+    if (kept == FAIRMILE_COUPLE_MOST_FIELDS) return snprintf(why, room, "the model has too many inputs or outputs"), 0;
+    field = fairmile_couple_match(is_in, number, allocator, why, room);
+    if (field == -2) return 0;
+    if (field < 0) continue;
+    fairmile_coupled_model.names[is_in][kept] = fairmile_coupled_model.names[is_in][number];
+    fairmile_coupled_model.tensors[is_in][kept].kind = fairmile_coupled_model.tensors[is_in][number].kind;
+    fairmile_coupled_model.tensors[is_in][kept].field = field;
+    if (!fairmile_couple_place(is_in, kept++, &fairmile_coupled.fields[field], memory, why, room)) return 0;
+  }
+  *(is_in ? &fairmile_coupled_model.outputs : &fairmile_coupled_model.inputs) = kept;
+  return 1;
+}
+
+/* Stop a computation that takes too long; ONNX Runtime looks for that before each node of the model. */
+static void *fairmile_couple_watch(void *unused) {
+  struct timespec nap;
+  double nap_s = fairmile_coupled.timeout_s / 4;
+  char why[8];
+  nap_s = nap_s > 0.05 ? 0.05 : nap_s < 0.001 ? 0.001 : nap_s;
+  nap.tv_sec = 0;
+  nap.tv_nsec = (long)(nap_s * 1e9);
+  for (;;) {
+    nanosleep(&nap, NULL);
+    pthread_mutex_lock(&fairmile_coupled_model.lock);
+    if (fairmile_coupled_model.until > 0 && !fairmile_coupled_model.is_stopped &&
+        fairmile_couple_now() > fairmile_coupled_model.until) {
+      fairmile_coupled_model.is_stopped = 1;
+      fairmile_couple_refused(
+          FAIRMILE_ORT(FAIRMILE_ORT_SET_TERMINATE, (fairmile_ort))(fairmile_coupled_model.options), why, sizeof why);
+    }
+    pthread_mutex_unlock(&fairmile_coupled_model.lock);
+  }
+  return unused;
+}
+
+static int fairmile_couple_start_watch(char *why, size_t room) {
+  pthread_t watch;
+  sigset_t all, before;
+  int failure;
+  sigfillset(&all); /* signals are the program's */
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  failure = pthread_create(&watch, NULL, fairmile_couple_watch, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failure) return snprintf(why, room, "cannot start a thread: %s", strerror(failure)), 0;
+  pthread_detach(watch);
+  return 1;
+}
+
+/* Load the model and bind it to the fields; 0 with the reason if that cannot be. */
+static int fairmile_couple_load(const char *path, char *why, size_t room) {
+  fairmile_ort env = NULL, options = NULL, memory = NULL, allocator = NULL;
+  int threads = (int)fairmile_couple_number("FAIRMILE_COUPLE_THREADS", 1, 1), at;
+  size_t output;
+  if (!fairmile_couple_load_runtime(why, room)) return 0;
+  if (fairmile_couple_refused(FAIRMILE_ORT(FAIRMILE_ORT_CREATE_ENV, (int, const char *, fairmile_ort *))(
+                                  4 /* logs what is fatal alone: errors come back */, "fairmile_couple", &env),
+                              why, room) ||
+      fairmile_couple_refused(FAIRMILE_ORT(FAIRMILE_ORT_CREATE_OPTIONS, (fairmile_ort *))(&options), why, room) ||
+      fairmile_couple_refused(FAIRMILE_ORT(FAIRMILE_ORT_SET_THREADS, (fairmile_ort, int))(options, threads), why,
+                              room) ||
+      fairmile_couple_refused(
+          FAIRMILE_ORT(FAIRMILE_ORT_CREATE_SESSION, (fairmile_ort, const char *, fairmile_ort, fairmile_ort *))(
+              env, path, options, &fairmile_coupled_model.session),
+          why, room) ||
+      fairmile_couple_refused(
+          FAIRMILE_ORT(FAIRMILE_ORT_CREATE_RUN_OPTIONS, (fairmile_ort *))(&fairmile_coupled_model.options), why,
+          room) ||
+      fairmile_couple_refused(FAIRMILE_ORT(FAIRMILE_ORT_CPU_MEMORY, (int, int, fairmile_ort *))(0, 0, &memory), why,
+                              room) ||
+      fairmile_couple_refused(FAIRMILE_ORT(FAIRMILE_ORT_ALLOCATOR, (fairmile_ort *))(&allocator), why, room))
+    return 0;
+  if (!fairmile_couple_bind(0, memory, allocator, why, room) || !fairmile_couple_bind(1, memory, allocator, why, room))
+    return 0;
+  for (at = 0; at < fairmile_coupled.count; at++) {
+    if (!fairmile_coupled.fields[at].is_in) continue;
+    for (output = 0; output < fairmile_coupled_model.outputs; output++)
+      if (fairmile_coupled_model.tensors[1][output].field == at) break;
+    if (output == fairmile_coupled_model.outputs)
+      return snprintf(why, room, "the model does not answer %s", fairmile_coupled.fields[at].label), 0;
+  }
+  fairmile_coupled_model.computed = (int64_t *)malloc((size_t)fairmile_coupled.slots * sizeof(int64_t));
+  if (!fairmile_coupled_model.computed) return snprintf(why, room, "no memory"), 0;
+  memset(fairmile_coupled_model.computed, -1, (size_t)fairmile_coupled.slots * sizeof(int64_t));
+  return fairmile_couple_start_watch(why, room);
+}
+
+static void fairmile_couple_open(const char *path) {
+  char why[1024];
+  if (fairmile_couple_load(path, why, sizeof why)) {
+    fairmile_coupled.state = 1;
+    atexit(fairmile_couple_end);
+    return;
+  }
+  fairmile_coupled_model.session = NULL;
+  fairmile_couple_lose(why);
+}
+
+/* Write a value of one kind as another. */
+static void fairmile_couple_convert(void *to, int to_kind, const void *from, int from_kind) {
+  int64_t whole = from_kind == FAIRMILE_INT32 ? *(const int32_t *)from : 0;
+  double value;
+  if (from_kind == FAIRMILE_INT64) whole = *(const int64_t *)from;
+  value = from_kind == FAIRMILE_FLOAT ? *(const float *)from : (double)whole;
+  if (from_kind == FAIRMILE_DOUBLE) value = *(const double *)from;
+  if (from_kind < FAIRMILE_INT32 && to_kind >= FAIRMILE_INT32) whole = (int64_t)value;
+  if (to_kind == FAIRMILE_FLOAT) *(float *)to = (float)value;
+  if (to_kind == FAIRMILE_DOUBLE) *(double *)to = value;
+  if (to_kind == FAIRMILE_INT32) *(int32_t *)to = (int32_t)whole;
+  if (to_kind == FAIRMILE_INT64) *(int64_t *)to = whole;
+}
+
+/* Copy between a field and a buffer of the model, in which the last index runs fastest. */
+static void fairmile_couple_pass(const fairmile_couple_tensor *tensor, int64_t slot, int is_in) {
+  static const int bytes[] = {4, 8, 4, 8};
+  const fairmile_couple_a_field *field = &fairmile_coupled.fields[tensor->field];
+  int own = bytes[field->kind], its = bytes[tensor->kind], dim, is_turned = field->is_fortran && field->dims > 1;
+  char *buffer = tensor->buffer + slot * tensor->count * its, *values = (char *)field->values;
+  int64_t at, here = 0, index[FAIRMILE_COUPLE_MOST_DIMS] = {0}, strides[FAIRMILE_COUPLE_MOST_DIMS];
+  if (field->kind == tensor->kind && !is_turned) {
+    memcpy(is_in ? values : buffer, is_in ? buffer : values, (size_t)field->bytes);
+    return;
+  }
+  for (dim = 0; dim < field->dims; dim++) strides[dim] = dim ? strides[dim - 1] * field->shape[dim - 1] : 1;
+  for (at = 0; at < tensor->count; at++) {
+    char *mine = values + (is_turned ? here : at) * own, *theirs = buffer + at * its;
+    if (is_in)
+      fairmile_couple_convert(mine, field->kind, theirs, tensor->kind);
+    else
+      fairmile_couple_convert(theirs, tensor->kind, mine, field->kind);
+    if (!is_turned) continue;
+    for (dim = field->dims - 1; dim >= 0; dim--) { /* the next place of the buffer, and where the field has it */
+      here += strides[dim];
+      if (++index[dim] < field->shape[dim]) break;
+      here -= strides[dim] * index[dim];
+      index[dim] = 0;
+    }
+  }
+}
+
+/* Have the model compute its outputs into a slot; 0 with the reason if it cannot, and whether that took too long. */
+static int fairmile_couple_infer(int64_t slot, int *is_late, char *why, size_t room) {
+  fairmile_ort inputs[FAIRMILE_COUPLE_MOST_FIELDS], outputs[FAIRMILE_COUPLE_MOST_FIELDS], status;
+  size_t at;
+  char nothing[8];
+  for (at = 0; at < fairmile_coupled_model.inputs; at++) {
+    if (fairmile_coupled_model.tensors[0][at].buffer)
+      fairmile_couple_pass(&fairmile_coupled_model.tensors[0][at], 0, 0);
+    inputs[at] = fairmile_coupled_model.tensors[0][at].values[0];
+  }
+  for (at = 0; at < fairmile_coupled_model.outputs; at++)
+    outputs[at] = fairmile_coupled_model.tensors[1][at].values[slot];
+  pthread_mutex_lock(&fairmile_coupled_model.lock);
+  fairmile_coupled_model.until = fairmile_couple_now() + fairmile_coupled.timeout_s;
+  pthread_mutex_unlock(&fairmile_coupled_model.lock);
+  status = FAIRMILE_ORT(FAIRMILE_ORT_RUN,
+                        (fairmile_ort, fairmile_ort, const char *const *, const fairmile_ort *, size_t,
+                         const char *const *, size_t, fairmile_ort *))(
+      fairmile_coupled_model.session, fairmile_coupled_model.options, fairmile_coupled_model.names[0], inputs,
+      fairmile_coupled_model.inputs, fairmile_coupled_model.names[1], fairmile_coupled_model.outputs, outputs);
+  pthread_mutex_lock(&fairmile_coupled_model.lock);
+  fairmile_coupled_model.until = 0;
+  *is_late = fairmile_coupled_model.is_stopped;
+  fairmile_coupled_model.is_stopped = 0;
+  pthread_mutex_unlock(&fairmile_coupled_model.lock);
+  if (*is_late)
+    fairmile_couple_refused(
+        FAIRMILE_ORT(FAIRMILE_ORT_UNSET_TERMINATE, (fairmile_ort))(fairmile_coupled_model.options), nothing,
+        sizeof nothing);
+  return !fairmile_couple_refused(status, why, room);
+}
+
+/* A step whose answer this process computes. */
+static int fairmile_couple_compute(void) {
+  int64_t step = fairmile_coupled.coupled++, slot = step % fairmile_coupled.slots, due = step - fairmile_coupled.lag;
+  char why[1024];
+  size_t at;
+  int is_late;
+  fairmile_couple_trace(FAIRMILE_GET, 0, step);
+  fairmile_coupled_model.computed[slot] = -1;
+  if (fairmile_couple_infer(slot, &is_late, why, sizeof why)) {
+    fairmile_coupled_model.computed[slot] = step;
+  } else {
+    if (!is_late) fairmile_coupled.state = 2; /* the next step would end so, too */
+    fairmile_couple_lose(is_late ? "no answer in time" : why);
+  }
+  fairmile_couple_trace(FAIRMILE_GET, 2, step);
+  if (due < 0 || fairmile_coupled_model.computed[due % fairmile_coupled.slots] != due) return fairmile_couple_without();
+  for (at = 0; at < fairmile_coupled_model.outputs; at++)
+    fairmile_couple_pass(&fairmile_coupled_model.tensors[1][at], due % fairmile_coupled.slots, 1);
+  fairmile_coupled.holds = 1;
+  return FAIRMILE_ANSWERED;
+}
+
 /* Connect to the model, and wait for its socket if it is not there yet; 0 if it does not come.
 
    Whoever starts both programs removes the folder of the socket when the model has ended. */
@@ -371,6 +764,10 @@ static void fairmile_couple_begin(void) {
     exit(2);
   }
   fairmile_coupled.slots = fairmile_coupled.lag + 1;
+  if (strlen(path) > 5 && !strcmp(path + strlen(path) - 5, ".onnx")) {
+    fairmile_couple_open(path);
+    return;
+  }
   until = fairmile_couple_now() + fairmile_coupled.start_s;
   if (!fairmile_couple_connect(path, until)) {
     fairmile_couple_lose("no model answers at its socket");
@@ -387,34 +784,6 @@ static void fairmile_couple_begin(void) {
   }
   close(file);
   free(text);
-}
-
-/* Note for the trace when the exchange of one way begins (0), can move its bytes (1) and is over (2). */
-static void fairmile_couple_trace(int way, int moment, int64_t step) {
-#ifdef FAIRMILE_METER_H
-  static int32_t exchanges[2] = {-1, -1};
-  int64_t bytes = 0;
-  int at;
-  if (exchanges[way] < 0) {
-    char key[40];
-    if (!getenv("FAIRMILE_COMPONENT")) fairmile_component("solver");
-    snprintf(key, sizeof key, "%s/%d", way == FAIRMILE_GET ? "answers" : "fields", fairmile_coupled.rank);
-    exchanges[way] = fairmile_exchange(way, key, "model");
-  }
-  if (moment == 0) {
-    fairmile_exchange_begin(exchanges[way]);
-  } else if (moment == 1) {
-    fairmile_exchange_ready(exchanges[way]);
-  } else {
-    for (at = 0; at < fairmile_coupled.count; at++)
-      if (fairmile_coupled.fields[at].is_in == way) bytes += fairmile_coupled.fields[at].bytes;
-    fairmile_exchange_end(exchanges[way], step, bytes);
-  }
-#else
-  (void)way;
-  (void)moment;
-  (void)step;
-#endif
 }
 
 /* Note for the trace that the step before has ended, and that the next one begins where there is one. */
@@ -439,12 +808,6 @@ static void fairmile_couple_copy(int64_t step, int is_in) {
     else
       memcpy(slot + field->offset, field->values, (size_t)field->bytes);
   }
-}
-
-static int fairmile_couple_without(void) {
-  if (fairmile_coupled.fallback && !strcmp(fairmile_coupled.fallback, "hold") && fairmile_coupled.holds)
-    return FAIRMILE_HELD;
-  return FAIRMILE_PHYSICS;
 }
 
 /* Wait for the answer to a step; a late one to an earlier step only frees its slot. */
@@ -484,6 +847,7 @@ int fairmile_couple_step(void) {
   }
   if (fairmile_coupled.step++ % fairmile_coupled.every)
     return fairmile_coupled.holds ? FAIRMILE_HELD : FAIRMILE_PHYSICS;
+  if (fairmile_coupled_model.session) return fairmile_couple_compute();
   step = fairmile_coupled.coupled;
   /* Its slot must be free: the model has answered what was in it. */
   if (step >= fairmile_coupled.slots && fairmile_coupled.answered < step - fairmile_coupled.slots) {
