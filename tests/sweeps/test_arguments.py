@@ -101,6 +101,10 @@ def test_run_with_the_values_as_arguments_and_parameters(workspace: Workspace) -
 def test_are_needed_and_said_once(workspace: Workspace) -> None:
     with pytest.raises(UsageError, match=r"no argument of train\.py has several values"):
         workspace.sweeps.read(program=["train.py", "--lr", "0.1"])
+    with pytest.raises(UsageError, match=r"no argument of train\.py has a range or a choice"):
+        workspace.sweeps.read(program=["train.py", "--lr", "0.1"], tuning=True)
+    with pytest.raises(UsageError, match=r"the range 1\.\.9:logg ends with 'logg', expected log"):
+        workspace.sweeps.read(program=["train.py", "--lr", "1..9:logg"], tuning=True)
     with pytest.raises(UsageError, match="lr is given twice"):
         workspace.sweeps.read(program=["train.py", "--lr", "0.1,0.2"], params={"lr": "1,2"})
     definition, _ = workspace.sweeps.read(program=["train.py", "--lr", "0.1,0.2"], params={"depth": "1,2"})

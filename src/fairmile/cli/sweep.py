@@ -380,7 +380,7 @@ def _read_points(
     for name in definition.distributions:
         raise UsageError(
             f"{place_of(definition.origin, 'axes', name)} is a distribution, and a sweep needs values",
-            hint=f"`fairmile tune` searches it; -p {name}=VALUES sets values for a sweep",
+            hint=f"`fairmile tune` searches it; a sweep takes a list of values, such as -p {name}=0.1,0.2",
         )
     return definition, source
 

@@ -46,8 +46,11 @@ def program_axes(
     return command, axes
 
 
-def no_axes(program: str) -> UsageError:
+def no_axes(program: str, *, tuning: bool = False) -> UsageError:
     """Return what is wrong with a program none of whose arguments has several values."""
+    if tuning:
+        advice = f"write ranges or choices, such as `{program} --lr 1e-4..1e-1:log --depth 1..4`, or use -p"
+        return UsageError(f"no argument of {program} has a range or a choice", hint=advice)
     advice = f"write several values, such as `{program} --lr 0.1,0.01 --seed 1..3`, or use -p"
     if program.endswith(".py"):
         advice += "; --allow-code reads a Python file as a configuration"

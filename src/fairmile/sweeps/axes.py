@@ -23,7 +23,7 @@ MOST_VALUES = 1_000_000  # of one axis, so that a slip such as range(0, 1e12) en
 _CALL = lazy_pattern(r"([A-Za-z_]\w*)\(([^()]*)\)")
 _NUMBER_TEXT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?"
 _NUMBER = lazy_pattern(_NUMBER_TEXT)
-_SPAN = lazy_pattern(rf"({_NUMBER_TEXT})\.\.({_NUMBER_TEXT})(?::(log))?")
+_SPAN = lazy_pattern(rf"({_NUMBER_TEXT})\.\.({_NUMBER_TEXT})(?::([A-Za-z]{1, 8}))?")
 _OPENING, _CLOSING, _QUOTES = "[({", "])}", "'\""
 _RANGE = lazy_pattern(r"([0-9]{1,18})-([0-9]{1,18})")
 _PARTS = lazy_pattern(r"\[([^\[\]]*)\]")
@@ -100,6 +100,10 @@ def parse_range(text: str, where: str) -> dict[str, Any] | None:
     span = _SPAN.fullmatch(text)
     if span is None:
         return None
+    if span[3] not in (None, "log"):
+        if not closest(span[3], ("log",)):
+            return None
+        raise _error(where, f"the range {text} ends with {span[3]!r}, expected log", f"write {span[1]}..{span[2]}:log")
     is_whole = _is_whole(span[1]) and _is_whole(span[2])
     low, high = ((int if is_whole else float)(each) for each in (span[1], span[2]))
     if not (math.isfinite(low) and math.isfinite(high)):

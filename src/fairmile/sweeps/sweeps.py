@@ -120,7 +120,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
                 raise UsageError(f"{twice[0]} is given twice", hint=f"remove -p {twice[0]} or the argument")
             params = {**axes, **(params or {})}
             if not params:
-                raise no_axes(program[0])
+                raise no_axes(program[0], tuning=tuning)
             seed = ["seed"] if (changes or {}).get("seed") is not None else []
             command = with_options(command, [*params, *seed], Path(), self._environ)
         source = collect_source(

@@ -48,7 +48,7 @@ def parse_settings(
     if not objectives:
         raise UsageError(
             f"{origin('tuning')}: a study needs an objective",
-            hint="add --objective METRIC, such as --objective loss, or `objective: {loss: lower}` in a file",
+            hint="add --objective loss, objective='loss' in Python, or `objective: {loss: lower}` in a file",
         )
     sampler = given.word("sampler", SAMPLERS)
     engine = given.word("engine", ENGINES.names()) or ("ray" if sampler == "pbt" else "optuna")
