@@ -104,6 +104,7 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "logout",
         "access",
         "doctor",
+        "course",
         "completion",
         "trust",
         "compat",
