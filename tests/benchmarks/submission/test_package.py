@@ -117,6 +117,7 @@ def test_the_checkers_accept_ten_runs_that_meet_the_target(package: tuple[Submis
     submission, _ = package
     assert {each.checker: each.passed for each in submission.checks} == {
         "repository checker": True,
+        "compliance checker": True,
         "package checker": True,
         "RCP checker": True,
     }
@@ -178,7 +179,13 @@ def test_what_is_missing_is_listed_run_by_run(benchmarks: MeasuredBenchmarks, tm
     assert any("cooling" in each for each in submission.missing)
     assert submission.scores[0].time_to_solution_s is None
     assert not submission.accepted
-    assert not next(each for each in submission.checks if each.checker == "package checker").passed
+    checks = {each.checker: each for each in submission.checks}
+    assert not checks["package checker"].passed
+    assert not checks["compliance checker"].passed
+    first, wrong = checks["compliance checker"].messages
+    assert first == "1 of 2 logs comply"
+    assert wrong.startswith("result_0.txt: ")
+    assert "eval_error" in wrong
 
 
 def test_a_small_set_never_claims_the_closed_division(benchmarks: MeasuredBenchmarks, tmp_path: Path) -> None:
@@ -190,7 +197,7 @@ def test_a_small_set_never_claims_the_closed_division(benchmarks: MeasuredBenchm
 def test_the_full_set_may_claim_it(benchmarks: MeasuredBenchmarks, tmp_path: Path) -> None:
     submission = submit(benchmarks, tmp_path / "out", "full", division="closed")
     assert submission.runs[0].missing == ()
-    assert [each.is_required for each in submission.checks] == [True, True, True]
+    assert [each.is_required for each in submission.checks] == [True, True, True, True]
     assert not submission.accepted  # one run of ten
 
 

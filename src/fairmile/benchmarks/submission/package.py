@@ -186,7 +186,7 @@ class _Package:
         self._place = place
         self._top = place / slug(labels.org, keep_case=True)
         self._checkers = Checkers(rules.usage, rules.ruleset)
-        self._results: list[Path] = []  # the folders of result files
+        self._results: dict[Path, dict[str, list[str]]] = {}  # by folder, what is wrong in each result file
 
     def add(self, entry: _Entry) -> None:
         """Write one benchmark on one system."""
@@ -199,6 +199,7 @@ class _Package:
         """Run the committee's checkers on what was written."""
         checks = [repository(self._place)]
         if self._rules.usage:
+            checks += [_compliance(folder, files) for folder, files in self._results.items()]
             checks += [self._checkers.package(self._top)]
             is_closed = self._labels.division == "closed"
             checks += [self._checkers.convergence(folder, is_required=is_closed) for folder in self._results]
@@ -219,7 +220,7 @@ class _Package:
         }
         write_atomic(folder / f"{entry.system}_{_IMPLEMENTATION}.json", _json(about))
         results = self._top / "results" / entry.system / "strong" / entry.rule.name
-        self._results.append(results)
+        self._results[results] = {}
         done = self._logs(entry, results, "result_{}.txt", 0)
         self._readme(entry, folder, done)
 
@@ -306,7 +307,8 @@ class _Package:
             if not log.run.metrics and not log.values("result"):
                 yield "no result: neither a metric nor a log line with the key result"
             return
-        for message in self._checkers.compliance(file):
+        messages = self._results[file.parent][file.name] = self._checkers.compliance(file)
+        for message in messages:
             measured = [
                 f"; best logged {format_number(best(values))}"
                 for key, best in (("eval_error", min), ("eval_accuracy", max))
@@ -329,6 +331,14 @@ class _Package:
         changed = list(dict.fromkeys(key for each in done for key in each.changed))
         notes = ["Set in the logs after the runs: " + ", ".join(changed) + "."] if changed else []
         write_atomic(folder / "README.md", readme(entry.rule.name, entry.first.run, facts, rows, notes))
+
+
+def _compliance(folder: Path, files: Mapping[str, Sequence[str]]) -> Check:
+    """Return what the compliance checker found in the logs of a folder; runs without a log are not among them."""
+    wrong = [f"{name}: {message}" for name, messages in files.items() for message in messages]
+    comply = sum(not messages for messages in files.values())
+    is_good = bool(files) and not wrong
+    return Check("compliance checker", str(folder), is_good, (f"{comply} of {len(files)} logs comply", *wrong))
 
 
 def _score(entry: _Entry) -> Score:
