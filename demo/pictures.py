@@ -91,6 +91,15 @@ def earthquake_picture(folder: Path) -> None:
     take(folder / "earthquake.html", "report-earthquake", (1000, 700), "text=Skill by location")
 
 
+def exploration_picture(folder: Path) -> None:
+    """Ways to run a benchmark's model on a GPU, measured and predicted, as `speed/explorations.py` has them."""
+    measured = ROOT / "speed" / "explored_h200.json"
+    environ = {**os.environ, "FAIRMILE_HOME": str(folder / "home")}
+    program = [sys.executable, str(ROOT / "speed" / "explorations.py"), "show", str(measured), str(folder)]
+    subprocess.run([*program, "--only", "earthquake-256"], env=environ, check=True)
+    take(folder / "earthquake-256.html", "exploration", (1000, 900))
+
+
 def notebook_picture(folder: Path) -> None:
     """A cell of the notebook of the tutorials, as it is stored."""
     notebook = ROOT / "docs" / "tutorials" / "notebook.ipynb"
@@ -113,6 +122,7 @@ TAKEN = {
     "runs": runs_picture,
     "study": study_picture,
     "earthquake": earthquake_picture,
+    "exploration": exploration_picture,
     "notebook": notebook_picture,
     "site": site_picture,
 }

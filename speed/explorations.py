@@ -1,5 +1,6 @@
 """Models of benchmarks explored on a GPU, with predictions beside: `measure FILE` there, `show FILE FOLDER` anywhere.
 
+`explored_h200.json` was measured on an NVIDIA H200 with PyTorch 2.11 on 2026-11-19; such a machine needs PyTorch only.
 Weights are not trained: they have no effect on times, and the errors are those of the first weights.
 """
 
@@ -66,7 +67,7 @@ def measure(file: Path, names: list[str], device: str, time_s: float, until_s: f
         print(f"{name}: {answer}; {rounds} rounds, {time.monotonic() - begun - spent:.0f} s", flush=True)
 
 
-def show(file: Path, folder: Path) -> None:
+def show(file: Path, names: list[str], folder: Path) -> None:
     """Predict what was measured, print both, and write a page for each model."""
     from fairmile.base.units import format_duration, format_size
     from fairmile.models.explore.results import Exploration
@@ -75,7 +76,8 @@ def show(file: Path, folder: Path) -> None:
     workspace = Workspace.open()
     folder.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {}
-    for name, data in json.loads(file.read_text()).items():
+    explored = json.loads(file.read_text())
+    for name, data in ((each, explored[each]) for each in names if each in explored):
         if "error" in data:
             print(f"{name}: {data['error']['message']}")
             continue
@@ -111,7 +113,7 @@ def main() -> None:
     if asked.verb == "measure":
         measure(asked.file, asked.only.split(","), asked.device, asked.time, asked.until)
     else:
-        show(asked.file, asked.folder)
+        show(asked.file, asked.only.split(","), asked.folder)
 
 
 if __name__ == "__main__":

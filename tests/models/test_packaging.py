@@ -37,6 +37,7 @@ def test_a_plan_has_the_definition_and_the_commands_of_each_runtime(workspace: W
         assert plan.shell_lines()[0] == f"cd {tmp_path}/image"
         assert list(plan.run)[-3:] == ["/model/tides.onnx", "/data/inputs.npz", "/data/predictions.npz"]
         assert any(f"{tmp_path}/data" in each for each in plan.run)
+        assert "without network, use --base with an image that is stored there" in plan.notes[-1]
     assert not Path("image").exists()
 
 

@@ -113,10 +113,17 @@ def package_model(
         str(folder),
         tuple(packaged.files),
         packaged.texts[packaged.definition],
-        packaged.notes,
+        (*packaged.notes, _offline(base, install)),
         image,
         tuple(map(tuple, build)),
         (*with_runtime.command(container, [*argv, *(["--trust-pickle"] if described.runs_code else [])]),),
+    )
+
+
+def _offline(base: str, install: bool) -> str:
+    fetched = f"{base} and packages of Python" if install else base
+    return f"the build downloads {fetched}: without network, use --base with an image that is stored there" + (
+        " and has the packages, and --no-install" if install else ""
     )
 
 

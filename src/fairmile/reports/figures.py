@@ -332,12 +332,23 @@ def can_draw() -> bool:
 
 def logarithmic(axes: Axes, side: Literal["x", "y"]) -> None:
     """Put an axis on a logarithmic scale; its numbers are plain text, as formulas are not drawn."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    class Ticks(LogLocator):
+        """Powers of ten, and numbers between them where an axis would show fewer than two."""
+
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            for between in ((1.0,), (1.0, 2.0, 5.0), tuple(map(float, range(1, 10)))):
+                self.set_params(subs=between)
+                ticks = super().tick_values(vmin, vmax)
+                if sum(vmin <= each <= vmax for each in ticks) > 1:
+                    return ticks
+            return MaxNLocator(3).tick_values(vmin, vmax)
 
     axes.set(**{f"{side}scale": "log"})
     axis = axes.xaxis if side == "x" else axes.yaxis
     across = axes.get_position().width * axes.figure.get_figwidth() if side == "x" else math.inf  # type: ignore[union-attr]
-    axis.set_major_locator(LogLocator(numticks=max(3, int(min(6, across / 0.42)))))
+    axis.set_major_locator(Ticks(numticks=max(3, int(min(6, across / 0.42)))))
     # Many zeros side by side would touch each other.
     axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value) if value >= 0.01 else _power(value)))
     axis.set_minor_formatter(NullFormatter())
@@ -390,7 +401,8 @@ def short_number(value: float, digits: int = 3) -> str:
 
 
 def _power(value: float) -> str:
-    return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.0e}").replace("-", "−")
+    digits = 0 if math.isclose(float(f"{value:.0e}"), value) else 1
+    return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.{digits}e}").replace("-", "−")
 
 
 def needs_matplotlib() -> MissingExtra:

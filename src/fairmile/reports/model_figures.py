@@ -26,8 +26,8 @@ def measured_rows(explored: Exploration) -> list[CandidateDict]:
 def speed_front(explored: Exploration) -> Picture:
     """Draw samples per second against latency, with the front that nothing beats in both."""
     rows = measured_rows(explored)
-    if not rows:
-        raise NotFound("nothing was measured")
+    if len({each["batch"] for each in rows}) < 2:
+        raise NotFound("with one batch size, samples per second say no more than latency")
     size, unit = scale(max(each["latency_s"] for each in rows), "s")
 
     def draw(figure: Figure) -> None:
@@ -102,6 +102,8 @@ def cost_bars(explored: Exploration) -> Picture:
             high = row.get("latency_high_s", row["latency_s"]) / row["batch"] / size
             colour = COLOURS[_RUNTIMES.index(row["runtime"])]
             hollow = row["verdict"] == "not the same"
+            if "predicted_s" in row:
+                axis.plot([row["predicted_s"] / row["batch"] / size], [place], "x", color=MUTED, markersize=6)
             axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
             axis.plot([each_s], [place], "o", color=colour, markerfacecolor=PAPER if hollow else colour, markersize=5)
         axis.set_yticks(range(len(rows)), [short_label(candidate_name(each)) for each in reversed(rows)])
@@ -111,6 +113,7 @@ def cost_bars(explored: Exploration) -> Picture:
         axis.set_xlabel(f"time per sample in {unit}")
 
     note = "Lines are 95 % intervals of the median."
+    note += " Crosses are predictions." if any("predicted_s" in each for each in rows) else ""
     return Picture("explored-times", "Time per sample", draw, 0.9 + 0.22 * len(rows), note)
 
 
