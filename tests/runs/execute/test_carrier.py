@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import zipfile
@@ -17,6 +19,7 @@ from slurm_jobs import system_text
 
 from fairmile.base.errors import DiskFailure, FairmileError
 from fairmile.jobs.queue import Jobs
+from fairmile.meter.mllog import read_mllog
 from fairmile.reports.results import results_of
 from fairmile.runs.execute import carrier
 from fairmile.runs.record import ledger
@@ -267,3 +270,34 @@ class TestOnSlurm:
         assert run.state is RunState.DONE, bytes(slurm.output(run.id))
         lines = [line for line in slurm.output(run.id).splitlines() if line.startswith(b"rank ")]
         assert sorted(lines) == [b"rank 0 of 2", b"rank 1 of 2"]
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("launch", ["srun", "mpirun"])
+    def test_a_benchmark_trains_on_two_nodes_and_is_recorded_once(
+        self, slurm: Runs, monkeypatch: pytest.MonkeyPatch, launch: str
+    ) -> None:
+        if launch == "mpirun" and shutil.which(launch) is None:
+            pytest.skip("needs mpirun")
+        monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        # The names of these nodes are in no name service, and what two of them share in memory would have one name.
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+        env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,tcp"}
+        started = slurm.run(
+            "mnist",
+            params={"strategy": "ddp", "epochs": 2, "device": "cpu"},
+            seed=3,
+            system="rig",
+            resources={"nodes": 2, "tasks_per_node": 1, "cpus_per_task": 1, "memory_gib": 1.8},
+            launch=launch,
+            env=env,
+        )
+        run = slurm.wait(started.id, timeout_s=400)
+        assert run.state is RunState.DONE, bytes(slurm.output(run.id))
+        assert run.metrics["accuracy"].value > 0.5
+        assert run.metrics["train_loss"].count == 2, "one rank tells of each epoch"
+        log = read_mllog(run.work / "mllog.txt")
+        told = {each.key: each.value for each in log.records}
+        assert (told["number_of_nodes"], told["global_batch_size"]) == (2, 64)
