@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fairmile import coupling
+from fairmile.workspace import Workspace
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -155,6 +156,18 @@ def test_a_model_that_does_not_fit_is_refused(solver: Path, tmp_path: Path, mode
     done = run(solver, file)
     assert (done.returncode, done.stdout) == (3, "")
     assert why in done.stderr
+
+
+def test_a_run_of_solver_and_file_records_both(solver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    save(tmp_path / "model.onnx", *halving())
+    workspace = Workspace.open(environ={**os.environ, "HOME": str(home), "FAIRMILE_HOME": str(home)}, cwd=tmp_path)
+    run = workspace.runs.run([str(solver), ":", "model.onnx"], coupled=True)
+    assert (run.folder / "output.log").read_text().startswith("0 own, 0 held")
+    assert {each.name for each in run.captured.code.files} >= {"model.onnx"}
+    assert not (home / ".cache" / "Microsoft").exists()
 
 
 def test_what_is_missing_is_named(solver: Path, tmp_path: Path) -> None:

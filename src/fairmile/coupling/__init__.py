@@ -11,10 +11,10 @@ sides run on one node and share memory. The model may learn while the simulation
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from fairmile.base.errors import MissingExtra
+from fairmile.base.onnx_library import find_onnx_library
 from fairmile.coupling.checks import Checks
 from fairmile.coupling.server import SOCKET, Exchange, Solver, serve
 
@@ -28,9 +28,7 @@ def include() -> Path:
 
 def onnx_runtime() -> Path:
     """Return the library of the installed ONNX Runtime, which FAIRMILE_COUPLE_RUNTIME names to a solver."""
-    spec = find_spec("onnxruntime")
-    places = spec.submodule_search_locations if spec is not None else None
-    for place in places or ():
-        for library in sorted(Path(place, "capi").glob("libonnxruntime.*")):
-            return library
-    raise MissingExtra("an ONNX file in the solver's own process needs ONNX Runtime", "onnx")
+    library = find_onnx_library()
+    if library is None:
+        raise MissingExtra("an ONNX file in the solver's own process needs ONNX Runtime", "onnx")
+    return library

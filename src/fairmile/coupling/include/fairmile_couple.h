@@ -401,6 +401,7 @@ static int fairmile_couple_load_runtime(char *why, size_t room) {
   const fairmile_ort_base *(*base)(void);
   void *library = NULL, *symbol;
   int at;
+  setenv("ORT_DISABLE_TELEMETRY", "1", 0); /* a simulation sends nothing anywhere unless its user asks for that */
   if (given && *given) library = dlopen(given, RTLD_NOW | RTLD_LOCAL);
   for (at = 0; at < 3 && !library && !(given && *given); at++) library = dlopen(usual[at], RTLD_NOW | RTLD_LOCAL);
   symbol = library ? dlsym(library, "OrtGetApiBase") : NULL;

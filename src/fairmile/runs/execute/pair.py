@@ -1,5 +1,7 @@
 """Starts the two programs of a coupled run, and ends with the first: `pair SOLVER… : MODEL…`.
 
+An ONNX file as the model is no program: the solver is told where it lies, and computes it.
+
 This travels with the recorder. Both find the socket between them in FAIRMILE_COUPLE. The solver decides how the run
 ends. The model then has a while to end by itself, since it may have learnt something that it still writes.
 """
@@ -16,11 +18,13 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
+from fairmile.base.onnx_library import find_onnx_library
 from fairmile.meter import current, event
 from fairmile.runs.record.values import split_coupled
 
 TROUBLE = "coupled run"  # the event that tells of a program that did not start, or of a model that failed
 _SOCKET, _COMPONENT, _LONGEST = "FAIRMILE_COUPLE", "FAIRMILE_COMPONENT", "FAIRMILE_COUPLE_END_S"
+_RUNTIME = "FAIRMILE_COUPLE_RUNTIME"
 _LONGEST_S, _GRACE_S = 300.0, 10.0
 _PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -28,6 +32,8 @@ _PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 def start(argv: Sequence[str]) -> int:
     """Run both programs and return the exit code of the solver; one that a signal ended ends this process by it."""
     solver_argv, model_argv = split_coupled(argv)
+    if len(model_argv) == 1 and model_argv[0].endswith(".onnx"):
+        return _become(solver_argv, os.path.abspath(model_argv[0]))
     for number in _PASSED:  # whoever sends one sends it to the whole group
         signal.signal(number, lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="fairmile-couple-", ignore_cleanup_errors=True) as folder:
@@ -51,6 +57,17 @@ def start(argv: Sequence[str]) -> int:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
+
+
+def _become(argv: Sequence[str], model: str) -> int:
+    """Be the solver, which computes an ONNX file; return only where it cannot be started."""
+    library = find_onnx_library()
+    found = {_RUNTIME: str(library)} if library is not None else {}
+    try:
+        os.execvpe(argv[0], argv, found | os.environ | {_SOCKET: model})
+    except OSError as error:
+        _note(f"cannot start {argv[0]!r}: {error.strerror}")
+        return 127
 
 
 def _wait(solver: subprocess.Popen[bytes], model: subprocess.Popen[bytes], folder: str) -> int:
