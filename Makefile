@@ -57,7 +57,7 @@ endef
 # The tests start real services (Slurm, sshd, nginx, vsftpd, rsync, git, docker-registry) and run compilers,
 # containers, MPI and the programs that people compare with.
 PACKAGES := aria2 autoconf automake btrfs-progs busybox-static charliecloud chromium cmake curl docker-registry fish g++ gcc gfortran git git-lfs iproute2 \
-  libc6-dev lmod make mariadb-server munge nginx-light openmpi-bin openssh-client openssh-server openssl p7zip-full \
+  libc6-dev libopenmpi-dev lmod make mariadb-server munge nginx-light openmpi-bin openssh-client openssh-server openssl p7zip-full \
   patch podman quota rclone rsync runc slurm-wlm slurmdbd tcl vsftpd wget xz-utils zip zsh zstd
 PROGRAMS := aria2c autoconf automake mkfs.btrfs busybox ch-run chromium cmake curl docker-registry fish g++ gcc gfortran git git-lfs ip make \
   mariadbd munged nginx mpirun ssh sshd openssl 7z patch podman quota rclone rsync runc slurmctld slurmdbd tclsh vsftpd wget \

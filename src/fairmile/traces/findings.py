@@ -115,6 +115,40 @@ def _communication(evidence: Evidence) -> Iterator[Finding]:
         rest += small
     yield from _exposed(evidence, rest)
     yield from _queued(evidence)
+    yield from _messages(evidence)
+
+
+def _messages(evidence: Evidence) -> Iterator[Finding]:
+    """Messages that do not tell which other one they belong to: waiting and transfer are one."""
+    table = evidence.table
+    rows = table.of_kind(EventKind.P2P) & ~table.on_device()
+    if evidence.count < 2 or not rows.any() or any("→" in each.group for each in evidence.waits.collectives):
+        return
+    ran = [each.rows[rows[each.rows]] for each in evidence.activity]
+    moments = [
+        spans(table.start_ns[mine], table.end_ns[mine]) - each.compute
+        for mine, each in zip(ran, evidence.activity, strict=True)
+    ]
+    lengths = np.bincount(table.name[rows], table.duration_ns[rows].astype(np.float64), len(table.names))
+    by_compute = sorted(evidence.times.ranks, key=lambda each: each.total.compute_s)
+    least, most = by_compute[0], by_compute[-1]
+    unequal = ""
+    if most.total.compute_s > 1.1 * least.total.compute_s:
+        unequal = (
+            f" {sentence_start(most.label)} computes longest, {format_duration(most.total.compute_s)}, "
+            f"{least.label} {format_duration(least.total.compute_s)}: the others probably wait for it."
+        )
+    seconds = evidence.mean_in_steps(moments)
+    yield evidence.finding(
+        "messages",
+        "Ranks are in messages and do not compute",
+        seconds,
+        f"mostly {table.names[int(np.argmax(lengths))]}, {np.count_nonzero(rows):,} calls",
+        f"For {_percent(seconds / evidence.total_s)} of the time, ranks send or receive, or wait for the other side."
+        + unequal,
+        "Balance the work of the ranks; start receives early (MPI_Irecv) and compute while messages travel.",
+        events=events_overlapping(table, evidence.activity, moments, rows),
+    )
 
 
 def _queued(evidence: Evidence) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -15,11 +16,13 @@ from typing import Any, TypedDict
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.html_tables import rows_table
+from fairmile.base.native import build_library
 from fairmile.base.plain import plain
 from fairmile.base.progress import Watch, working
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
+from fairmile.meter import include
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, event_files
 from fairmile.meter.meter import Meter
 from fairmile.meter.watch import watch_command
@@ -27,7 +30,13 @@ from fairmile.runs.record.layout import RECORDING
 
 VARIABLE = "FAIRMILE_TRACE"
 _HOOK = Path(__file__).parent / "hook"
+_MPI_CALLS = _HOOK / "mpi_calls.c"
+# Programs that start the ranks of another one.
+_MPI_STARTERS = frozenset(
+    {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "jsrun", "aprun", "flux"}
+)
 _PROCESSES = "processes"
+_LIBRARY = "mpi_calls.so"
 _HOROVOD = "horovod.json"
 _FLIGHT = "nccl_trace_rank_"
 _FLIGHT_ENTRIES = 20_000
@@ -240,7 +249,7 @@ def record(
     with working(progress, shlex.join(argv), "recording", has_own_output=True):
         watched = watch_command(
             argv,
-            env=variables(folder, settings),
+            env=variables(folder, settings, mpi=any(os.path.basename(word) in _MPI_STARTERS for word in argv)),
             wanted=None if watch else [],
             file=folder / FILE if watch else None,
             period_s=period_s,
@@ -257,7 +266,7 @@ def record(
         watched.elapsed_s,
         traced,
         tuple(file.name for file in event_files(folder)),
-        tuple(_notes(traced)),
+        tuple(_notes(traced, mpi=(folder / _PROCESSES / _LIBRARY).exists())),
         os.uname().nodename,
         began_ns,
         time.time_ns(),
@@ -270,8 +279,11 @@ def record(
     return recorded
 
 
-def variables(folder: Path, settings: RecordSettings) -> dict[str, str]:
-    """Return what the environment of a program needs for its ranks to be recorded, here or in a batch job."""
+def variables(folder: Path, settings: RecordSettings, *, mpi: bool = False) -> dict[str, str]:
+    """Return what the environment of a program needs for its ranks to be recorded, here or in a batch job.
+
+    With `mpi`, the MPI calls of its ranks are, too, where there is a C compiler.
+    """
     here = os.environ
     options = {"with_stack": settings.with_stack, "profile_memory": settings.memory}
     names = ("skip", "steps", "every", "after_s", "seconds")
@@ -284,6 +296,8 @@ def variables(folder: Path, settings: RecordSettings) -> dict[str, str]:
     }
     if not here.get(FILE_VARIABLE):  # else the program is part of a run, which must not lose what it logs
         added |= {FILE_VARIABLE: str(folder / FILE), HOST_VARIABLE: Meter().host}
+    if mpi and (library := _mpi_library(folder)):
+        added["LD_PRELOAD"] = os.pathsep.join(filter(None, [str(library), here.get("LD_PRELOAD", "")]))
     # The profiler tells each start and stop on stderr, which is the program's.
     asked = {"HOROVOD_TIMELINE": str(folder / _HOROVOD), "KINETO_LOG_LEVEL": "6"}
     if settings.flight_recorder:
@@ -296,6 +310,22 @@ def variables(folder: Path, settings: RecordSettings) -> dict[str, str]:
     if "OMPI_MCA_mca_base_env_list" not in here:  # Open MPI hands nothing else to other nodes
         added["OMPI_MCA_mca_base_env_list"] = ";".join(sorted(added))
     return added
+
+
+def _mpi_library(folder: Path) -> Path | None:
+    """Build what times MPI calls, where all nodes see it; None where that cannot be."""
+    place = folder / _PROCESSES
+    try:
+        place.mkdir(exist_ok=True)
+        flags = ("-fvisibility=hidden", f"-I{include()}")
+        library = build_library(_MPI_CALLS.read_bytes(), place, os.environ, flags)
+        if not library:
+            return None
+        file = place / _LIBRARY
+        file.write_bytes(library)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return file
 
 
 def _make(folder: Path) -> None:
@@ -341,9 +371,10 @@ def _windows(document: Mapping[str, Any], folder: Path) -> list[Traced]:
     return windows
 
 
-def _notes(traced: Sequence[Traced]) -> list[str]:
+def _notes(traced: Sequence[Traced], *, mpi: bool) -> list[str]:
     if not traced:
-        return ["no process imported torch, or it ignored PYTHONPATH: only spans and samples were recorded"]
+        seen = "calls of MPI, spans and samples" if mpi else "spans and samples"
+        return [f"no process imported torch, or it ignored PYTHONPATH: only {seen} were recorded"]
     without = [each for each in traced if each.file is None]
     notes = [
         f"{'' if each.rank is None else f'rank {each.rank}, '}process {each.pid} on {each.host}: {each.reason}"

@@ -35,7 +35,7 @@ from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import write_atomic
 from fairmile.base.lazy import lazy_pattern
-from fairmile.base.paths import find_program
+from fairmile.base.native import build_library
 from fairmile.base.source_files import is_cache
 from fairmile.runs.coverage import Cover, find_loose, names_digest, stamp_of
 from fairmile.runs.record.layout import WORK
@@ -46,13 +46,10 @@ if TYPE_CHECKING:
 
 _HOOK = Path(__file__).parent / "audit"
 _HOOK_FILE = str(_HOOK / "sitecustomize.py")
-# `cc` comes last: where it is a wrapper, it links libraries that no program asked for.
-_COMPILERS = ("gcc", "clang", "cc")
 _OWN = str(Path(__file__).parents[2])  # our own package, which may be installed anywhere
 # Every process of a program loads it: nothing is looked up or protected that it does not need.
 _FLAGS = (
-    *("-shared", "-fPIC", "-O2", "-s", "-nostartfiles", "-fno-asynchronous-unwind-tables"),
-    *("-Wl,-z,norelro", "-Wl,-z,lazy"),
+    *("-s", "-nostartfiles", "-fno-asynchronous-unwind-tables", "-Wl,-z,norelro", "-Wl,-z,lazy", "-Wl,--as-needed"),
 )
 _CHOICE = "FAIRMILE_WATCH"
 DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
@@ -275,7 +272,7 @@ def _built_library(runs: Path, env: Mapping[str, str]) -> str:
         kept = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home()) / ".cache") / "fairmile" / name
         data = _own_content(kept)
         if not data:
-            data = _compiled(source, runs, env)
+            data = build_library(source, runs, env, _FLAGS)
             if not data:
                 return ""
             with contextlib.suppress(OSError, FairmileError):  # the home of a compute node may be read-only
@@ -296,20 +293,6 @@ def _own_content(file: Path) -> bytes:
             return stream.read() if is_own else b""
     except OSError:
         return b""
-
-
-def _compiled(source: bytes, runs: Path, env: Mapping[str, str]) -> bytes:
-    compiler = next(filter(None, (find_program(name, env.get("PATH")) for name in _COMPILERS)), "")
-    if not compiler:
-        return b""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(dir=runs, prefix=".opened-") as folder:
-        made, code = Path(folder, "opened.so"), Path(folder, "opened.c")
-        code.write_bytes(source)
-        command = [compiler, *_FLAGS, "-o", str(made), str(code), "-ldl"]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
-        return made.read_bytes()
 
 
 @functools.cache
