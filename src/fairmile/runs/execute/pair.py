@@ -64,7 +64,7 @@ def _become(argv: Sequence[str], model: str) -> int:
     library = find_onnx_library()
     found = {_RUNTIME: str(library)} if library is not None else {}
     try:
-        os.execvpe(argv[0], argv, found | os.environ | {_SOCKET: model})
+        os.execvpe(argv[0], list(argv), found | os.environ | {_SOCKET: model})
     except OSError as error:
         _note(f"cannot start {argv[0]!r}: {error.strerror}")
         return 127
