@@ -76,6 +76,34 @@ def runs_picture(folder: Path) -> None:
         take(f"{serving.address}runs?q=spirals+loss%3C0.6", "web-runs", (1100, 820))
 
 
+def store_picture(folder: Path) -> None:
+    """The store of a small workspace, in the browser."""
+    from fairmile.web.serve import ServeSettings, serve
+    from fairmile.workspace import Workspace
+
+    examples = ROOT / "docs" / "examples"
+    fairmile("catalog", "describe", str(examples / "plain"), "--set", "version=1.0", "--add", folder=folder)
+    fairmile("fetch", "plain", folder=folder)
+    fairmile("fetch", str(examples / "tides.tar.gz"), "--unpack", folder=folder)
+    fairmile("fetch", str(examples / "tides.onnx"), folder=folder)
+    workspace = Workspace.open(overrides={"home": str(folder / "home")})
+    with serve(workspace, ServeSettings(port=0), wait=False) as serving:
+        take(f"{serving.address}store", "web-store", (1100, 820))
+
+
+def traced_run_picture(folder: Path) -> None:
+    """The trace of a recorded run, in the browser."""
+    from fairmile.web.serve import ServeSettings, serve
+    from fairmile.workspace import Workspace
+
+    program = str(ROOT / "docs" / "examples" / "train.py")
+    record = ["trace", "record", "--skip", "2", "--steps", "5", "--", "python", program]
+    fairmile("run", "--name", "traced", "--", "fairmile", *record, folder=folder)
+    workspace = Workspace.open(overrides={"home": str(folder / "home")})
+    with serve(workspace, ServeSettings(port=0), wait=False) as serving:
+        take(f"{serving.address}traces/{workspace.runs.get('last').id}", "web-trace", (1100, 820))
+
+
 def study_picture(folder: Path) -> None:
     """A search for the best rate and size."""
     space = ["--lr", "1e-2..1:log", "--hidden", "8..64", "--epochs", "10"]
@@ -120,6 +148,8 @@ TAKEN = {
     "trace": trace_picture,
     "sweep": sweep_picture,
     "runs": runs_picture,
+    "store": store_picture,
+    "traced-run": traced_run_picture,
     "study": study_picture,
     "earthquake": earthquake_picture,
     "exploration": exploration_picture,

@@ -29,7 +29,7 @@ from fairmile.workspace import Workspace
 _SHOWN_WEIGHTS = 12
 _SHOWN_OPERATORS = 12
 _OF_A_JOB = (
-    *("on", "software", "partition", "account", "qos", "gpus_per_node", "cpus_per_task", "memory", "option"),
+    *("on", "software", "variant", "partition", "account", "qos", "gpus_per_node", "cpus_per_task", "memory", "option"),
     "job_time",
 )
 
