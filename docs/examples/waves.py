@@ -9,7 +9,9 @@ from fairmile.benchmarks.harness.predictions import Predictions
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--seed", type=int, default=0)
-seed = parser.parse_args().seed
+parser.add_argument("--features", type=int, default=60)
+given = parser.parse_args()
+seed, count = given.seed, given.features
 
 data = np.random.default_rng(0)
 wind = data.uniform(0, 20, (1200, 1))
@@ -17,10 +19,10 @@ height = 0.02 * wind**2 + 0.02 * wind * data.normal(size=wind.shape)
 
 random = np.random.default_rng(seed)
 drawn = random.integers(0, 200, 200)  # each member learns from its own draw of 200 samples
-slopes, shifts = random.normal(size=(1, 60)), random.uniform(-20, 20, 60)
+slopes, shifts = random.normal(size=(1, count)), random.uniform(-20, 20, count)
 features = np.tanh(slopes * wind + shifts)
 learned = features[drawn]
-weights = np.linalg.solve(learned.T @ learned + 0.01 * np.eye(60), learned.T @ height[drawn])
+weights = np.linalg.solve(learned.T @ learned + 0.01 * np.eye(count), learned.T @ height[drawn])
 predicted = features @ weights
 
 Predictions("regression", predicted[200:], height[200:], ["wave height"], "m").write(Path.cwd())

@@ -63,6 +63,23 @@ world = MPI.COMM_WORLD
 said = {"rank": world.rank, "sum": world.allreduce(world.rank), "node": os.environ.get("SLURMD_NODENAME", "")}
 os.write(1, (json.dumps(said) + "\\n").encode())
 """
+COUNT = """\
+import ray
+
+ray.init(address="auto", log_to_driver=False)
+print("nodes", sum(node["Alive"] for node in ray.nodes()), "cpus", ray.cluster_resources()["CPU"])
+
+
+@ray.remote(num_cpus=2)
+def where() -> str:
+    import time
+
+    time.sleep(1)
+    return ray.get_runtime_context().get_node_id()
+
+
+print("used", len(set(ray.get([where.remote() for _ in range(2)]))))
+"""
 ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -170,3 +187,22 @@ def test_a_rank_that_dies_ends_the_whole_training(here: Jobs) -> None:
     (job,) = here.wait([here.submit(spec).id], timeout_s=200)
     assert job.state is State.FAILED
     assert b"exitcode  : 9" in here.log(job.id, errors=True)
+
+
+@pytest.mark.thorough
+def test_ray_spans_the_nodes_of_one_job(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("ray")
+    (tmp_path / "count.py").write_text(COUNT)
+    bin = Path(sys.executable).parent
+    lines = f"software:\n  ray:\n    lines: ['export PATH={bin}:$PATH']\n    launch: ray\n"
+    jobs = jobs_on(slurm_cluster, tmp_path, monkeypatch, more=lines)
+    # The nodes of this cluster are one machine and have no names of their own.
+    env = {"MASTER_ADDR": "127.0.0.1", "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1"}
+    asked = Resources(nodes=2, cpus_per_task=2, memory_gib=1.9)
+    spec = JobSpec(argv=(sys.executable, str(tmp_path / "count.py")), software=("ray",), resources=asked, env=env)
+    (job,) = jobs.wait([jobs.submit(spec, on="rig").id], timeout_s=400)
+    output = jobs.log(job.id).decode()
+    assert job.state is State.DONE, (output, jobs.log(job.id, errors=True))
+    assert "nodes 2 cpus 4.0" in output and "used 2" in output

@@ -50,6 +50,21 @@ def test_a_plain_program_is_just_itself() -> None:
     assert command("plain", system()) == "python train.py --lr 0.1"
 
 
+def test_ray_has_its_head_beside_the_program_and_workers_on_the_other_nodes() -> None:
+    made = make_launch(request("ray", tasks_per_node=1, cpus_per_task=32, starter="srun"), system(launcher="srun"))
+    assert made.command == "python train.py --lr 0.1"
+    start = next(line for line in made.prepare if " bash -c " in line)
+    assert start.startswith("srun --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 ")
+    assert start.endswith(
+        "ray start --block --disable-usage-stats --num-cpus=32 --min-worker-port=0 --max-worker-port=0 --num-gpus=4 &"
+    )
+    assert "if ((SLURM_PROCID == 0)); then exec" in start
+    assert any(line.startswith("export RAY_HEAD=") and "RAY_ADDRESS=" in line for line in made.prepare)
+    assert "-ge 2 ] && break" in made.prepare[-1]
+    text = "\n".join(made.prepare)
+    assert subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True).returncode == 0
+
+
 def test_srun_says_again_what_each_task_gets() -> None:
     where = system(launcher="srun", mpi="pspmix", binding="--cpu-bind=none --distribution='block:cyclic'")
     assert command("srun", where) == (

@@ -83,9 +83,10 @@ class TestDefaults:
     def test_whoever_takes_the_node_alone_gets_all_cores(self) -> None:
         assert ask(software=("horovod",), gpus_per_node=2, exclusive=True).cpus_per_task == 24
 
-    def test_ray_starts_its_own_workers(self) -> None:
-        found = ask(software=("ray",))
-        assert (found.launch, found.tasks_per_node) == ("plain", 1)
+    def test_ray_is_started_on_several_nodes_and_starts_itself_on_one(self) -> None:
+        one, two = ask(software=("ray",)), ask(software=("ray",), nodes=2)
+        assert (one.launch, one.tasks_per_node) == ("plain", 1)
+        assert (two.launch, two.tasks_per_node) == ("ray", 1)
 
     def test_several_tasks_start_through_the_launcher_of_the_system(self) -> None:
         assert ask(nodes=2).launch == "srun"

@@ -174,9 +174,12 @@ def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 @click.option("--to", "format", metavar="FORM", default="rocrate", show_default=True, help=_FORMATS)
 @click.option("-o", "--out-path", type=click.Path(path_type=Path), help="Output path.  [default: RUN.crate.zip]")
 @click.option("--with-inputs", is_flag=True, help="Include the input files, not only their digests.")
+@click.option("--upload", is_flag=True, help="Send it to the server that MLFLOW_TRACKING_URI names, with --to mlflow.")
 @DRY_RUN
 @json_output(Changes)
-def export(out: Out, reference: str, format: str, out_path: Path | None, with_inputs: bool, dry_run: bool) -> None:
+def export(
+    out: Out, reference: str, format: str, out_path: Path | None, with_inputs: bool, upload: bool, dry_run: bool
+) -> None:
     """Export a run as an RO-Crate, or to MLflow, ClearML, OpenML or TensorBoard.
 
     `fairmile rerun` accepts an RO-Crate.
@@ -185,9 +188,11 @@ def export(out: Out, reference: str, format: str, out_path: Path | None, with_in
     Examples:
       fairmile runs export last -o tides.crate.zip
       fairmile runs export last --to tensorboard -o logs
+      fairmile runs export last --to mlflow --upload --dry-run
     """
     runs = Workspace.open().runs
-    _show_changes(out, runs.export(reference, format, out_path, with_inputs=with_inputs, dry_run=dry_run))
+    how = {"with_inputs": with_inputs, "upload": upload, "dry_run": dry_run}
+    _show_changes(out, runs.export(reference, format, out_path, **how))
     read = list(runs.get(reference).read_beside)
     if read and format == "rocrate" and not with_inputs:
         more = f" and {len(read) - _READS:,} more" if len(read) > _READS else ""

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Literal
 
-Launch = Literal["torchrun", "srun", "mpirun", "mpiexec", "jsrun", "flux", "horovodrun", "deepspeed", "plain"]
+Launch = Literal["torchrun", "srun", "mpirun", "mpiexec", "jsrun", "flux", "horovodrun", "deepspeed", "ray", "plain"]

@@ -25,6 +25,7 @@ _RANK = {
     "flux": "FLUX_TASK_RANK",
 }
 _HOST_FILES = {"pbs": '"$PBS_NODEFILE"', "lsf": '"$LSB_DJOB_HOSTFILE"'}
+_RAY_VARIABLES = ("MASTER_PORT", "RAY_HEAD", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 _SIGNALS_OF_TORCHRUN = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
@@ -61,6 +62,8 @@ def make_launch(request: Request, system: System) -> Launch:
         return Launch((*threads, *prepare), command)
     if request.launch == "plain":
         return Launch(threads, words)
+    if request.launch == "ray":
+        return Launch(tuple(_ray(request, system)), words)
     if request.launch == "horovodrun":
         prepare, command = _horovodrun(request)
         return Launch((*threads, *prepare), f"{command} {words}")
@@ -124,6 +127,7 @@ def _mpirun(cut: _Cut, request: Request, dialect: str) -> Iterator[str]:
         yield from ("--hostfile", _HOST_FILES[dialect])
         # Unlike srun, the daemons of these schedulers hand no variables over.
         names = ["PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "FAIRMILE_JOB_ID", "FAIRMILE_JOB_FOLDER"]
+        names += [*_RAY_VARIABLES] if request.launch == "ray" else []
         for name in dict.fromkeys([*names, "FAIRMILE_NODES", *request.spec.env]):
             yield from ("-x", name)
 
@@ -201,6 +205,34 @@ def _meeting_point(request: Request, system: System) -> Iterator[str]:
         index = " + ${FAIRMILE_ARRAY_INDEX:-0}" if request.array is not None else ""
         # Below the range from which Linux gives out ports by itself.
         yield f"export MASTER_PORT=$((10000 + (10#${{fairmile_digits: -9}}{index}) % 20000))"
+
+
+def _ray(request: Request, system: System) -> Iterator[str]:
+    """Yield the lines that start Ray: its head on the first node, where the program runs, workers on the others."""
+    starter = "mpirun" if request.starter == "none" else request.starter
+    cpus = None if request.cpus_per_task is None else request.cpus_per_task * request.tasks_per_node
+    cut = _Cut(request.nodes, 1, cpus, request.gpus_per_node, agents=True)
+    start = _started(starter, cut, request, system)
+    if starter == "srun":  # the program may start steps of its own
+        start = start.replace("srun ", "srun --overlap ", 1)
+    given = [f"--num-cpus={cpus}"] if cpus is not None else []
+    # Its own range of ports for workers begins where ours for meeting points does.
+    given += ["--min-worker-port=0", "--max-worker-port=0"]
+    words = _quoted(request.spec.wrap, ["ray", "start", "--block", "--disable-usage-stats", *given])
+    yield from _meeting_point(request, system)
+    yield 'RAY_HEAD=$(getent hosts "$MASTER_ADDR" | { read -r address _; echo "$address"; })'
+    yield 'export RAY_HEAD=${RAY_HEAD:-$MASTER_ADDR} RAY_ADDRESS="${RAY_HEAD:-$MASTER_ADDR}:$MASTER_PORT"'
+    yield "# Who else can reach these nodes must not start anything on this cluster."
+    yield "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
+    yield "# The others try until the head is there."
+    meet = '--head --include-dashboard=false --node-ip-address="$RAY_HEAD" --port="$MASTER_PORT"'
+    head = f'if (({_RANK[starter]} == 0)); then exec "$@" {meet}; fi'
+    others = 'for ((try = 0; try < 60; try++)); do "$@" --address="$RAY_ADDRESS" && exit; sleep 1; done; exit 1'
+    gpus = f" --num-gpus={request.gpus_per_node}"
+    yield f"{start} bash -c {shlex.quote(f'{head}; {others}')} bash {words}{gpus} &"
+    status = _quoted(request.spec.wrap, ["ray", "status"])
+    count = f"$({status} 2>/dev/null | grep -c ' node_')"
+    yield f'for ((try = 0; try < 120; try++)); do [ "{count}" -ge {request.nodes} ] && break; sleep 1; done'
 
 
 def _hand_signals_on(request: Request) -> Iterator[str]:

@@ -21,6 +21,7 @@ DEFAULT_TIME_S = 3600.0
 _STARTERS = {"slurm": "srun", "lsf": "mpirun", "pbs": "mpiexec", "flux": "flux", "shell": "none"}
 _STARTS_TASKS = frozenset({"srun", "mpirun", "mpiexec", "jsrun", "flux", "horovodrun"})
 _ONE_AGENT_A_NODE = frozenset({"torchrun", "deepspeed"})
+_AGENTS = _ONE_AGENT_A_NODE | {"ray"}
 # These schedulers and launchers count cores; the others count hardware threads.
 _COUNT_CORES = frozenset({"flux", "jsrun"})
 
@@ -177,8 +178,6 @@ class _Choice:
             self.launch, self.origins["launch"] = self.spec.launch, "requested"
         elif chosen is not None:
             self.launch, self.origins["launch"] = str(chosen.launch), origin
-            if self.launch == "ray":  # its own program starts the workers
-                self.launch, self.origins["launch"] = "plain", f"{origin}: ray starts its own workers"
         else:
             several = self.values["nodes"] * (self.spec.resources.tasks_per_node or 1) > 1
             # A script of jsrun's systems runs on a node of its own, away from those of the job.
@@ -189,6 +188,9 @@ class _Choice:
                 self.origins["launch"] = f"launcher of {self.system.name}" if named != "none" else "several tasks"
                 if self.launch == "jsrun" and not several:
                     self._take("tasks_per_node", 1, "one task")
+        if self.launch == "ray" and self.values["nodes"] == 1:
+            self.launch = "plain"
+            self.origins["launch"] += ": on one node a program starts Ray itself"
 
     def _decide_tasks(self) -> None:
         self._take("tasks_per_node", self.spec.resources.tasks_per_node, "requested")
@@ -203,7 +205,7 @@ class _Choice:
             self._take("tasks_per_node", tasks, f"{origin}: one for each GPU" if by_gpu else origin)
         if self.launch in _STARTS_TASKS and gpus:
             self._take("tasks_per_node", gpus, "one for each GPU")
-        one = f"{self.launch} starts one agent a node" if self.launch in _ONE_AGENT_A_NODE else "default"
+        one = f"{self.launch} starts one agent a node" if self.launch in _AGENTS else "default"
         self._take("tasks_per_node", 1, one)
 
     def _decide_cpus(self) -> None:

@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,17 @@ def export_run(run: Run, store: Store, format: str, target: Path, *, with_inputs
             store.materialize(snapshot, code)
         names = [(str(path.relative_to(code)), path) for path in sorted(code.rglob("*")) if path.is_file()]
         return EXCHANGES[format].export(run, target, code=lambda: names, most_input_bytes=most_bytes)
+
+
+def upload_run(run: Run, format: str, environ: Mapping[str, str], *, dry_run: bool) -> list[str]:
+    """Send a run to a server of a platform by its own client; a dry run says all that would leave this machine."""
+    send = getattr(EXCHANGES[format], "upload", None)
+    if send is None:
+        raise UsageError(f"runs cannot be uploaded to {format}", hint="--upload works with --to mlflow")
+    if not run.state.is_end:
+        raise Conflict(f"run {run.id} is {run.state}", hint="wait until it ends")
+    sent: list[str] = send(run, environ, dry_run=dry_run)
+    return sent
 
 
 def import_runs(ledger: Ledger, store: Callable[[], Store], source: Path, format: str, *, dry_run: bool) -> list[Run]:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from fairmile.runs.execute.freezing import freeze
     from fairmile.runs.execute.isolation import isolated_environment
     from fairmile.runs.execute.job_arrays import Arrays
-    from fairmile.runs.interchange import export_run, import_runs
+    from fairmile.runs.interchange import export_run, import_runs, upload_run
     from fairmile.runs.projection import project, walltime
     from fairmile.runs.record.spec import MetricSpec, RunSpec
 else:
@@ -67,6 +67,7 @@ else:
     freeze = lazy("fairmile.runs.execute.freezing:freeze")
     export_run = lazy("fairmile.runs.interchange:export_run")
     import_runs = lazy("fairmile.runs.interchange:import_runs")
+    upload_run = lazy("fairmile.runs.interchange:upload_run")
     Arrays = lazy("fairmile.runs.execute.job_arrays:Arrays")
     project = lazy("fairmile.runs.projection:project")
     walltime = lazy("fairmile.runs.projection:walltime")
@@ -431,13 +432,20 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
         target: str | Path | None = None,
         *,
         with_inputs: bool = False,
+        upload: bool = False,
         dry_run: bool = False,
-    ) -> Changes[Path]:
+    ) -> Changes[Any]:
         """Export a run to another format, with its code if the format allows, and return the files.
 
-        Without `target` the file is named after the run.
+        Without `target` the file is named after the run. With `upload` it is sent to a server of that platform
+        instead, by the platform's own client, and its address there is returned.
         """
         run = self.collect(reference)
+        if upload:
+            if target is not None or with_inputs:
+                raise UsageError("an upload takes neither a path nor inputs", hint="leave out -o and --with-inputs")
+            sent = upload_run(run, format, self._environ, dry_run=dry_run)
+            return Changes("would upload" if dry_run else "uploaded", sent)
         target = Path(target or (f"{run.id}.crate.zip" if format == "rocrate" else f"{run.id}.{format}"))
         if dry_run:
             return Changes("would write", [target])

@@ -6,7 +6,10 @@ import contextlib
 import math
 import re
 import shutil
+import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +17,11 @@ from typing import Any
 
 import pytest
 from run_documents import CREATED, lay_run, training, trivial
+from sweep_making import wait_until
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.record.layout import RECORD
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 
@@ -38,6 +43,45 @@ class Store:
         ids = [each.experiment_id for each in self.client.search_experiments()]
         [found] = self.client.search_runs(ids, filter_string=f"tags.`fairmile.run` = '{run.id}'")
         return found
+
+
+@pytest.mark.thorough
+def test_a_run_is_sent_to_a_tracking_server_and_a_dry_run_says_what_would_leave(tmp_path: Path, home: Path) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    document = training()
+    run = Run(RunRecord.from_dict(document), lay_run(tmp_path / "runs", document))
+    upload = EXCHANGES["mlflow"].upload  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="no MLflow server"):
+        upload(run, {})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = f"http://127.0.0.1:{port}"
+    planned = upload(run, {"MLFLOW_TRACKING_URI": server}, dry_run=True)
+    assert planned[0].startswith("command: python train.py") and planned[0].endswith(f", to {server}")
+    assert any(line.startswith(f"{RECORD} (") for line in planned)
+    words = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{tmp_path}/server.db"]
+    words += ["--artifacts-destination", str(tmp_path / "artifacts"), "--port", str(port), "--workers", "1"]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: answers(port), process)
+        (address,) = upload(run, {"MLFLOW_TRACKING_URI": server})
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=server)
+        key = address.rpartition("/")[2]
+        assert client.get_run(key).data.tags["fairmile.run"] == run.id
+        assert RECORD in {each.path for each in client.list_artifacts(key)}
+        with pytest.raises(Conflict, match="already holds run"):
+            upload(run, {"MLFLOW_TRACKING_URI": server})
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")

@@ -352,6 +352,24 @@ class TestOnSlurm:
         assert len({each.worker for each in trials}) == 4
         assert {slurm.runs.get(each.run).job.task for each in trials} == {0, 1, 2, 3}
 
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("engine", ["deephyper", "ray"])
+    def test_an_engine_of_one_process_spreads_trials_over_the_nodes_of_one_job(
+        self, slurm: Workspace, tmp_path: Path, engine: str
+    ) -> None:
+        pytest.importorskip(engine)
+        needs = {"nodes": 2, "memory_gib": 0.8, "cpus_per_task": 1}
+        # Both wait for each other, so that they run at the same time.
+        meeting = f"touch {tmp_path}/on-$SLURMD_NODENAME && [ $(ls -d {tmp_path}/on-* | wc -l) = 2 ]"
+        text = STUDY.replace("sampler: random", f"engine: {engine}, sampler: random")
+        study = made(slurm, tmp_path, text, until=meeting, trials=2, system="rig", resources=needs)
+        with pytest.raises(UsageError, match="runs in one process only"):
+            slurm.studies.submit(study, workers=2)
+        slurm.studies.submit(study)
+        trials = slurm.studies.wait(study)
+        assert states(trials) == {"done": 2}
+        assert len(list(tmp_path.glob("on-*"))) == 2
+
     def test_a_trial_may_itself_span_several_tasks(self, slurm: Workspace, tmp_path: Path) -> None:
         needs = {"nodes": 1, "tasks_per_node": 2, "memory_gib": 0.8}
         text = STUDY.replace(

@@ -14,7 +14,7 @@ import posixpath
 import re
 import shlex
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlparse
@@ -30,7 +30,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from fairmile.base.documents import Document
-from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, Transient, UsageError
+from fairmile.base.units import format_size
 from fairmile.base.yaml import load_located
 from fairmile.meter.lines import event_files, read_log
 from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
@@ -47,6 +48,7 @@ from fairmile.runs.exchange.foreign import (
 from fairmile.runs.record.layout import RECORD
 from fairmile.runs.record.record import GitState
 from fairmile.runs.record.run import Run, RunState
+from fairmile.transfer.credentials import shown_address
 
 _DATABASE, _ARTIFACTS, _META = "mlflow.db", "artifacts", "*/meta.yaml"
 _RUN_TAG, _TAG = "fairmile.run", "fairmile.tag."
@@ -67,22 +69,55 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
         known = client.get_experiment_by_name(run.name)
         location = artifacts.absolute().as_uri()
         experiment = known.experiment_id if known else client.create_experiment(run.name, artifact_location=location)
-        runs = client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
-        if runs:
-            raise Conflict(f"{target} already holds run {run.id}", hint="remove it there, or choose another folder")
-        started = (run.result.started if run.result is not None else None) or run.created
-        made = client.create_run(experiment, start_time=_ms(started), run_name=run.id, tags=_tags(run))
-        key = made.info.run_id
-        params = [Param(_key(name), str(value)[:_LONGEST_PARAM]) for name, value in run.params.items()]
-        for part in _parts(params):
-            client.log_batch(key, params=part)
-        for part in _parts(_metrics(run, folder)):
-            client.log_batch(key, metrics=part)
-        for name in files_below(folder):
-            client.log_artifact(key, str(folder / name), artifact_path=posixpath.dirname(name) or None)
-        ended = run.ended
-        client.set_terminated(key, _STATUS.get(run.state, "FAILED"), end_time=_ms(ended) if ended else None)
+        key = _write(client, experiment, run, folder, str(target))
     return [target / _DATABASE, artifacts / key]
+
+
+def upload(run: Run, environ: Mapping[str, str], *, dry_run: bool = False) -> list[str]:
+    """Send a run to the tracking server that MLFLOW_TRACKING_URI names, by MLflow's own client.
+
+    Returns the address of the run there; a dry run returns all that would leave this machine.
+    """
+    server = environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
+    if not server.startswith(("https://", "http://")):
+        raise UsageError("no MLflow server", hint="set MLFLOW_TRACKING_URI to its address, such as https://HOST")
+    shown = shown_address(server)
+    with folder_of(run) as folder, _quiet():
+        if dry_run:
+            names = ", ".join(run.params) or "none"
+            metrics = ", ".join(dict.fromkeys(each.key for each in _metrics(run, folder))) or "none"
+            files = [f"{name} ({format_size((folder / name).stat().st_size)})" for name in files_below(folder)]
+            command = shlex.join(run.spec.argv)
+            what = [f"command: {command}", f"parameters: {names}", f"metrics: {metrics}", *files]
+            return [f"{each}, to {shown}" for each in what]
+        client = MlflowClient(tracking_uri=server)
+        try:
+            known = client.get_experiment_by_name(run.name)
+            experiment = known.experiment_id if known else client.create_experiment(run.name)
+            key = _write(client, experiment, run, folder, shown)
+        except MlflowException as error:
+            raise Transient(f"{shown}: the MLflow server refused the upload: {error.message}") from error
+    return [f"{shown}/#/experiments/{experiment}/runs/{key}"]
+
+
+def _write(client: MlflowClient, experiment: str, run: Run, folder: Path, where: str) -> str:
+    """Write a run into an experiment of a store or a server, and return its key there."""
+    runs = client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
+    if runs:
+        raise Conflict(f"{where} already holds run {run.id}", hint="remove it there first")
+    started = (run.result.started if run.result is not None else None) or run.created
+    made = client.create_run(experiment, start_time=_ms(started), run_name=run.id, tags=_tags(run))
+    key: str = made.info.run_id
+    params = [Param(_key(name), str(value)[:_LONGEST_PARAM]) for name, value in run.params.items()]
+    for part in _parts(params):
+        client.log_batch(key, params=part)
+    for part in _parts(_metrics(run, folder)):
+        client.log_batch(key, metrics=part)
+    for name in files_below(folder):
+        client.log_artifact(key, str(folder / name), artifact_path=posixpath.dirname(name) or None)
+    ended = run.ended
+    client.set_terminated(key, _STATUS.get(run.state, "FAILED"), end_time=_ms(ended) if ended else None)
+    return key
 
 
 def read(source: Path) -> list[ImportedRun]:

@@ -80,6 +80,7 @@ class Loop:
     arguments: tuple[str, ...] = ()
     system: str = ""
     log: str = "workers.log"
+    launch: str = ""  # how a system starts what it executes, where that is not as the specification says
 
     @property
     def id(self) -> str:

@@ -99,6 +99,10 @@ class Arrays:
         """Tell whether a system is reached over ssh, and sees no file of this machine."""
         return bool(self._jobs.machines[system].reach.host)
 
+    def scheduler(self, system: str) -> str:
+        """Return the dialect of a system's scheduler, such as `slurm`."""
+        return self._jobs.machines[system].system.scheduler.dialect
+
     def limit_s(self, system: str, partition: str = "") -> float | None:
         """Return the longest time that a system gives a job; None where nobody knows."""
         return self._jobs.machines[system].limit_s(partition)

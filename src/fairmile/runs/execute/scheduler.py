@@ -287,6 +287,8 @@ class Scheduler:
         file = write_tasks(folder, number, key, self._system, [[] for _ in loops])
         words = ["-m", loops[0].module, str(folder), "--job", key, *loops[0].arguments]
         spec = RunSpec.model_validate(Batch.read(folder).shared.spec.to_dict())
+        if loops[0].launch:
+            spec = spec.model_copy(update={"launch": loops[0].launch})
         try:
             self.submitted.append(self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key, after=after))
         except FairmileError as error:

@@ -170,8 +170,10 @@ class MakeEngine(Protocol):
     """Makes the engine over a study's folder: new where nothing is there yet, else the one that is.
 
     `spent` tells node hours (`node_hours`) and energy (`energy_j`) that ended trials took, and how many `nodes` each
-    one has (else 1); `stop_early` is asked at each new value of a curve.
+    one has (else 1); `stop_early` is asked at each new value of a curve. `shares` is as of Engine.
     """
+
+    shares: bool
 
     def __call__(
         self,

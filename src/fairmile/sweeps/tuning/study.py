@@ -21,6 +21,7 @@ from fairmile.base.html_tables import rows_table
 from fairmile.base.nouns import Noun
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
+from fairmile.jobs.spec import Resources
 from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
 from fairmile.runs.execute.worker import Batch
@@ -145,10 +146,11 @@ class Studies(Noun, internal=_INTERNAL):
 
     def _check_place(self, definition: Definition, engine: Engine, settings: Settings, system: str) -> None:
         """Raise where an engine, or any, cannot work on a system."""
-        if system and not engine.shares:
+        if system and not engine.shares and (scheduler := self._runs().arrays.scheduler(system)) != "slurm":
             raise UsageError(
-                f"{definition.origin('tuning')}: the engine {settings.engine} runs in one process only",
-                hint="use `engine: optuna` for workers on a system",
+                f"{definition.origin('tuning')}: the engine {settings.engine} runs in one process, which cannot "
+                f"start trials on other nodes of {scheduler}",
+                hint="use `engine: optuna` for workers on this system",
             )
         if system and self._runs().arrays.is_remote(system):
             raise Unsupported(
@@ -316,17 +318,21 @@ class Studies(Noun, internal=_INTERNAL):
     def submit(self, study: Sweep, *, workers: int = 1) -> str:
         """Submit a study to its system as a job array of workers, and return at once."""
         engine = self.engine(study)
-        if not engine.shares:
+        if not engine.shares and workers > 1:
             raise UsageError(
                 f"the engine {study.study.settings.engine} runs in one process only",
-                hint="use engine: optuna for workers on a system",
+                hint="--nodes N gives it N nodes, each of which executes a trial; engine: optuna takes several workers",
             )
         if self.is_live(study):
             raise Conflict(f"study {study.id} has workers", hint=f"`fairmile tune show {study.id}` shows its progress")
         (study.folder / _STOP).unlink(missing_ok=True)
         self._reap(study, engine)
         executor = self._runs().executors.on(study.system)
-        executor.submit([_loop(study, number) for number in range(workers)])
+        if engine.shares:
+            executor.submit([_loop(study, number) for number in range(workers)])
+        else:
+            at_once = _slots(frozen_of(study).spec.resources)
+            executor.submit([replace(_loop(study, 0, "--at-once", str(at_once)), launch="plain")])
         return executor.submitted[0].job
 
     def is_spent(self, study: Sweep) -> bool:
@@ -444,9 +450,12 @@ def _spent(study: Sweep, ledger: Ledger) -> SpentDict:
     }
 
 
-def _nodes(study: Sweep) -> int:
-    """Return how many nodes a worker has, and with it each trial."""
-    return (study.record.spec.get("resources") or {}).get("nodes") or 1
+def _nodes(study: Sweep) -> float:
+    """Return how many nodes a trial has: those of its worker, or its part of the allocation that trials share."""
+    resources = study.record.spec.get("resources") or {}
+    if study.system and not ENGINES[study.study.settings.engine].shares:
+        return 1 / (resources.get("tasks_per_node") or 1)
+    return resources.get("nodes") or 1
 
 
 def _budgeted(study: Sweep, ledger: Ledger) -> dict[str, float]:
@@ -475,6 +484,20 @@ def _loop(study: Sweep, number: int, *arguments: str) -> Loop:
     return Loop(study.folder, number, "fairmile.sweeps.tuning.study_worker", arguments, study.system, _LOG)
 
 
+def _slots(resources: Resources) -> int:
+    """Return how many trials an allocation executes together: one for each task that was asked for."""
+    return (resources.nodes or 1) * (resources.tasks_per_node or 1)
+
+
+def _step_words(resources: Resources) -> list[str]:
+    """Return the words that have Slurm execute one trial on its part of the allocation, on whichever node has room."""
+    per_node = resources.tasks_per_node or 1
+    words = ["srun", "--exact", "--nodes=1", "--ntasks=1", "--mem=0", f"--cpus-per-task={resources.cpus_per_task or 1}"]
+    if resources.gpus_per_node:
+        words.append(f"--gpus-per-node={max(resources.gpus_per_node // per_node, 1)}")
+    return words
+
+
 def _last_line(file: Path) -> str:
     lines = file.read_text(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("fairmile: ") if lines else "they said nothing"
@@ -496,6 +519,8 @@ def work(
     template = folder / record.template if record.template else None
     members = Members(definition, template, environ, record.changes)
     batch = replace(batch, wrapper=tuple(launch)) if launch else batch
+    if key and not _engine(study, Ledger(batch.root)).shares:
+        batch = replace(batch, wrapper=(*_step_words(frozen_of(study).spec.resources), *batch.wrapper))
     runner = TrialRunner(study.id, frozen_of(study), members, batch, study.study.objectives, job)
     stopped, me = folder / _STOP, Holder.me()
 
