@@ -21,7 +21,6 @@ from fairmile.base.html_tables import rows_table
 from fairmile.base.nouns import Noun
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
-from fairmile.jobs.spec import Resources
 from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
 from fairmile.runs.execute.worker import Batch
@@ -331,7 +330,7 @@ class Studies(Noun, internal=_INTERNAL):
         if engine.shares:
             executor.submit([_loop(study, number) for number in range(workers)])
         else:
-            at_once = _slots(frozen_of(study).spec.resources)
+            at_once = _slots(frozen_of(study).spec)
             executor.submit([replace(_loop(study, 0, "--at-once", str(at_once)), launch="plain")])
         return executor.submitted[0].job
 
@@ -484,14 +483,14 @@ def _loop(study: Sweep, number: int, *arguments: str) -> Loop:
     return Loop(study.folder, number, "fairmile.sweeps.tuning.study_worker", arguments, study.system, _LOG)
 
 
-def _slots(resources: Resources) -> int:
+def _slots(spec: RunSpec) -> int:
     """Return how many trials an allocation executes together: one for each task that was asked for."""
-    return (resources.nodes or 1) * (resources.tasks_per_node or 1)
+    return (spec.resources.nodes or 1) * (spec.resources.tasks_per_node or 1)
 
 
-def _step_words(resources: Resources) -> list[str]:
+def _step_words(spec: RunSpec) -> list[str]:
     """Return the words that have Slurm execute one trial on its part of the allocation, on whichever node has room."""
-    per_node = resources.tasks_per_node or 1
+    resources, per_node = spec.resources, spec.resources.tasks_per_node or 1
     words = ["srun", "--exact", "--nodes=1", "--ntasks=1", "--mem=0", f"--cpus-per-task={resources.cpus_per_task or 1}"]
     if resources.gpus_per_node:
         words.append(f"--gpus-per-node={max(resources.gpus_per_node // per_node, 1)}")
@@ -520,7 +519,7 @@ def work(
     members = Members(definition, template, environ, record.changes)
     batch = replace(batch, wrapper=tuple(launch)) if launch else batch
     if key and not _engine(study, Ledger(batch.root)).shares:
-        batch = replace(batch, wrapper=(*_step_words(frozen_of(study).spec.resources), *batch.wrapper))
+        batch = replace(batch, wrapper=(*_step_words(frozen_of(study).spec), *batch.wrapper))
     runner = TrialRunner(study.id, frozen_of(study), members, batch, study.study.objectives, job)
     stopped, me = folder / _STOP, Holder.me()
 
