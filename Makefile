@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Byte code makes the command start fast; a shell may have switched it off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dist demo test test-all lint quick all docs system-packages speed clean
+.PHONY: course dist demo test test-all lint quick all docs system-packages speed clean
 
 demo: $(VENV)/.demo
 	@FAIRMILE=$(BIN)/fairmile PYTHON=$(BIN)/python bash demo/demo.sh
@@ -71,6 +71,10 @@ system-packages:
 	  done; \
 	fi
 
+# The lessons of the course, executed offline, are in build/course; the site shows them from there.
+course: $(VENV)/.dev
+	$(BIN)/fairmile course build build/course
+
 # The site is in build/docs; it needs no server: open build/docs/index.html.
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/docs-cache docs build/docs
@@ -130,5 +134,5 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist demo/out docs/about docs/benchmarks \
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist demo/out docs/about docs/benchmarks docs/course \
 	  docs/reference/commands docs/reference/python

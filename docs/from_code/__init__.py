@@ -6,6 +6,7 @@ from pathlib import Path
 
 from from_code.cards import card_page
 from from_code.commands import command_pages
+from from_code.course import course_pages
 from from_code.fair import fair_page
 from from_code.files import file_pages
 from from_code.plugins import plugin_page
@@ -21,6 +22,7 @@ def reference_pages() -> dict[str, str]:
     return {
         **python_pages(),
         **command_pages(),
+        **course_pages(),
         **file_pages(),
         "reference/settings.md": settings_page(),
         "reference/schemas.md": schema_page(),
@@ -40,7 +42,7 @@ def write_reference(docs: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")
-    for folder in ("reference/python", "reference/commands", "benchmarks", "about"):
+    for folder in ("reference/python", "reference/commands", "benchmarks", "course", "about"):
         for file in (docs / folder).glob("*.md"):
             if f"{folder}/{file.name}" not in pages:
                 file.unlink()

@@ -46,6 +46,11 @@ def _output(output: dict[str, Any]) -> str:
     for kind in ("text/html", "image/svg+xml"):
         if kind in shown:
             return _block("{raw} html", f'<div class="cell-output">{"".join(shown[kind])}</div>')
+    if "image/png" in shown:
+        data = "".join(shown["image/png"]).replace("\n", "")
+        return _block(
+            "{raw} html", f'<div class="cell-output"><img alt="figure" src="data:image/png;base64,{data}"></div>'
+        )
     return _block("text", "".join(shown["text/plain"]))
 
 

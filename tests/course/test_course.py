@@ -11,8 +11,9 @@ import pytest
 
 from fairmile.base.errors import FairmileError, MissingExtra, NotFound, SystemFailure
 from fairmile.course import course
+from fairmile.course.answers import ANSWER, given_answers
 from fairmile.course.checks import judge
-from fairmile.course.course import Course, given_answers
+from fairmile.course.course import Course
 from fairmile.course.lessons import exercise_sources, find_lesson, lessons, write_notebook
 from fairmile.runs.record.run import RunState
 from fairmile.workspace import Workspace
@@ -138,7 +139,7 @@ class TestReady:
 def test_an_answer_shows_whether_it_is_right_and_keeps_its_value(fresh: Course) -> None:
     right, wrong = fresh.answer("3.1", 18430.0), fresh.answer("3.1", 152.8)
     assert "✓ Exercise 3.1" in right._repr_html_() and "mean power in watts" in wrong._repr_html_()
-    assert right._repr_mimebundle_()[course.ANSWER] == {"exercise": "3.1", "value": 18430.0}
+    assert right._repr_mimebundle_()[ANSWER] == {"exercise": "3.1", "value": 18430.0}
     with pytest.raises(FairmileError, match="no exercise"):
         fresh.answer("99.1", 1)
 

@@ -8,7 +8,7 @@ import click
 
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
-from fairmile.course.course import CheckedCourse, LessonList, StartedCourse
+from fairmile.course.course import BuiltCourse, CheckedCourse, LessonList, StartedCourse
 from fairmile.workspace import Workspace
 
 _FOLDER = click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
@@ -105,3 +105,27 @@ def _print_checked(out: Out, checked: CheckedCourse) -> None:
     if not checked.dry_run:
         right = sum(each.verdict == "right" for each in checked)
         out.line(f"{right} of {count(len(checked), 'answer')} right")
+
+
+@course.command()
+@_FOLDER
+@_LESSONS
+@json_output(BuiltCourse)
+def build(out: Out, folder: Path, lessons: tuple[str, ...]) -> None:
+    """Execute lessons with their model solutions, and write them as notebooks and pages.
+
+    A lesson that did not change since it was built is not executed again. All of them
+    take some minutes.
+
+    \b
+    Examples:
+      fairmile course build pages
+      fairmile course build pages 2
+    """
+    built = Workspace.open().course.build(folder, lessons, on_built=lambda name: out.say(f"built {name}"))
+    out.show(built, lambda built: _print_built(out, built))
+
+
+def _print_built(out: Out, built: BuiltCourse) -> None:
+    for each in built:
+        out.line(f"wrote  {each}")

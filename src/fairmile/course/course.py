@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -18,19 +17,21 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size
 from fairmile.base.version import __version__
+from fairmile.course.answers import Answer, given_answers
 from fairmile.course.checks import as_data, judge
 from fairmile.course.lessons import Lesson, exercise_sources, find_lesson, lessons, write_notebook
 
 if TYPE_CHECKING:
+    from fairmile.course.build import build_lesson
     from fairmile.runs.record.run import Run
     from fairmile.runs.record.spec import RunSpec
     from fairmile.runs.runs import Runs
     from fairmile.sweeps.notebooks import notebook_argv
 else:
+    build_lesson = lazy("fairmile.course.build:build_lesson")
     RunSpec = lazy("fairmile.runs.record.spec:RunSpec")
     notebook_argv = lazy("fairmile.sweeps.notebooks:notebook_argv")
 
-ANSWER = "application/vnd.fairmile.answer+json"
 _WORKSPACE = "workspace"  # where a lesson keeps its runs, beside its notebook
 _CHECKED = "checked"  # where answers are judged, below the folder of the learner
 _LEAST_FREE_BYTES = 200 << 20
@@ -70,6 +71,11 @@ class CheckedCourseDict(TypedDict):
     folder: str
     answers: list[JudgedDict]
     dry_run: bool
+
+
+class BuiltCourseDict(TypedDict):
+    folder: str
+    files: list[str]
 
 
 class ReadinessDict(TypedDict):
@@ -127,6 +133,20 @@ class StartedCourse(Results[Path]):
         return f"{self.folder}, {len(self)} files"
 
 
+class BuiltCourse(Results[Path]):
+    """The notebooks and pages of executed lessons."""
+
+    def __init__(self, folder: Path, files: Iterable[Path] = ()) -> None:
+        super().__init__(files)
+        self.folder = folder
+
+    def to_dict(self) -> BuiltCourseDict:
+        return {"folder": str(self.folder), "files": [str(each) for each in self]}
+
+    def summary(self) -> str:
+        return f"{self.folder}, {len(self)} files"
+
+
 @dataclass(frozen=True, repr=False)
 class Judged(Result):
     """The answer to one exercise, and how it was judged."""
@@ -172,30 +192,6 @@ class CheckedCourse(Results[Judged]):
 
     def summary(self) -> str:
         return f"{sum(each.verdict == 'right' for each in self)} of {len(self)} right"
-
-
-@dataclass(frozen=True, repr=False)
-class Answer(Result):
-    """An answer as its notebook keeps it; a cell that ends with it shows whether it is right so far."""
-
-    exercise: str
-    value: Any
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"exercise": self.exercise, "value": self.value}
-
-    def summary(self) -> str:
-        return f"{self.exercise} {judge(self.exercise, self.value) or 'right'}"
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        problem = judge(self.exercise, self.value)
-        mark, text = ("○", problem) if problem else ("✓", "Right.")
-        return f"<p><b>{mark} Exercise {escape(self.exercise)}</b> {escape(text)}</p>"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_(), ANSWER: self.to_dict()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -310,6 +306,21 @@ class Course(Noun, package=__package__):
         )
         return self._runs().run(spec, again=True)
 
+    def build(
+        self, folder: str | Path, chosen: Sequence[str | int] = (), *, on_built: Callable[[str], None] = lambda _: None
+    ) -> BuiltCourse:
+        """Execute lessons with their model solutions, and write each as a notebook and as a page of one file.
+
+        A lesson that did not change since it was built is not executed again. `on_built` gets the name of each.
+        """
+        place = Path(folder).absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        built = BuiltCourse(place)
+        for lesson in _chosen(chosen):
+            built.extend(build_lesson(self.execute, lesson, place))
+            on_built(lesson.name)
+        return built
+
     def _check_lesson(self, lesson: Lesson, place: Path, *, dry_run: bool) -> Iterator[Judged]:
         sources = exercise_sources(place / f"{lesson.name}.ipynb")
         empty = {name for name, text in lesson.skeletons().items() if sources.get(name, "").strip() in ("", text)}
@@ -323,26 +334,6 @@ class Course(Noun, package=__package__):
             values = given_answers(folder / notebook_argv(lesson.name)[-1], run)
         for name in lesson.exercises:
             yield _judged(name, lesson, name in given, values, run)
-
-
-def given_answers(executed: Path, run: Run) -> dict[str, Any]:
-    """Return the answers that an executed notebook shows, or the error of the cell that should show one."""
-    try:
-        cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
-    except FileNotFoundError:
-        raise RunFailed(f"run {run.id} did not execute the lesson: {run.reason}", hint=run.hint or None) from None
-    answers: dict[str, Any] = {}
-    exercise, problem = "", ""
-    for cell in (each for each in cells if each["cell_type"] == "code"):
-        exercise = cell["metadata"].get("exercise", "")
-        for output in cell["outputs"]:
-            shown = output.get("data", {}).get(ANSWER)
-            if shown:
-                answers[shown["exercise"]] = shown["value"]
-            if output["output_type"] == "error" and exercise:
-                problem = " ".join(f"{output['ename']}: {output['evalue']}".split())
-                answers[exercise] = RunFailed(problem)
-    return answers
 
 
 def _judged(name: str, lesson: Lesson, is_given: bool, values: Mapping[str, Any], run: Run | None) -> Judged:

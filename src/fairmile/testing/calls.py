@@ -276,6 +276,7 @@ EXAMPLES = (
     Example("course ls", "fm.course.ls()"),
     Example("course start lessons --dry-run", 'fm.course.start("lessons", dry_run=True)'),
     _only_named("course check lessons", 'fm.course.check("lessons")'),
+    _only_named("course build pages", 'fm.course.build("pages")'),
     Example("trust --list", "fm.Workspace.trust().ls()"),
     Example("trust . --dry-run", 'fm.trust(".", dry_run=True)'),
     Example("doctor", "fm.doctor()"),

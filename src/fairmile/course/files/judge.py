@@ -8,6 +8,7 @@ import json
 import tempfile
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 CONTEXT = "https://w3id.org/ro/crate/1.1/context"
 AFTER_1_1 = {
@@ -23,7 +24,7 @@ MOVED = {
 }
 
 
-def problems_of(crate, profile="ro-crate-1.1"):
+def problems_of(crate: str, profile: str = "ro-crate-1.1") -> list[str]:
     """Return what the validator finds wrong with the crate in a folder; an empty list if it passes."""
     from rocrate_validator import services
     from rocrate_validator.models import Severity
@@ -43,7 +44,7 @@ def problems_of(crate, profile="ro-crate-1.1"):
     return problems if problems or result.passed() else ["the crate does not pass, and no issue is named"]
 
 
-def lay_context(cache):
+def lay_context(cache: Path) -> None:
     """Lay the context into the cache as the validator keeps what it got from the web."""
     from requests.structures import CaseInsensitiveDict
     from requests_cache import CachedSession
@@ -52,7 +53,7 @@ def lay_context(cache):
 
     text = resources.files("rocrate").joinpath("data/ro-crate.jsonld").read_text("utf-8")
     terms = {name: each for name, each in json.loads(text)["@context"].items() if name not in AFTER_1_1}
-    session = CachedSession(cache_name=str(cache), backend="sqlite")
+    session: Any = CachedSession(cache_name=str(cache), backend="sqlite")
     response = CachedResponse(
         status_code=200,
         url=CONTEXT,
