@@ -296,6 +296,24 @@ def test_a_card_that_one_may_see_does_not_tell_of_a_hidden_one_that_it_links_to(
     catalog.remove(name)
 
 
+def test_who_leaves_a_group_gets_nothing_more_with_what_they_kept(group: Group) -> None:
+    access, file = group.workspace.access, group.file(SECRET)
+    access.set(SECRET, groups=["divers"])
+    access.add_user("gil", PASSWORD, groups=["divers"])
+    gil = group.client(group.token("gil"))
+    paths = (f"/assets/{SECRET}", f"/api/search?q={SECRET}+kind:dataset", "/index.json", file)
+    kept = [gil.get(path) for path in paths]
+    link = gil.post("/api/links", json={"path": file}).json()["link"]
+    job = group.client(gil.post("/api/account/job-tokens", json={"assets": [SECRET]}).json()["secret"])
+    assert [each.status_code for each in (*kept, group.visitor.get(link), job.get(file))] == [200] * 6
+    access.set_user("gil", groups=[])
+    now = [gil.get(path, headers={"if-none-match": old.headers["etag"]}) for path, old in zip(paths, kept, strict=True)]
+    assert [each.status_code for each in now] == [404, 200, 200, 404]
+    assert not [each for each in now[1:3] if f"{SECRET}@" in each.text or f"dataset/{SECRET}" in each.text]
+    assert (group.visitor.get(link).status_code, job.get(file).status_code) == (404, 404)
+    access.set(SECRET, groups=[])
+
+
 def test_what_pools_hold_of_all_assets_is_for_administrators(group: Group) -> None:
     reader = group.client(group.token("root", rights=["read"]))
     assert (reader.get("/api/store/usage").status_code, group.root.get("/api/store/usage").status_code) == (403, 200)
