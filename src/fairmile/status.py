@@ -21,7 +21,7 @@ from fairmile.base.units import format_size
 from fairmile.flows.state import ActiveFlow
 from fairmile.runs.record.layout import OUTPUT
 from fairmile.runs.record.ledger import Ledger, RunRow, RunRows
-from fairmile.runs.record.run import RunState
+from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.shapes import RunRowDict
 from fairmile.sweeps.folder import Sweep, list_sweeps
 
@@ -245,14 +245,19 @@ def _progress(ledger: Ledger, row: RunRow) -> tuple[float | None, float | None]:
         run = ledger.get(row.id)
     except FairmileError:  # removed meanwhile
         return None, None
-    total = next((value for name in _STEPS if isinstance(value := row.params.get(name), int) and value > 0), None)
-    share = None
+    return share_done(run), run.prediction.get("elapsed_s", {}).get("value")
+
+
+def share_done(run: Run) -> float | None:
+    """Return which share of a run is done, by the steps it logs or prints; None where neither tells."""
+    params = run.spec.params
+    total = next((value for name in _STEPS if isinstance(value := params.get(name), int) and value > 0), None)
     if total is not None:
         steps = _LOGGED_STEP.findall(_tail(run.folder / "events.jsonl"))
         last = int(steps[-1]) if steps else 0
-        share = last / total if 0 < last <= total else None
-    predicted = run.prediction.get("elapsed_s", {}).get("value")
-    return share if share is not None else _printed(run.folder / OUTPUT), predicted
+        if 0 < last <= total:
+            return last / total
+    return _printed(run.folder / OUTPUT)
 
 
 def _printed(file: Path) -> float | None:

@@ -167,6 +167,25 @@ def test_only_what_is_new_is_sent(workspace: Workspace) -> None:
     assert RunTopic().changes(workspace, "news-000001", cursor) == (second, after), "also by another server"
 
 
+def test_a_run_that_logs_nothing_shows_the_metrics_that_it_prints_and_how_far_it_is(workspace: Workspace) -> None:
+    events = [each for each in training_events(epochs=1) if "log" not in each]
+    output = "epoch 1/4 loss: 0.9\n"
+    made = make_run(workspace.runs.root, "says-000001", name="says", state="running", events=events, output=output)
+    topic = RunTopic()
+    first, cursor = topic.changes(workspace, made.id, None)
+    assert first["metrics"] == {"loss": {"points": [(1, 0.9)], "last": "0.9", "values": 1}}
+    assert (first["progress"], first["done"]) == (0.25, "25% done")
+    with open(made.folder / "output.log", "a") as stream:
+        stream.write("epoch 2/4 loss: 0.7\nepoch 3/4 lo")
+    second, cursor = topic.changes(workspace, made.id, cursor)
+    assert second["metrics"] == {"loss": {"points": [(2, 0.7)], "last": "0.7", "values": 2}}
+    assert "metrics" not in topic.changes(workspace, made.id, cursor)[0]
+    with open(made.folder / "events.jsonl", "a") as stream:
+        stream.write(json.dumps({"log": {"loss": 0.5}, "step": 2, "at": 18 * 10**9, "p": 4711}) + "\n")
+    third, _ = topic.changes(workspace, made.id, cursor)  # what it logs counts now, and that alone
+    assert third["metrics"] == {"loss": {"points": [(2, 0.5)], "last": "0.5", "values": 1}}
+
+
 @pytest.mark.parametrize(
     "path",
     ["/runs/hostile-000001", "/runs?q=hostile", f"/runs?q={HOSTILE}&sort=param.{HOSTILE}&column=metric.{HOSTILE}",

@@ -37,26 +37,38 @@ class PrintedMetric(NamedTuple):
     step: float | None
 
 
-def find_metrics(lines: Iterable[str], *, params: Collection[str] = ()) -> Iterator[PrintedMetric]:
-    """Yield the metrics that lines of output state, in their order; parameters of the run are none."""
-    step: float | None = None
-    names: set[str] = set()
-    known = {_plain(name) for name in params}
-    for line in lines:
+class MetricFinder:
+    """Finds the metrics that lines of output state, given one by one; parameters of the run are none."""
+
+    def __init__(self, params: Collection[str] = ()) -> None:
+        self._step: float | None = None
+        self._names: set[str] = set()
+        self._known = {_plain(name) for name in params}
+
+    def find(self, line: str) -> Iterator[PrintedMetric]:
+        """Yield the metrics of the next line."""
         text = line.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar its last state
         if len(text) > _LONGEST_LINE:
-            continue
+            return
         steps = {match[1].lower(): float(match[2]) for match in _STEP.finditer(text)}
         if steps:
-            step = next((value for name, value in steps.items() if name != "epoch"), steps.get("epoch"))
+            self._step = next((value for name, value in steps.items() if name != "epoch"), steps.get("epoch"))
         values = {_plain(match[1]): match[2] for pattern in (_SPACED, _PAIR) for match in pattern.finditer(text)}
         if not steps and not any(map(_QUALITY.search, values)):
-            continue
+            return
+        names = self._names
         for name, value in values.items():
-            if name in steps or name in known or (name not in names and len(names) == _MOST_NAMES):
+            if name in steps or name in self._known or (name not in names and len(names) == _MOST_NAMES):
                 continue
             names.add(name)
-            yield PrintedMetric(name, float(value), step)
+            yield PrintedMetric(name, float(value), self._step)
+
+
+def find_metrics(lines: Iterable[str], *, params: Collection[str] = ()) -> Iterator[PrintedMetric]:
+    """Yield the metrics that lines of output state, in their order; parameters of the run are none."""
+    finder = MetricFinder(params)
+    for line in lines:
+        yield from finder.find(line)
 
 
 def _plain(name: str) -> str:

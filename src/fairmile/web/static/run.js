@@ -61,12 +61,13 @@
       byId("progress").hidden = false;
       byId("progress").value = detail.progress;
     }
+    if (detail.done) byId("done").textContent = detail.done;
     if (detail.metrics) {
       byId("no-metrics").hidden = true;
       add("metrics", "step", detail.metrics);
     }
     if (detail.power) {
-      byId("power-section").hidden = false;
+      byId("no-power").hidden = true;
       add("power", "seconds", detail.power);
     }
     if (detail.output) print(detail.output);

@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairmile.base.units import format_duration, format_number
 from fairmile.meter.lines import GrowingLog, Log, event_files
 from fairmile.reports.blocks import printed
 from fairmile.reports.curves import timeline
+from fairmile.runs.execute.printed import MOST_VALUES, MetricFinder
 from fairmile.runs.record.layout import OUTPUT, RECORD
 from fairmile.runs.record.query import RunQuery
 from fairmile.runs.record.run import Run
+from fairmile.status import share_done
 from fairmile.workspace import Workspace
 
 _UNFINISHED = ("queued", "running")
@@ -23,6 +25,7 @@ _MOST_FOLLOWED = 200  # runs in the list whose records are looked at each second
 _MOST_POINTS = 500  # of a metric in one event
 _MOST_METRICS = 40
 _MOST_OUTPUT = 32_000  # bytes in one event
+_MOST_SEARCHED = 4 << 20  # bytes of output at once
 _MOST_LOGS = 8
 
 
@@ -52,6 +55,7 @@ class RunTopic:
 
     def __init__(self) -> None:
         self._logs: OrderedDict[Path, GrowingLog] = OrderedDict()
+        self._outputs: OrderedDict[Path, _PrintedValues] = OrderedDict()
         self._lock = threading.Lock()
 
     def stamp(self, workspace: Workspace, key: str) -> object:
@@ -67,12 +71,23 @@ class RunTopic:
         seen = cursor if isinstance(cursor, dict) else {}
         facts: dict[str, Any] = {"state": str(state), "is_end": state.is_end, **_time(run)}
         with self._lock:
-            log = self._log(run.folder)
-            metrics, at = _metrics(log, _whole(seen.get("metrics")))
+            log, printed_values = self._log(run.folder), self._printed_by(run)
+            metrics, at = _metrics(_logged(log), _whole(seen.get("metrics")))
+            if log.metrics:  # as in the record: what is printed counts where nothing is logged
+                read_at = len(printed_values)
+            else:
+                metrics, read_at = _metrics(printed_values, _whole(seen.get("printed")))
             power, until_s = _power(log, seen.get("power"))
         output, behind = _output(run, _whole(seen.get("output")))
         facts |= {name: part for name, part in (("metrics", metrics), ("power", power), ("output", output)) if part}
-        return facts, {"metrics": at, "power": until_s, "output": behind}
+        return facts, {"metrics": at, "printed": read_at, "power": until_s, "output": behind}
+
+    def _printed_by(self, run: Run) -> Sequence[_Value]:
+        following = self._outputs.pop(run.folder, None) or _PrintedValues(run)
+        self._outputs[run.folder] = following
+        if len(self._outputs) > _MOST_LOGS:
+            self._outputs.popitem(last=False)
+        return following.update()
 
     def _log(self, folder: Path) -> Log:
         growing = self._logs.pop(folder, None) or GrowingLog(folder)
@@ -80,6 +95,49 @@ class RunTopic:
         if len(self._logs) > _MOST_LOGS:
             self._logs.popitem(last=False)
         return growing.update()
+
+
+class _Value(NamedTuple):
+    """A value of a metric."""
+
+    name: str
+    value: float
+    step: float | None
+
+
+class _PrintedValues:
+    """The values of metrics in the output of a run, while it grows; read as the recorder reads them at the end."""
+
+    def __init__(self, run: Run) -> None:
+        self._file = run.folder / OUTPUT
+        self._finder = MetricFinder(run.spec.params)
+        self._at = 0
+        self._values: list[_Value] = []
+
+    def update(self) -> Sequence[_Value]:
+        """Read what was added, and return everything so far; half a line waits until it is whole."""
+        try:
+            with open(self._file, "rb") as stream:
+                stream.seek(self._at)
+                data = stream.read(_MOST_SEARCHED)
+        except OSError:  # it has printed nothing
+            return self._values
+        end = data.rfind(b"\n") + 1 or (len(data) if len(data) == _MOST_SEARCHED else 0)
+        self._at += end
+        for line in data[:end].decode(errors="replace").splitlines():
+            if len(self._values) < MOST_VALUES:
+                self._values += [_Value(*each) for each in self._finder.find(line)]
+        return self._values
+
+
+def _logged(log: Log) -> Sequence[_Value]:
+    """Return the values that a program logged: of several ranks those of the first."""
+    is_ranked = any(each.writer.rank == 0 for each in log.metrics)
+    return [
+        _Value(each.name, each.value, each.step)
+        for each in log.metrics
+        if not is_ranked or each.writer.rank in (0, None)
+    ]
 
 
 def _changed(file: Path) -> tuple[int, int]:
@@ -102,29 +160,26 @@ def _time(run: Run) -> dict[str, Any]:
         return {}
     predicted = run.prediction.get("elapsed_s")
     expected_s = float(predicted["value"]) if isinstance(predicted, Mapping) and predicted.get("value") else 0.0
-    if expected_s <= 0:
-        return {"elapsed": format_duration(round(elapsed_s))}
-    return {
-        "elapsed": f"{format_duration(round(elapsed_s))} of {format_duration(expected_s)} predicted",
-        "progress": min(elapsed_s / expected_s, 1.0),
-    }
+    share = share_done(run)
+    text = format_duration(round(elapsed_s))
+    text += f" of {format_duration(expected_s)} predicted" if expected_s > 0 else ""
+    if share is not None:
+        return {"elapsed": text, "progress": share, "done": f"{share:.0%} done"}
+    return {"elapsed": text, "progress": min(elapsed_s / expected_s, 1.0)} if expected_s > 0 else {"elapsed": text}
 
 
-def _metrics(log: Log, start: int) -> tuple[dict[str, Any], int]:
-    """Return the values of metrics behind a place in the log, and the place behind them."""
-    is_ranked = any(each.writer.rank == 0 for each in log.metrics)
+def _metrics(values: Sequence[_Value], start: int) -> tuple[dict[str, Any], int]:
+    """Return the values of metrics behind a place among all of them, and the place behind them."""
     counts: dict[str, int] = {}
     points: dict[str, list[tuple[float, float]]] = {}
-    for at, each in enumerate(log.metrics):
-        if is_ranked and each.writer.rank not in (0, None):
-            continue
+    for at, each in enumerate(values):
         step = counts[each.name] = counts.get(each.name, -1) + 1
         if at >= start and (each.name in points or len(points) < _MOST_METRICS):
             points.setdefault(each.name, []).append((float(step) if each.step is None else each.step, each.value))
     return {
         name: {"points": _thinned(values), "last": format_number(values[-1][1]), "values": counts[name] + 1}
         for name, values in points.items()
-    }, len(log.metrics)
+    }, len(values)
 
 
 def _power(log: Log, since: Any) -> tuple[dict[str, Any], float | None]:
