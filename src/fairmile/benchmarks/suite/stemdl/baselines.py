@@ -9,10 +9,13 @@ import numpy as np
 from fairmile.benchmarks.harness.classical import can_fit, one_core
 from fairmile.benchmarks.harness.scores import Score
 from fairmile.benchmarks.harness.task import Samples
+from fairmile.benchmarks.suite.stemdl.crystals import PATTERSON_POWERS, patterson_waves
+from fairmile.benchmarks.suite.stemdl.data import POTENTIAL_PIXELS
 
 Array = np.ndarray[Any, Any]
 _RINGS, _SECTORS, _HARMONICS = 16, 24, (2, 3, 4, 6)
 _TREES, _CHUNK, _MOST = 200, 512, 20_000
+_AROUND, _DAMPING = 5, 1e-3  # pixels of a map, along each side, that decide about the one in the middle
 
 
 def scores(predicted: Array, groups: Array) -> dict[str, float]:
@@ -44,7 +47,47 @@ def baseline_scores(training: Samples, validation: Samples, groups: Array, seed:
             trees = ExtraTreesClassifier(_TREES, random_state=seed % 2**32).fit(train, known)
             answers = {"linear": linear.predict((test - centre) / spread), "extra trees": trees.predict(test)}
         found += [Score("classical", name, scores(each, groups)) for name, each in answers.items()]
+        if true is not None and potentials is not None:
+            maps = [_patterson_maps(*each) for each in ((training, numbers), (validation, np.arange(len(validation))))]
+            restored = _restored(maps[0], potentials, known, maps[1], answers["extra trees"])
+            name = "least squares on Patterson maps"
+            found.append(Score("classical", name, {"potential_r2": potential_r2(restored, true)}))
     return found
+
+
+def _restored(maps: Array, potentials: Array, known: Array, test: Array, groups: Array) -> Array:
+    """Return potentials by least squares from the pixels around each in the maps, for each space group apart."""
+    found = np.zeros((len(test), *potentials.shape[1:]))
+    for group in np.unique(groups):
+        learned = _neighbours(maps[known == group])
+        if len(learned):
+            square = learned.T @ learned + _DAMPING * len(learned) * np.eye(learned.shape[1])
+            weights = np.linalg.solve(square, learned.T @ potentials[known == group].ravel())
+            found[groups == group] = (_neighbours(test[groups == group]) @ weights).reshape(-1, *found.shape[1:])
+    return found
+
+
+def _neighbours(maps: Array) -> Array:
+    """Return for each pixel of maps (samples, projections, powers, 16, 16) those around it, and a constant."""
+    reach = _AROUND // 2
+    padded = np.pad(maps, ((0, 0), (0, 0), (0, 0), (reach, reach), (reach, reach)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (_AROUND, _AROUND), axis=(3, 4))
+    pixels = np.moveaxis(windows, 2, 4).reshape(-1, maps.shape[2] * _AROUND**2)
+    return np.concatenate([pixels, np.ones((len(pixels), 1))], axis=1)
+
+
+def _patterson_maps(samples: Samples, numbers: Array) -> Array:
+    """Return Patterson maps (samples, projections, powers, 16, 16), each of unit strength."""
+    patterns = np.concatenate(
+        [np.asarray(samples.batch(numbers[at : at + _CHUNK])["patterns"]) for at in range(0, len(numbers), _CHUNK)]
+    )
+    cosines, sines, scattered = patterson_waves(patterns.shape[-1], POTENTIAL_PIXELS)
+    maps = []
+    for power in PATTERSON_POWERS:
+        amplitudes = np.exp((patterns / 10 - 17) * power) * scattered
+        each = cosines @ amplitudes @ cosines.T - sines @ amplitudes @ sines.T
+        maps.append(each / (np.sqrt(np.square(each).mean((2, 3), keepdims=True)) + 1e-6))
+    return np.stack(maps, 2)
 
 
 def potential_r2(predicted: Array, true: Array) -> float:

@@ -57,6 +57,7 @@ _REACH, _MOST_INDEX = 1.5, 9  # of beams: in 1/Å, and of their indices
 _WAVELENGTH = 0.0251  # Å, of electrons of 200 keV
 _BOHR, _DEBYE_WALLER = 0.529, 0.5  # Å, Å²
 _DISK = 0.1  # radius in 1/Å: 2.5 mrad
+PATTERSON_POWERS = (0.5, 0.25)  # of intensities: the square root is the amplitude, less weighs weak beams more
 FIELD = 8.0  # Å, side of the window in which the potential is shown
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fairmile.benchmarks.suite.stemdl.crystals import patterson_waves
+from fairmile.benchmarks.suite.stemdl.crystals import PATTERSON_POWERS, patterson_waves
 from fairmile.benchmarks.suite.stemdl.data import CLASSES, POTENTIAL_PIXELS
 from fairmile.benchmarks.suite.stemdl.settings import Settings
 
 _SMALL = (16, 32, 64)
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # width, blocks and stride
 _PATTERNS = 3
-_POWERS = (0.5, 0.25)  # of intensities: the square root is the amplitude, less weighs weak beams more
 
 
 class StemModel(nn.Module):
@@ -51,7 +50,7 @@ class PotentialHead(nn.Module):
         waves = patterson_waves(pixels, POTENTIAL_PIXELS)
         for name, values in zip(("cosines", "sines", "scattered"), waves, strict=True):
             self.register_buffer(name, torch.as_tensor(values, dtype=torch.float32), persistent=False)
-        self.first = nn.Conv2d(len(_POWERS), width, 3, padding=1)
+        self.first = nn.Conv2d(len(PATTERSON_POWERS), width, 3, padding=1)
         self.steer = nn.Linear(features, 2 * width)
         self.last = nn.Sequential(
             *(nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 1, 3, padding=1))
@@ -71,7 +70,7 @@ def patterson(
     """Return Patterson maps (samples, 2, 16, 16) of patterns as published, for two powers of the intensity."""
     logarithms = patterns.float() / 10 - 17
     maps = []
-    for power in _POWERS:
+    for power in PATTERSON_POWERS:
         amplitudes = (logarithms * power).exp() * scattered
         each = cosines @ amplitudes @ cosines.T - sines @ amplitudes @ sines.T
         maps.append(each / (each.square().mean((1, 2), keepdim=True).sqrt() + 1e-6))
