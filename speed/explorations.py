@@ -76,13 +76,14 @@ def show(file: Path, names: list[str], folder: Path) -> None:
     workspace = Workspace.open()
     folder.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {}
-    explored = json.loads(file.read_text())
+    explored: dict[str, Any] = json.loads(file.read_text())
     for name, data in ((each, explored[each]) for each in names if each in explored):
         if "error" in data:
             print(f"{name}: {data['error']['message']}")
             continue
         asked = asked_of(name, "cuda", 0.0)
-        data = workspace.predict.foresee_exploration(asked, {**data, "model": name, "run": ""}, folder)
+        data |= {"model": name, "run": ""}
+        data = workspace.predict.foresee_exploration(asked, data, folder)
         content[name] = data
         print(f"\n{name}: {data['answer']}, {data['rounds']} rounds")
         for row in data["candidates"]:
