@@ -133,6 +133,8 @@ def test_code_and_its_model_travel_to_a_machine_behind_ssh(tmp_path: Path, sshd:
     assert [each["state"] for each in explored.candidates] == ["measured"]
     benchmark = explore(workspace, **{**asked, "model": "mnist", "batch": [8]})
     assert [each["state"] for each in benchmark.candidates] == ["measured"]
+    with pytest.raises(Unsupported, match="no combination can be run: torch tf32"):
+        explore(workspace, **asked, precision=["tf32"])
 
 
 @pytest.mark.thorough
