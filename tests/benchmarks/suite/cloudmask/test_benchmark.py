@@ -46,6 +46,7 @@ def test_published_scenes_are_cut_and_the_publishers_test_is_scored(tmp_path: Pa
         write_scene(tmp_path / "data" / "training" / part / f"S3A_{number}.hdf", make_scene(number, 48, seed=1))
     write_scene(tmp_path / "data" / "inference" / "day" / "S3A_9.hdf", make_scene(8, 48, seed=1))
     params = {"patch": 16, "margin": 4, "width": 4, "depth": 1, "epochs": 1, "model": "unet", "preset": "small"}
+    params |= {"baseline_pixels": 1000}
     benchmark.run(session(tmp_path, tmp_path / "data", **params))
     found = results(tmp_path)
     assert found["data"] == "data: 27 patches to train, 9 to validate, 1 scenes to test"
