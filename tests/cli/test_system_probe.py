@@ -20,7 +20,7 @@ Fairmile = Callable[..., Any]
 def test_the_draft_is_all_that_stdout_gets(fairmile: Fairmile, place: Path) -> None:
     result = fairmile("system", "probe", "--name", "box")
     assert result.code == 0
-    assert result.err.startswith("looking at ")
+    assert result.err.startswith("checking ")
     (place / "box.yaml").write_text(result.out)
     assert Systems([place])["box"].name == "box"
 
