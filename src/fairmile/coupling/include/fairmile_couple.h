@@ -654,13 +654,27 @@ static int fairmile_couple_infer(int64_t slot, int *is_late, char *why, size_t r
   return !fairmile_couple_refused(status, why, room);
 }
 
+/* Note for the trace that the model computes, and that it has ended. */
+static void fairmile_couple_time(int begins) {
+#ifdef FAIRMILE_METER_H
+  static int32_t timer = -1;
+  if (timer < 0) timer = fairmile_timer("model");
+  if (begins)
+    fairmile_start(timer);
+  else
+    fairmile_stop(timer);
+#else
+  (void)begins;
+#endif
+}
+
 /* A step whose answer this process computes. */
 static int fairmile_couple_compute(void) {
   int64_t step = fairmile_coupled.coupled++, slot = step % fairmile_coupled.slots, due = step - fairmile_coupled.lag;
   char why[1024];
   size_t at;
   int is_late;
-  fairmile_couple_trace(FAIRMILE_GET, 0, step);
+  fairmile_couple_time(1);
   fairmile_coupled_model.computed[slot] = -1;
   if (fairmile_couple_infer(slot, &is_late, why, sizeof why)) {
     fairmile_coupled_model.computed[slot] = step;
@@ -668,7 +682,7 @@ static int fairmile_couple_compute(void) {
     if (!is_late) fairmile_coupled.state = 2; /* the next step would end so, too */
     fairmile_couple_lose(is_late ? "no answer in time" : why);
   }
-  fairmile_couple_trace(FAIRMILE_GET, 2, step);
+  fairmile_couple_time(0);
   if (due < 0 || fairmile_coupled_model.computed[due % fairmile_coupled.slots] != due) return fairmile_couple_without();
   for (at = 0; at < fairmile_coupled_model.outputs; at++)
     fairmile_couple_pass(&fairmile_coupled_model.tensors[1][at], due % fairmile_coupled.slots, 1);
