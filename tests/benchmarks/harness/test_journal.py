@@ -37,7 +37,8 @@ def test_the_checker_of_mlperf_passes_a_training_that_meets_the_target(
 
 
 def test_what_is_trained_and_how_is_told_once(tmp_path: Path) -> None:
-    fit(SmallTask(batch_size=8, accumulate=2, epochs=2), session(tmp_path, seed=11))
+    warm = {"warmup_epochs": 0.5, "schedule": "steps", "decay_epochs": (1,), "decay_factors": (0.1,)}
+    fit(SmallTask(batch_size=8, accumulate=2, epochs=2, **warm), session(tmp_path, seed=11))
     found = records(tmp_path)
     told = {record.key: record.value for record in found if record.type == "POINT_IN_TIME"}
     wanted = {
@@ -49,7 +50,10 @@ def test_what_is_trained_and_how_is_told_once(tmp_path: Path) -> None:
         "accelerators_per_node": 0,
         "global_batch_size": 16,
         "gradient_accumulation_steps": 2,
-        "opt_name": "adam",
+        "gradient_accumulation_frequency": 2,
+        "opt_learning_rate_warmup_steps": 3,
+        "opt_learning_rate_decay_boundary_steps": [6],
+        "opt_name": "Adam",
         "opt_base_learning_rate": 0.01,
         "seed": 11,
         "cache_clear": True,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fairmile.benchmarks.harness.task import Metric, Task
 
 FILE = "mllog.txt"
+_OPT_NAMES = {"adam": "Adam", "adamw": "AdamW", "lamb": "LAMB"}  # as the committee's checker spells them
 
 
 class Journal:
@@ -60,6 +61,8 @@ class Journal:
             return
         settings, ranks = task.settings, session.ranks
         per_node = max(ranks.local_size, 1) if device.type != "cpu" else 0
+        together = settings.batch_size * settings.accumulate * ranks.size
+        steps = -(-len(task.training) // together)
         facts: dict[str, Any] = {
             "submission_benchmark": session.name,
             "submission_org": "unknown",
@@ -69,15 +72,18 @@ class Journal:
             "seed": session.seed,
             "number_of_nodes": ranks.nodes,
             "accelerators_per_node": per_node,
-            "global_batch_size": settings.batch_size * settings.accumulate * ranks.size,
+            "global_batch_size": together,
             "gradient_accumulation_steps": settings.accumulate,
+            "gradient_accumulation_frequency": settings.accumulate,  # as DeepCAM's rules call it
             "train_samples": len(task.training),
             "eval_samples": len(task.validation),
-            "opt_name": settings.optimizer,
+            "opt_name": _OPT_NAMES.get(settings.optimizer, settings.optimizer),
             "opt_base_learning_rate": settings.learning_rate,
             "opt_learning_rate_warmup_epochs": settings.warmup_epochs,
+            "opt_learning_rate_warmup_steps": round(settings.warmup_epochs * steps),
             "opt_learning_rate_warmup_factor": settings.warmup_factor,
             "opt_learning_rate_decay_boundary_epochs": list(settings.decay_epochs),
+            "opt_learning_rate_decay_boundary_steps": [each * steps for each in settings.decay_epochs],
             "opt_learning_rate_decay_factor": list(settings.decay_factors),
             "opt_weight_decay": settings.weight_decay,
         }
