@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,6 @@ def test_parameters_of_the_command_line_replace_and_add(tmp_path: Path) -> None:
     [
         ("n: 1\nexperiment:\n  epoch:\n", "{file}:2 experiment: has no parameters"),
         ("n: 1\nexperiment:\n", "{file}:2 experiment: has no parameters"),
-        ("experiment:\n  x: 1\n  x: 2\n", "{file}:3: the key 'x' appears twice in one mapping"),
         ("experiment: {x: 1}\na: [1\n", "{file}:3: "),
         ("n: 1\n", "{file}: the file defines no experiments"),
         ("n: 1\nexperiment: {}\n", "{file}:2 experiment: has no parameters"),
@@ -287,6 +287,30 @@ def test_of_a_key_that_appears_twice_the_last_one_counts_and_a_note_says_so(tmp_
     assert parse_document(text, str(file)).data["run"] == {"branch": "work"}
     with pytest.raises(InvalidDocument, match="the key 'axes' appears twice"):
         parse_document("axes: {n: 1}\naxes: {n: 2}\n", "own.yaml")
+
+
+def test_generated_experiments_execute_their_scripts_in_their_folders(tmp_path: Path) -> None:
+    manifest = {}
+    for epochs in (2, 10):
+        id = f"card_name_v100_epochs_{epochs}"
+        folder = tmp_path / "localscratch" / id
+        folder.mkdir(parents=True)
+        (folder / "run.slurm").write_text(f"#!/bin/sh\necho {epochs} > epochs.txt\n")
+        old = f"/sfs/home/somebody/localscratch/{id}"  # as on the machine where they were generated
+        row = {"id": id, "directory": old, "experiment": f"card_name=v100 epochs={epochs}", "variables": {}}
+        manifest[id] = {**row, "script": f"{old}/run.slurm", "config": f"{old}/config.yaml"}
+    file = tmp_path / "localscratch.json"
+    file.write_text(json.dumps(manifest))
+    definition = read_project([file], environ={})
+    assert [point.id for point in definition.points] == list(manifest)
+    texts = Texts(definition, {})
+    for point in definition.points:
+        argv = [texts.fill(texts.compile(word, "argv"), point) for word in definition.fields["argv"]]
+        subprocess.run(argv, check=True)
+    assert (tmp_path / "localscratch/card_name_v100_epochs_10/epochs.txt").read_text() == "10\n"
+    (tmp_path / "localscratch/card_name_v100_epochs_2/run.slurm").unlink()
+    with pytest.raises(NotFound, match=r"there is no .*card_name_v100_epochs_2/run\.slurm"):
+        read_project([file], environ={})
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

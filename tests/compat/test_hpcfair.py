@@ -71,7 +71,7 @@ def test_search_takes_a_regular_expression_and_gives_names(workspace: Workspace)
 
 
 def test_workflows_are_searched_by_keyword(workspace: Workspace) -> None:
-    assert hpcfair_model.search_workflows("surrogate") == ["train-the-predictor"]
+    assert hpcfair_model.search_workflows("surrogate") == ["train-the-predictor", "miniweather-pipeline"]
     assert hpcfair_model.search_workflows("nonsense") == []
 
 

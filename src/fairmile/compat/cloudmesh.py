@@ -3,7 +3,8 @@
 `experiment:`, or `experiments:` in older projects, holds the axes; everything else are settings. Several files are
 merged by top-level section, the later one wins; a file that `config:` names comes before the one that names it. What
 has no value (null) counts as absent, but a null in a list of values is one, `None`, as cloudmesh-ee writes it. Of a key
-that appears twice the last one counts, and a note says so.
+that appears twice the last one counts, and a note says so. A list of generated experiments, such as
+`localscratch.json`, executes their scripts in their folders.
 Beside what the files say there are `{ee.identifier}`, `{ee.uuid}`, `{meta.uuid}`, `{slurm.sbatch}` and
 `{experiment.card_name}`; what stands below `attributes:` also goes by its name alone, and so do the axes of
 `experiments:`.
@@ -119,8 +120,8 @@ class _Project(Resolver):
         return file.located is None or self.is_own(file.located.data)
 
     def is_own(self, data: Any) -> bool:
-        """Tell by its data whether a document belongs to a project."""
-        return isinstance(data, Mapping) and any(key in data for key in (*FORMS, _CONFIG))
+        """Tell by its data whether a document belongs to a project, or lists what one generated."""
+        return isinstance(data, Mapping) and (any(key in data for key in (*FORMS, _CONFIG)) or _is_manifest(data))
 
     def parts(self, file: Path, data: Mapping[str, Any]) -> Iterator[Path]:
         """Yield the files that `config:` names and that are there."""
@@ -154,6 +155,8 @@ def read_project(
     name they change a setting.
     """
     sources = _read_all(files, allow_code)
+    if len(sources) == 1 and _is_manifest(sources[0].data):
+        return _read_manifest(sources[0], files[0])
     origin = _Places(sources, params or ())
     merged: dict[str, Any] = {}
     for source in sources:
@@ -187,6 +190,49 @@ def read_project(
         dialect=DIALECT,
         notes=tuple(each for source in sources for each in source.repeated),
     )
+
+
+def _is_manifest(data: Mapping[str, Any]) -> bool:
+    """Tell whether a document lists generated experiments, as `cms ee generate` leaves it beside their folders."""
+    keys = {"experiment", "directory", "script"}
+    return bool(data) and all(isinstance(row, Mapping) and keys <= set(row) for row in data.values())
+
+
+def _read_manifest(source: _Source, file: Path) -> Definition:
+    """Return experiments that cloudmesh-ee generated: each executes its script in its folder."""
+    rows = [(source.place([name]), row) for name, row in source.data.items()]
+    points = [_axes_of(row["experiment"], place) for place, row in rows]
+    names = list(points[0])
+    for (place, _), point in zip(rows, points, strict=True):
+        if list(point) != names:
+            raise InvalidDocument([Problem(f"{place}: expected the parameters {', '.join(names)}")])
+    axes: dict[str, list[Value]] = {name: [point[name] for point in points] for name in names}
+    space = Space(axes, linked=[names] if len(names) > 1 else [], identify="all")
+    scripts, folders = {}, {}
+    for point, (place, row) in zip(space, rows, strict=True):
+        folder = _generated_folder(file, str(row["directory"]))
+        script = folder / Path(str(row["script"])).name
+        if not script.is_file():
+            raise NotFound(f"{place}: there is no {script}", hint="keep the manifest beside the generated folders")
+        scripts[point.id], folders[point.id] = str(script), str(folder)
+    start = ("sh", "-c", 'cd "$1" && exec bash "$2"', "sh")
+    return Definition(
+        name=slug(file.stem, keep_case=True),
+        points=space,
+        settings={"manifest": {"folder": folders, "script": scripts}},
+        origin=lambda *path: source.file,
+        prefix=PREFIX,
+        fields={"argv": (*start, "{manifest.folder.{point.id}}", "{manifest.script.{point.id}}")},
+        sources=(str(file),),
+        dialect=DIALECT,
+    )
+
+
+def _generated_folder(file: Path, directory: str) -> Path:
+    """Return where a generated folder is: as the manifest says, or beside it, since such folders are moved."""
+    name = Path(directory).name
+    places = (Path(directory), file.parent / directory, file.parent / file.stem / name, file.parent / name)
+    return next((each for each in places if each.is_dir()), file.parent / name).absolute()
 
 
 def directives(host: str, directive: str, own: Mapping[str, Any] | None = None) -> dict[str, str]:

@@ -26,6 +26,7 @@ _RANK = {
 }
 _HOST_FILES = {"pbs": '"$PBS_NODEFILE"', "lsf": '"$LSB_DJOB_HOSTFILE"'}
 _RAY_VARIABLES = ("MASTER_PORT", "RAY_HEAD", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+_RAY_PATIENCE_S = 300  # after which the program begins with the nodes that have joined
 _SIGNALS_OF_TORCHRUN = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
@@ -232,7 +233,7 @@ def _ray(request: Request, system: System) -> Iterator[str]:
     yield f"{start} bash -c {shlex.quote(f'{head}; {others}')} bash {words}{gpus} &"
     status = _quoted(request.spec.wrap, ["ray", "status"])
     count = f"$({status} 2>/dev/null | grep -c ' node_')"
-    yield f'for ((try = 0; try < 120; try++)); do [ "{count}" -ge {request.nodes} ] && break; sleep 1; done'
+    yield f'until [ "{count}" -ge {request.nodes} ] || ((SECONDS > {_RAY_PATIENCE_S})); do sleep 1; done'
 
 
 def _hand_signals_on(request: Request) -> Iterator[str]:
