@@ -20,6 +20,9 @@ from playwright.sync_api import ViewportSize, sync_playwright
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 Scheme = Literal["light", "dark"]
+_TIMEOUT_MS = 300_000  # a busy machine draws the figures of a trace slowly
+_FIGURES_ARE_DRAWN = """() => [...document.querySelectorAll("[data-figure]")].every(
+  each => each.getBoundingClientRect().top > innerHeight || each.querySelector("svg *"))"""
 TRAIN = str(ROOT / "docs" / "examples" / "plain" / "train.py")
 
 
@@ -40,11 +43,24 @@ def take(
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for scheme in schemes:
             opened = chromium.new_page(viewport=viewport, color_scheme=scheme)
+            opened.set_default_timeout(_TIMEOUT_MS)
             opened.goto(page if isinstance(page, str) else page.as_uri())
             if part:
                 opened.locator(part).first.evaluate("each => scrollTo(0, each.getBoundingClientRect().top - 16)")
+            opened.wait_for_function(_FIGURES_ARE_DRAWN)
             opened.screenshot(path=PICTURES / f"{name}-{scheme}.png")
         chromium.close()
+
+
+def take_served(path: str, name: str, folder: Path) -> None:
+    """Take a picture of a page of the server of a workspace; `last` in its path is the id of the last run."""
+    from fairmile.web.serve import ServeSettings, serve
+    from fairmile.workspace import Workspace
+
+    workspace = Workspace.open(overrides={"home": str(folder / "home")})
+    path = path.replace("last", workspace.runs.get("last").id) if "last" in path else path
+    with serve(workspace, ServeSettings(port=0), wait=False) as serving:
+        take(f"{serving.address}{path}", name, (1100, 820))
 
 
 def trace_picture(folder: Path) -> None:
@@ -66,42 +82,32 @@ def sweep_picture(folder: Path) -> None:
 
 def runs_picture(folder: Path) -> None:
     """A filtered table of the runs of a sweep, in the browser."""
-    from fairmile.web.serve import ServeSettings, serve
-    from fairmile.workspace import Workspace
-
     values = ["--lr", "0.01,0.03,0.1,0.3", "--hidden", "8,16,32", "--seed", "1..2", "--epochs", "20"]
     fairmile("sweep", "--name", "spirals", TRAIN, *values, folder=folder)
-    workspace = Workspace.open(overrides={"home": str(folder / "home")})
-    with serve(workspace, ServeSettings(port=0), wait=False) as serving:
-        take(f"{serving.address}runs?q=spirals+loss%3C0.6", "web-runs", (1100, 820))
+    take_served("runs?q=spirals+loss%3C0.6", "web-runs", folder)
 
 
 def store_picture(folder: Path) -> None:
     """The store of a small workspace, in the browser."""
-    from fairmile.web.serve import ServeSettings, serve
-    from fairmile.workspace import Workspace
-
     examples = ROOT / "docs" / "examples"
     fairmile("catalog", "describe", str(examples / "plain"), "--set", "version=1.0", "--add", folder=folder)
     fairmile("fetch", "plain", folder=folder)
     fairmile("fetch", str(examples / "tides.tar.gz"), "--unpack", folder=folder)
     fairmile("fetch", str(examples / "tides.onnx"), folder=folder)
-    workspace = Workspace.open(overrides={"home": str(folder / "home")})
-    with serve(workspace, ServeSettings(port=0), wait=False) as serving:
-        take(f"{serving.address}store", "web-store", (1100, 820))
+    take_served("store", "web-store", folder)
 
 
 def traced_run_picture(folder: Path) -> None:
     """The trace of a recorded run, in the browser."""
-    from fairmile.web.serve import ServeSettings, serve
-    from fairmile.workspace import Workspace
-
     program = str(ROOT / "docs" / "examples" / "train.py")
     record = ["trace", "record", "--skip", "2", "--steps", "5", "--", "python", program]
     fairmile("run", "--name", "traced", "--", "fairmile", *record, folder=folder)
-    workspace = Workspace.open(overrides={"home": str(folder / "home")})
-    with serve(workspace, ServeSettings(port=0), wait=False) as serving:
-        take(f"{serving.address}traces/{workspace.runs.get('last').id}", "web-trace", (1100, 820))
+    take_served("traces/last", "web-trace", folder)
+
+
+def systems_picture(folder: Path) -> None:
+    """The systems that are known, in the browser."""
+    take_served("systems", "web-systems", folder)
 
 
 def study_picture(folder: Path) -> None:
@@ -150,6 +156,7 @@ TAKEN = {
     "runs": runs_picture,
     "store": store_picture,
     "traced-run": traced_run_picture,
+    "systems": systems_picture,
     "study": study_picture,
     "earthquake": earthquake_picture,
     "exploration": exploration_picture,
