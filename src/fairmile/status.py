@@ -135,7 +135,7 @@ def read_status(
     known = list_sweeps(sweeps)
     with ledger.at_once():
         counts = ledger.counts([each.id for each in known])
-        unfinished = [each for each in known if _is_unfinished(each, counts[each.id])]
+        unfinished = [each for each in known if is_unfinished(each, counts[each.id])]
         groups = [each.id for each in unfinished]
         mean_s = ledger.mean_elapsed(groups)
         groups += [each.id for each in flows]
@@ -182,7 +182,7 @@ def _is_live_job(folder: Path) -> bool:
 _JOB_ENDS = frozenset({"done", "failed", "cancelled", "timed_out", "out_of_memory", "node_failed", "preempted", "lost"})
 
 
-def _is_unfinished(sweep: Sweep, counts: Mapping[RunState, int]) -> bool:
+def is_unfinished(sweep: Sweep, counts: Mapping[RunState, int]) -> bool:
     """Tell whether a sweep has points that have not ended, or a study trials that run."""
     begun = sum(counts.values()) - counts.get(RunState.INTERRUPTED, 0) - counts.get(RunState.CANCELLED, 0)
     return _alive(counts) > 0 or begun < sweep.count
@@ -193,10 +193,9 @@ def _alive(counts: Mapping[RunState, int]) -> int:
 
 
 def _of_sweep(sweep: Sweep, counts: Mapping[RunState, int], mean_s: float | None, now: float) -> Activity:
-    total = sweep.study.settings.trials or 0 if sweep.is_study else sweep.count
+    total = _runs_of(sweep)
     ended = sum(counts.values()) - _alive(counts)
     running = counts.get(RunState.RUNNING, 0)
-    text = states_text(counts) or "none started"
     expected = None
     if running and mean_s is not None and total > ended:
         expected = now + (total - ended) * mean_s / running
@@ -207,10 +206,21 @@ def _of_sweep(sweep: Sweep, counts: Mapping[RunState, int], mean_s: float | None
         sweep.system,
         sweep.created,
         ended / total if total else None,
-        f"{text} of {total:,}" if total else text,
+        sweep_progress(sweep, counts),
         expected,
         "progress" if expected is not None else "",
     )
+
+
+def sweep_progress(sweep: Sweep, counts: Mapping[RunState, int]) -> str:
+    """Return how many runs of a sweep or study are in which state, and how many there will be: `3 done of 12`."""
+    text, total = states_text(counts) or "none started", _runs_of(sweep)
+    return f"{text} of {total:,}" if total else text
+
+
+def _runs_of(sweep: Sweep) -> int:
+    """Return how many runs a sweep or study has in the end; 0 where nobody knows."""
+    return sweep.study.settings.trials or 0 if sweep.is_study else sweep.count
 
 
 def _of_flow(flow: ActiveFlow, now: float) -> Activity:

@@ -10,6 +10,7 @@ import pytest
 import web_data
 from playwright.sync_api import Page, expect
 
+from fairmile.web.topics.sweeps import SWEEP
 from fairmile.workspace import Workspace
 
 OLD = "#!/bin/bash\n#SBATCH --nodes=1\nsrun python old.py\n"
@@ -124,3 +125,18 @@ def test_the_pages_are_sound(page_is_sound: Callable[..., None], study: str, pat
 @pytest.mark.parametrize("noun", ["sweeps", "flows"])
 def test_pages_of_user_size_are_sound(page_is_sound: Callable[..., None], study: str, flow: str, noun: str) -> None:
     page_is_sound(f"/{noun}/{study if noun == 'sweeps' else flow}")
+
+
+def test_the_page_of_a_study_that_goes_on_says_how_far_it_is_and_when_there_is_more(
+    page: Page, workspace: Workspace
+) -> None:
+    definition, source, rest = workspace.sweeps.define(["echo", "{x}"], params={"x": [1, 2, 3]}, name="ebbs")
+    sweep = workspace.sweeps.create(definition, source, **rest).id
+    page.goto(f"/sweeps/{sweep}")
+    expect(page.locator("#states")).to_have_text("none started of 3")
+    assert SWEEP.changes(workspace, sweep, None) == (None, "none started of 3")
+    workspace.runs.run(["true"], name="ebbs", group=sweep, watch_s=0)
+    text = SWEEP.changes(workspace, sweep, "none started of 3")[1]
+    assert text == "1 done of 3"
+    expect(page.locator("#states")).to_have_text(text)
+    expect(page.get_by_role("link", name="Show newer results")).to_be_visible()

@@ -53,4 +53,5 @@ TOPICS: dict[str, str] = {
     "flow": "fairmile.web.topics.flows:FLOW",
     "run": "fairmile.web.topics.runs:RUN",
     "runs": "fairmile.web.topics.runs:RUNS",
+    "sweep": "fairmile.web.topics.sweeps:SWEEP",
 }

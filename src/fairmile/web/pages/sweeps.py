@@ -9,7 +9,7 @@ from fastapi import Request
 
 from fairmile.base.errors import FairmileError
 from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Title, table
-from fairmile.status import states_text
+from fairmile.status import is_unfinished, states_text, sweep_progress
 from fairmile.web.linking import with_links
 from fairmile.web.parameters import Id, Word
 from fairmile.web.render import Page
@@ -50,19 +50,25 @@ def sweep_page(request: Request, name: Id, metric: Word = "", x: Word = "", y: W
     workspace = workspace_of(request)
     sweep, metrics = workspace.sweeps.get(name), [metric] if metric else None
     over = [x, y] if x and y and x != y else []
+    counts = workspace.ledger.counts([sweep.id])[sweep.id]
+    live = [f"sweep:{sweep.id}"] if is_unfinished(sweep, counts) else []
+    progress = sweep_progress(sweep, counts) if live else ""
+    scripts = ["sweeps.js"] if live else []
     try:
         report = workspace.reports.page(
             sweep.id, metrics=metrics, over=over, most_rows=_MOST_ROWS, most_runs=_MOST_RUNS
         )
     except FairmileError as error:  # no run of it has begun, perhaps
         blocks: list[Block] = [Title(sweep.id), Note(f"{error}. {error.hint or ''}")]
-        return Page("sweep.html", sweep.id, {"axes": [], "metrics": []}, blocks)
+        empty = {"axes": [], "metrics": [], "progress": progress}
+        return Page("sweep.html", sweep.id, empty, blocks, scripts=scripts, live=live)
     known = report.data.get("sweep", {"axes": {}, "points": [], "metric": ""})
     metrics_known = list(dict.fromkeys(each for point in known["points"] for each in point["metrics"]))
     values = {
+        "progress": progress,
         "axes": list(known["axes"]),
         "metrics": metrics_known,
         "chosen": {"metric": metric or known["metric"], "x": x, "y": y},
         "runs": f"/runs?{urlencode({'group': sweep.id})}",
     }
-    return Page("sweep.html", sweep.id, values, with_links(report.blocks))
+    return Page("sweep.html", sweep.id, values, with_links(report.blocks), scripts=scripts, live=live)
