@@ -43,6 +43,15 @@ def test_no_answer_is_never_right() -> None:
     assert {judge(exercise, None) for exercise in CHECKS} == {"there is no answer yet"}
 
 
+ODD = [0, -1.5, True, "", "tide", [], [1, "two"], {}, {"steps": [{}]}, {"points": [1]}, {"trials": [{"state": 1}]}]
+ODD += [dict.fromkeys(("lr", "noise", "verdict", "cores", "epoch", "folder", "date"), odd) for odd in (0, "x", [])]
+
+
+@pytest.mark.parametrize("value", ODD, ids=str)
+def test_whatever_an_answer_is_it_is_judged(value: Any) -> None:
+    assert [exercise for exercise in CHECKS if not judge(exercise, value)] == []
+
+
 def test_an_answer_is_json_whatever_a_call_returned() -> None:
     given = {
         "n": np.int64(3),

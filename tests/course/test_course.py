@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,15 @@ def test_the_same_notebook_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_notebook(find_lesson(2).solved(), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.thorough
+def test_a_built_lesson_is_one_page_and_is_built_once(fresh: Course, tmp_path: Path) -> None:
+    pytest.importorskip("nbconvert", reason="needs pip install 'fairmile[course]'")
+    notebook, page = fresh.build(tmp_path / "pages", [8])
+    text = page.read_text()
+    assert "<h1" in text and "data:image/png;base64," in text and "Exercise 8.3" in text
+    assert not re.search(r"(?:src|href)=[\"'](?:https?:)?//", text)
+    stamp = notebook.stat().st_mtime_ns
+    assert list(fresh.build(tmp_path / "pages", [8])) == [notebook, page]
+    assert notebook.stat().st_mtime_ns == stamp

@@ -24,6 +24,7 @@ _LOOK = """
 .output_area { overflow-x: auto; margin: 8px 0; }
 .output_area img { max-width: 100%; background: #fff; border-radius: 6px; }
 .output_area svg { max-width: 100%; height: auto; }
+.output_area pre { background: none; padding: 2px 14px; }
 .prompt, .anchor-link { display: none; }
 .highlight .k, .highlight .kn, .highlight .ow { color: var(--c3); }
 .highlight .s1, .highlight .s2, .highlight .sa, .highlight .si { color: var(--good); }
