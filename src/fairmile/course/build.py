@@ -89,4 +89,5 @@ def _exporter() -> Any:
         from nbconvert import HTMLExporter
     except ImportError as error:
         raise MissingExtra("pages of the course need nbconvert", "course") from error
-    return HTMLExporter(template_name="basic")
+    exporter: Any = HTMLExporter  # its constructor has no types
+    return exporter(template_name="basic")
