@@ -9,13 +9,21 @@ from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
+PATIENCE_MS = 300_000  # a machine may be busy; what hangs ends with its test
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
 MOST_SCRIPT_BYTES = 60_000  # compressed, on any page
 # The rules of axe whose answer depends on colours and places, and not only on what the document says.
 _OF_APPEARANCE = ("color-contrast", "link-in-text-block", "scrollable-region-focusable")
+
+
+def new_context(browser: Browser, **options: Any) -> BrowserContext:
+    """Return a fresh profile of a browser, which waits for clicks and pages as long as for what they show."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE_MS)
+    return context
 
 
 @cache

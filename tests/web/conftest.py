@@ -63,7 +63,7 @@ def client(server: Serving) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """A browser, started once."""
-    expect.set_options(timeout=60_000)  # a machine may be busy
+    expect.set_options(timeout=web_pages.PATIENCE_MS)
     # What a test that failed started is ended: not the browser's own processes, for whose pages the next would wait.
     environ: dict[str, Any] = {name: value for name, value in os.environ.items() if name != descendants.MARK}
     with sync_playwright() as playwright:
@@ -75,7 +75,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def page(chromium: Browser, server: Serving) -> Iterator[Page]:
     """An empty page of a fresh browser profile; addresses are those of the server."""
-    context = chromium.new_context(base_url=server.address)
+    context = web_pages.new_context(chromium, base_url=server.address)
     yield context.new_page()
     context.close()
 
@@ -86,7 +86,7 @@ def page_is_sound(chromium: Browser, server: Serving) -> Iterator[Callable[..., 
 
     All are opened in one tab, whose browser has compiled the rules once.
     """
-    context = chromium.new_context(base_url=server.address)
+    context = web_pages.new_context(chromium, base_url=server.address)
     page = context.new_page()
     yield lambda path, **limits: web_pages.page_is_sound(page, path, **limits)
     context.close()

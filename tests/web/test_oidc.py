@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+import web_pages
 from argon2 import PasswordHasher
 from certificates import Certificate, make_certificate
 from oidc_provider import CLIENT_ID, CLIENT_SECRET, running_provider, spoil_next
@@ -124,7 +125,7 @@ def test_who_is_no_member_is_refused_and_gets_no_account(centre: Centre) -> None
 
 def test_a_name_that_somebody_else_has_here_gives_no_access_to_their_account(centre: Centre) -> None:
     browser, answer = centre.log_in("carol")
-    assert "there is an account &#39;root&#39; already" in answer.text and not is_logged_in(centre, browser)
+    assert "account &#39;root&#39; already exists" in answer.text and not is_logged_in(centre, browser)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_browser_logs_in_at_the_provider_and_then_a_terminal(
 ) -> None:
     environ = {"FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     mine = Workspace.open(environ={**environ, "SSL_CERT_FILE": str(centre.certificate.file)}, cwd=tmp_path)
-    context = chromium.new_context(ignore_https_errors=True)
+    context = web_pages.new_context(chromium, ignore_https_errors=True)
     page = context.new_page()
 
     def confirm(code: logins.DeviceLogin) -> None:
@@ -291,7 +292,7 @@ def test_logins_of_terminals_that_the_provider_does_not_confirm_end(centre: Cent
     for user, fault, reason in [
         ("nobody", "no", "the provider refused the login"),
         ("bob", "no", "may not use this server"),
-        ("carol", "no", "there is an account 'root' already"),
+        ("carol", "no", "account 'root' already exists"),
         ("ada", "nonce", "belongs to another login"),
         ("ada", "audience", "is not valid"),
         ("ada", "none", "proves nothing"),

@@ -64,7 +64,7 @@ def test_the_page_of_a_study_draws_its_figures_when_they_are_seen(page: Page, st
     expect(page.get_by_text("20 pruned").first).to_be_visible()
     figure = page.locator("figure[data-figure]").filter(has_text="Parameters and loss")
     figure.scroll_into_view_if_needed()
-    expect(figure.get_by_role("img")).to_be_visible(timeout=60_000)  # it is drawn now
+    expect(figure.get_by_role("img")).to_be_visible()  # it is drawn now
     expect(page.get_by_role("link", name=f"{study}-00004")).to_have_attribute("href", f"/runs/{study}-00004")
 
 
