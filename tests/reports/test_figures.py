@@ -100,6 +100,14 @@ def test_runs_without_epochs_get_no_panel_for_their_time(tmp_path: Path) -> None
     assert "step" in texts(picture)
 
 
+def test_values_found_in_the_output_say_nothing_of_the_time_between_them(tmp_path: Path) -> None:
+    untimed = [each for each in training_events() if "spans" not in each]
+    loss = {"value": 0.5, "source": "output"}
+    run = make_run(tmp_path, events=untimed, metrics={"loss": loss})
+    assert figures.learning_curve(run).title == "Learning curve"
+    assert not [text for text in texts(figures.learning_curve(run)) if "time" in text]
+
+
 def test_values_that_a_band_cannot_show_are_counted(tmp_path: Path) -> None:
     events = training_events()
     next(each for each in events if each.get("step") == 3)["log"]["loss"] = "NaN"

@@ -434,7 +434,9 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
     if not chosen:
         raise NotFound(f"run {run.id} logged no metric more than once")
     if epoch is None:
-        epoch = _time_per_step(chosen[0])
+        first = run.metrics.get(chosen[0].name)
+        is_timed = first is None or first.source != "output"  # which was searched when the run had ended
+        epoch = _time_per_step(chosen[0]) if is_timed else None
         xlabel, time = "step", "time per step"
     else:
         epoch = _aligned(epoch, chosen[0])
@@ -452,6 +454,7 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
             other.bar(xs, ys, width=_bar_width(epoch.xs), color=MUTED, alpha=0.18, label=time)
             other.set_ylim(0, max(ys) * 1.6 or 1)
             other.set_ylabel(f"{time} ({word})")
+        other.set_visible(epoch is not None)
         other.grid(False)
         axis.set_zorder(other.get_zorder() + 1)
         axis.patch.set_visible(False)
@@ -470,7 +473,8 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
         axis.xaxis.set_major_locator(whole_numbers())
 
     note = f"Lines are metrics (left axis); grey bars are the {time} (right axis)." if epoch is not None else ""
-    return Picture("learning-curve", f"Learning curve and {time}", draw, 3.1 + _legend_height(chosen), note)
+    heading = f"Learning curve and {time}" if epoch is not None else "Learning curve"
+    return Picture("learning-curve", heading, draw, 3.1 + _legend_height(chosen), note)
 
 
 def _legend_height(chosen: Sequence[Curve]) -> float:
