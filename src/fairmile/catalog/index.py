@@ -10,10 +10,10 @@ import os
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import field, replace
-from itertools import islice
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -331,9 +331,11 @@ class Index:
             bulk = BulkRows(self._db) if self._is_empty() else None
             changed = [each for folder in folders for each in self._changes(folder, done)]
             changed.sort(key=itemgetter(1))
-            changed.sort(key=lambda entry: -uses.get(_asset(entry[1]), 0))
+            several = _with_versions(changed) if bulk is not None else frozenset()
+            if uses:
+                changed.sort(key=lambda entry: -uses.get(_asset(entry[1]), 0))
             with many_changes(self._db) if bulk is None and len(changed) > _FEW_CHANGES else nullcontext():
-                self._put_all(changed, uses, done, on_card, bulk)
+                self._put_all(changed, several, uses, done, on_card, bulk)
         return done
 
     def _is_empty(self) -> bool:
@@ -375,13 +377,13 @@ class Index:
     def _put_all(
         self,
         changed: Sequence[_Change],
+        several: Set[tuple[str, str]],
         uses: Mapping[str, int],
         done: Refresh,
         on_card: Callable[[int, int], None] | None,
         bulk: BulkRows | None,
     ) -> None:
         """Read the changed cards and write their rows, one by one or, into an empty index, in `bulk`."""
-        files = Counter((folder.name, _asset(path)) for folder, path, _, _ in changed) if bulk else Counter()
         assets: set[tuple[str, str, str]] = set()
         for number, (folder, path, stamp, known) in enumerate(changed, 1):
             asset = _asset(path)
@@ -391,7 +393,7 @@ class Index:
                 self._cards.forget(folder.name, [path] if known else [])
                 done.damaged.append((f"{folder.name}/{path}", str(error)))
                 continue
-            alone = files[folder.name, asset] == 1
+            alone = bulk is not None and (folder.name, asset) not in several
             if bulk is not None:
                 bulk.put(entry, latest=alone, uses=uses.get(asset, 0))
             else:
@@ -732,6 +734,15 @@ def _create_aside(path: Path, fill: Callable[[Index], None]) -> None:
         raise SystemFailure(f"cannot create the index {path}: {error.strerror}") from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _with_versions(changed: Iterable[_Change]) -> frozenset[tuple[str, str]]:
+    """Return the assets of which a catalog has several files, by catalog; the changes come in the order of paths."""
+    several: set[tuple[str, str]] = set()
+    for asset, group in groupby(changed, key=lambda entry: _asset(entry[1])):
+        counts = Counter(folder.name for folder, *_ in group)
+        several |= {(name, asset) for name, count in counts.items() if count > 1}
+    return frozenset(several)
 
 
 def _asset(path: str) -> str:
