@@ -203,10 +203,10 @@ def _read_manifest(source: _Source, file: Path) -> Definition:
     rows = [(source.place([name]), row) for name, row in source.data.items()]
     points = [_axes_of(row["experiment"], place) for place, row in rows]
     names = list(points[0])
-    for (place, _), point in zip(rows, points, strict=True):
-        if list(point) != names:
+    for (place, _), values in zip(rows, points, strict=True):
+        if list(values) != names:
             raise InvalidDocument([Problem(f"{place}: expected the parameters {', '.join(names)}")])
-    axes: dict[str, list[Value]] = {name: [point[name] for point in points] for name in names}
+    axes: dict[str, list[Value]] = {name: [values[name] for values in points] for name in names}
     space = Space(axes, linked=[names] if len(names) > 1 else [], identify="all")
     scripts, folders = {}, {}
     for point, (place, row) in zip(space, rows, strict=True):
