@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from html import escape
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairmile.base.errors import MissingExtra, RunFailed
@@ -37,23 +37,26 @@ def build_lesson(execute: Callable[[str, Path], Run], lesson: Lesson, folder: Pa
     """Return NAME.ipynb and NAME.html of a folder; a lesson that changed since they were written is executed."""
     target, digest = folder / f"{lesson.name}.ipynb", _digest(lesson)
     if _built_digest(target) != digest:
-        work = folder / "work" / lesson.name
-        shutil.rmtree(work, ignore_errors=True)
-        run = execute(lesson.name, work)
-        executed = work / notebook_argv(lesson.name)[-1]
-        if run.state is not RunState.DONE:
-            raise RunFailed(
-                f"lesson {lesson.name}: {run.reason}", hint=f"`fairmile runs log {run.id}` shows its output"
-            )
-        wrong = {name: text for name, value in given_answers(executed, run).items() if (text := judge(name, value))}
-        if wrong:
-            raise RunFailed(f"model solutions are not right: {wrong}")
-        notebook = json.loads(executed.read_text(encoding="utf-8"))
+        # Outside of any repository, since all of that would be the code of the runs.
+        with TemporaryDirectory(prefix="fairmile-course-") as scratch:
+            notebook = _executed(execute, lesson, Path(scratch) / lesson.name)
         notebook["metadata"] |= {"fairmile": {"digest": digest}}
         target.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     page = folder / f"{lesson.name}.html"
     page.write_text(_page(lesson, target), encoding="utf-8")
     return target, page
+
+
+def _executed(execute: Callable[[str, Path], Run], lesson: Lesson, work: Path) -> Any:
+    """Return the executed notebook of a lesson, or raise RunFailed where it does not show what it should."""
+    run = execute(lesson.name, work)
+    executed = work / notebook_argv(lesson.name)[-1]
+    if run.state is not RunState.DONE:
+        raise RunFailed(f"lesson {lesson.name}: {run.reason}", hint=f"`fairmile runs log {run.id}` shows its output")
+    wrong = {name: text for name, value in given_answers(executed, run).items() if (text := judge(name, value))}
+    if wrong:
+        raise RunFailed(f"model solutions are not right: {wrong}")
+    return json.loads(executed.read_text(encoding="utf-8"))
 
 
 def _digest(lesson: Lesson) -> str:
