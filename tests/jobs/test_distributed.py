@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import socket
 import sys
@@ -190,6 +191,7 @@ def test_a_rank_that_dies_ends_the_whole_training(here: Jobs) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.skipif((os.cpu_count() or 1) < 8, reason="Ray takes minutes to start several nodes on few cores")
 def test_ray_spans_the_nodes_of_one_job(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -227,6 +227,7 @@ def _ray(request: Request, system: System) -> Iterator[str]:
     yield "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
     yield "# The others try until the head is there."
     meet = '--head --include-dashboard=false --node-ip-address="$RAY_HEAD" --port="$MASTER_PORT"'
+    meet += ' --ray-client-server-port="$((MASTER_PORT + 1))"'  # its usual port is one of ours
     head = f'if (({_RANK[starter]} == 0)); then exec "$@" {meet}; fi'
     others = 'for ((try = 0; try < 60; try++)); do "$@" --address="$RAY_ADDRESS" && exit; sleep 1; done; exit 1'
     gpus = f" --num-gpus={request.gpus_per_node}"
