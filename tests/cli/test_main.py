@@ -67,6 +67,7 @@ BEFORE = {
     "benchmark compare": ["run qsvr -p splits=2 -p seeds=2 -p rows=12 -p reads=4 -p sweeps=10"],
     "benchmark ensemble": ["sweep waves.py --seed 1,2"],
     "benchmark submit": ["run --name cosmoflow -- cat cosmoflow-mllog.txt"],
+    "course check": ["course start course 1"],
     "runs import": [*RECORDED, "runs export last -o tides.crate.zip"],
     "runs project": [f"run --name tides -p epochs={n} -- sleep 0.{{epochs}}" for n in (1, 2, 3)],
 }
@@ -112,6 +113,8 @@ def stories() -> dict[str, list[str]]:
 
 # Tests of these parts show them at work, too, and they take long: what a page of the documentation runs is left to it.
 LONG = ("predict", "trace", "benchmark", "tune")
+# What needs a service, or minutes; other tests run these.
+ELSEWHERE = re.compile(r"--hub|--upload|^course build [a-z]+$|^course check (?!.*--dry-run)")
 
 
 def to_run(names: list[str]) -> list[tuple[str, list[str]]]:
@@ -120,7 +123,7 @@ def to_run(names: list[str]) -> list[tuple[str, list[str]]]:
     lines = [
         (name, line)
         for name in names
-        for line in [each for each in examples(ALL[name]) if "--hub" not in each] or [name]
+        for line in [each for each in examples(ALL[name]) if not ELSEWHERE.search(each)] or [name]
         if not (name.startswith(LONG) and line.removesuffix(" --json") in elsewhere)
     ]
     return [(name, shlex.split(line)) for name, line in lines]

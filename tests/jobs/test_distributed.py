@@ -191,7 +191,6 @@ def test_a_rank_that_dies_ends_the_whole_training(here: Jobs) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif((os.cpu_count() or 1) < 8, reason="Ray takes minutes to start several nodes on few cores")
 def test_ray_spans_the_nodes_of_one_job(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

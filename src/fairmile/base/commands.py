@@ -160,8 +160,8 @@ def _began(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             return int(stream.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError):  # a machine without /proc
-        return 0
+    except (OSError, IndexError):
+        return 0 if os.path.exists("/proc/self/stat") else -1
 
 
 class Ssh:

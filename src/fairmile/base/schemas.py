@@ -28,16 +28,23 @@ def schema_of_results(
 
 
 @cache
+def _readable_dict(hint: Any) -> Any:
+    fields = {name: _readable(each) for name, each in get_type_hints(hint, include_extras=True).items()}
+    optional = hint.__optional_keys__
+    fields = {
+        name: NotRequired[each] if name in optional and get_origin(each) is not NotRequired else each
+        for name, each in fields.items()
+    }
+    return typing_extensions.TypedDict(hint.__name__, fields)  # type: ignore[operator]
+
+
 def _readable(hint: Any) -> Any:
-    """Return a type with every TypedDict as pydantic reads it: before Python 3.12, it refuses those of `typing`."""
+    """Return a type with every TypedDict as pydantic reads it: before Python 3.12, it refuses those of `typing`.
+
+    Only those are kept: unions of the same types in another order are equal, and each keeps its own order.
+    """
     if is_typeddict(hint):
-        fields = {name: _readable(each) for name, each in get_type_hints(hint, include_extras=True).items()}
-        optional = hint.__optional_keys__
-        fields = {
-            name: NotRequired[each] if name in optional and get_origin(each) is not NotRequired else each
-            for name, each in fields.items()
-        }
-        return typing_extensions.TypedDict(hint.__name__, fields)  # type: ignore[operator]
+        return _readable_dict(hint)
     arguments = [_readable(each) if isinstance(each, type) or get_args(each) else each for each in get_args(hint)]
     origin = get_origin(hint)
     if not arguments or origin is None or list(get_args(hint)) == arguments:

@@ -34,7 +34,12 @@ _NAMES = {
 }
 _FORMS = {"name": "at most 64 letters, digits, '.', '_' or '-', the first a letter or digit"}
 
-LAUNCH = click.option("--launch", type=click.Choice(get_args(Launch)), help="Launcher that starts the program.")
+LAUNCH = click.option(
+    "--launch",
+    type=click.Choice(get_args(Launch)),
+    metavar="LAUNCHER",
+    help=f"Launcher that starts the program: {', '.join(get_args(Launch)[:-1])} or {get_args(Launch)[-1]}.",
+)
 _OF_A_PROGRAM = (
     click.option("--array", metavar="N[%K]", help="Run the program N times, at most K of them concurrently."),
     LAUNCH,

@@ -118,7 +118,7 @@ def test_features_are_variables_with_types_values_and_roles() -> None:
         "valueReference": ["red", "blue"],
         "role": "target",
     }
-    assert "does not say of which data set" in messages(found)
+    assert "does not name its data set" in messages(found)
 
 
 def test_qualities_are_properties_and_count_the_samples() -> None:

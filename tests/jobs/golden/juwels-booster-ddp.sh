@@ -3,7 +3,7 @@
 #SBATCH --partition=booster
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=24
+#SBATCH --cpus-per-task=48
 #SBATCH --gpus-per-node=4
 #SBATCH --gres=gpu:4
 #SBATCH --time=01:00:00
@@ -81,13 +81,15 @@ trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
 trap 'fairmile_failed $?' ERR
 # MODULES BEGIN juwels ddp
 ml --force purge
-ml Stages/2023 StdEnv/2023 NVHPC/23.1 OpenMPI/4.1.4 cuDNN/8.6.0.163-CUDA-11.7
-ml Python/3.10.4 HDF5 libaio/0.3.112
+ml Stages/2025 GCC OpenMPI CUDA/12 cuDNN MPI-settings/CUDA
+ml Python CMake HDF5 PnetCDF libaio mpi4py git
 # MODULES END
+export NCCL_SOCKET_IFNAME=ib0
+export GLOO_SOCKET_IFNAME=ib0
 trap - ERR DEBUG
 
 cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
-export OMP_NUM_THREADS=6
+export OMP_NUM_THREADS=12
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1
 MASTER_ADDR=${FAIRMILE_NODES%% *}
 fairmile_fast=${MASTER_ADDR%%.*}i${MASTER_ADDR#"${MASTER_ADDR%%.*}"}
@@ -101,7 +103,7 @@ exec 9> >(trap - INT; read -r) # it ends when this script does
 fairmile_witness=$! fairmile_before=$!
 (
     trap - INT QUIT # which bash has programs in the background ignore
-    exec srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=24 --kill-on-bad-exit=1 --cpu-bind=none \
+    exec srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=48 --kill-on-bad-exit=1 --cpu-bind=none \
         bash -c 'exec "$1" --rdzv-conf=is_host=$((SLURM_PROCID == 0)) "${@:2}"' bash \
         torchrun --nnodes=4 --nproc-per-node=4 --rdzv-backend=c10d --rdzv-id="$FAIRMILE_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
         train.py --epochs 10

@@ -2,7 +2,7 @@
 if [ -z "${FAIRMILE_JOB_ID:-}" ]; then
   read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$HOSTNAME
   { read -ra stat < /proc/$$/stat; } 2>/dev/null
-  export FAIRMILE_JOB_ID="$$-${stat[21]:-0}@$host"
+  export FAIRMILE_JOB_ID="$$-${stat[21]:--1}@$host"
 fi
 exec >>'out.log' 2>>'err.log'
 (

@@ -52,7 +52,7 @@ def save_figure(
         draw(figure)
         stream = io.BytesIO()
         # Saving would draw everything once more, only to find its layout.
-        canvas.print_svg(stream, metadata={"Date": None, "Creator": None, "Title": title or None})
+        canvas.print_svg(stream, metadata={"Date": None, "Creator": None, **({"Title": title} if title else {})})
     write_atomic(path, _with_dark_colours(stream.getvalue()))
     return path.name
 

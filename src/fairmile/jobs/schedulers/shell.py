@@ -12,10 +12,12 @@ from fairmile.jobs.schedulers import Question
 from fairmile.jobs.states import Observed, State
 
 _GRACE_S = 15  # what does not heed TERM for so long gets KILL
-# An id is PID-START@HOST: a process number alone may be somebody else's by now.
+# An id is PID-START@HOST: a process number alone may be somebody else's by now. Where there is no /proc, START is -1.
 _START_OF = r"""
 start_of() {
-  start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1
+  start=
+  if [ ! -e /proc/self/stat ]; then kill -0 "$1" 2>/dev/null || return 1; start=-1; return 0; fi
+  { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1
   set -- ${line##*) }; case $1 in Z | X) return 1 ;; esac; start=${20}
 }
 """
@@ -24,7 +26,7 @@ _HOST = "read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n
 _OWN_ID = [
     "  read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$HOSTNAME",
     "  { read -ra stat < /proc/$$/stat; } 2>/dev/null",
-    '  export FAIRMILE_JOB_ID="$$-${stat[21]:-0}@$host"',
+    '  export FAIRMILE_JOB_ID="$$-${stat[21]:--1}@$host"',
 ]
 _SUBMIT = """
 cd -- "$2" || exit 1
@@ -50,7 +52,11 @@ _STATUS_OF = r"""
 status_of() {
   word=elsewhere began=${1%@*}; pid=${began%%-*}
   [ "${1##*@}" = "$host" ] || return 0
-  if start_of "$pid"; then word=running; [ "$start" = "${began#*-}" ]; else word=orphaned; members "$pid"; fi
+  if start_of "$pid"; then
+    word=running; [ "${began#*-}" = -1 ] || [ "$start" = "${began#*-}" ]
+  else
+    word=orphaned; members "$pid"
+  fi
 }
 """
 _LOOK = _START_OF + _MEMBERS + _STATUS_OF
