@@ -37,10 +37,10 @@ for (const form of document.querySelectorAll("form[data-instant]")) {
   let timer;
   form.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => {
+    timer = setTimeout(async () => {
       const address = fairmile.addressOf(form);
-      history.replaceState(null, "", address);
-      fairmile.refresh(form.dataset.instant, address);
+      // The address is that of the results that are shown, whose links go on from there.
+      if (await fairmile.refresh(form.dataset.instant, address)) history.replaceState(null, "", address);
     }, WAIT_MS);
   });
 }
