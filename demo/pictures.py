@@ -53,12 +53,17 @@ def take(
 
 
 def take_served(path: str, name: str, folder: Path) -> None:
-    """Take a picture of a page of the server of a workspace; `last` in its path is the id of the last run."""
+    """Take a picture of a page of the server of a workspace.
+
+    `last` in its path is the id of the last run, and `group` what that belongs to.
+    """
     from fairmile.web.serve import ServeSettings, serve
     from fairmile.workspace import Workspace
 
     workspace = Workspace.open(overrides={"home": str(folder / "home")})
-    path = path.replace("last", workspace.runs.get("last").id) if "last" in path else path
+    if "last" in path or "group" in path:
+        run = workspace.runs.get("last")
+        path = path.replace("last", run.id).replace("group", run.record.spec.group)
     with serve(workspace, ServeSettings(port=0), wait=False) as serving:
         take(f"{serving.address}{path}", name, (1100, 820))
 
@@ -81,10 +86,12 @@ def sweep_picture(folder: Path) -> None:
 
 
 def runs_picture(folder: Path) -> None:
-    """A filtered table of the runs of a sweep, in the browser."""
+    """A filtered table of the runs of a sweep, the sweep, and one of the runs, in the browser."""
     values = ["--lr", "0.01,0.03,0.1,0.3", "--hidden", "8,16,32", "--seed", "1..2", "--epochs", "20"]
     fairmile("sweep", "--name", "spirals", TRAIN, *values, folder=folder)
     take_served("runs?q=spirals+loss%3C0.6", "web-runs", folder)
+    take_served("sweeps/group", "web-sweep", folder)
+    take_served("runs/last", "web-run", folder)
 
 
 def store_picture(folder: Path) -> None:
