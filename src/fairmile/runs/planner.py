@@ -356,5 +356,7 @@ def _changed_spec(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
 
 def _check_container(container: str, spec: RunSpec) -> None:
     """Raise UsageError where a program is to be isolated on a system."""
+    if container and spec.coupled:
+        raise UsageError("a coupled run cannot be isolated in a container: its two programs share memory")
     if container and spec.system:
         raise UsageError(f"a container isolates programs on this machine, not on {spec.system}", hint="add --on laptop")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairmile.base.errors import InvalidDocument
+from fairmile.base.errors import InvalidDocument, Unsupported, UsageError
 from fairmile.runs.execute.carrier import recorder_bytes
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.run import Run, RunState
@@ -74,6 +74,33 @@ def test_a_program_that_is_missing_is_named(runs: Runs, command: list[str]) -> N
     assert run.result.notes == ["cannot start './missing': No such file or directory"]
 
 
+def test_both_run_in_the_environment(runs: Runs) -> None:
+    Path("tides.yaml").write_text("variables: {TIDE: high}\n")
+    run = couple(runs, *['echo "$FAIRMILE_COMPONENT $TIDE"'] * 2, environment="tides.yaml")
+    assert printed(run) == ["model high", "solver high"]
+
+
+def test_points_of_a_sweep_in_an_environment_are_refused(runs: Runs, tmp_path: Path) -> None:
+    Path("tides.yaml").write_text("variables: {TIDE: high}\n")
+    plan = runs.plan(["true", ":", "true"], coupled=True, environment="tides.yaml")
+    with pytest.raises(Unsupported, match="cannot be coupled runs in an environment"):
+        runs.freeze(plan, tmp_path / "batch")
+
+
+def test_a_container_that_isolates_one_program_would_not_hold_the_other(runs: Runs) -> None:
+    run = couple(runs, "true", "true")
+    with pytest.raises(UsageError, match="cannot be isolated in a container"):
+        runs.rerun_plan(run.id, container="alpine")
+
+
+@pytest.mark.parametrize("text", ["soon", "nan", "-1"])
+def test_a_grace_that_is_no_time_is_named_before_anything_starts(runs: Runs, text: str) -> None:
+    run = couple(runs, "echo begun", "true", env={"FAIRMILE_COUPLE_END_S": text})
+    assert run.result is not None
+    assert run.result.notes == [f"FAIRMILE_COUPLE_END_S is '{text}': expected seconds, at most 1,000,000"]
+    assert not any("begun" in line for line in printed(run))
+
+
 def test_the_files_of_both_are_its_code_and_python_starts_those_of_python(runs: Runs) -> None:
     for name in ("solver.py", "model.py"):
         Path(name).write_text(f"print('{name}')")
@@ -98,6 +125,7 @@ def test_the_last_colon_parts_the_programs() -> None:
     [
         (["true"], {}, r"two programs: write SOLVER… : MODEL…"),
         (["true", ":"], {}, r"two programs: write SOLVER… : MODEL…"),
+        (["true", ":", "true"], {"environment": "tides", "system": "jureca"}, r"takes its software from that system"),
         (["true", ":", "true"], {"resources": {"nodes": 2}}, r"share the memory of one node: ask for nodes=1"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
+from fairmile.base.errors import Unsupported
 from fairmile.base.files import write_failure
 from fairmile.base.views import View
 from fairmile.jobs.spec import JobSpec
@@ -61,6 +62,8 @@ def freeze(
     env = dict(spec.env)
     wrapper: tuple[str, ...] = (MEMBER,)
     if spec.environment and not spec.system:
+        if spec.coupled:
+            raise Unsupported("the points of a sweep cannot be coupled runs in an environment")
         command = host.envs().shell(captured.environment.digest, [MEMBER])
         env, wrapper = {**command.env, **env}, tuple(command.argv)
     is_there = code.is_dir() and not spec.folder

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.files import write_failure
 from fairmile.base.lazy import lazy
 from fairmile.runs.execute.cancellation import cancel_file
@@ -17,7 +17,9 @@ from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import finish
 from fairmile.runs.record.commands import start_command
 from fairmile.runs.record.ledger import Ledger
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.values import COUPLED, is_onnx, split_coupled
 from fairmile.runs.reuse import keep_inputs, keep_outputs
 from fairmile.runs.services import Services
 
@@ -47,13 +49,26 @@ class WorkspaceRuns:
         argv = start_command(spec, values)
         env = {**self._environ, **spec.env}
         if spec.environment:
-            command = self.envs().shell(record.captured.environment.digest, argv)
-            argv, env = tuple(command.argv), {**self._environ, **command.env, **spec.env}
+            argv, added = self._inside(record, argv)
+            env = {**self._environ, **added, **spec.env}
         if record.container:  # where its log goes lies beside the folder that it works in
             env["FAIRMILE_BIND"] = str(work.folder)
         if spec.params.get("stage"):  # it wants its data where they are read fastest
             env["FAIRMILE_POOLS"] = os.pathsep.join(str(pool.folder) for pool in self._store().pools.by_rank())
         return Launch(argv, env, spec.env)
+
+    def _inside(self, record: RunRecord, argv: tuple[str, ...]) -> tuple[tuple[str, ...], Mapping[str, str]]:
+        """Return what starts a command in the environment of a run, and what that adds to the variables."""
+        shell, digest = self.envs().shell, record.captured.environment.digest
+        if not record.spec.coupled:
+            command = shell(digest, argv)
+            return tuple(command.argv), command.env
+        if record.container:
+            raise Unsupported("the programs of a coupled run share memory, which two containers do not")
+        solver, model = split_coupled(argv)
+        command = shell(digest, solver)
+        words = model if is_onnx(model) else shell(digest, model).argv
+        return (*command.argv, COUPLED, *words), command.env
 
     def _resuming(self, work: PreparedRun) -> dict[str, str]:
         env = {**self._environ, "FAIRMILE_RESUME": "1"}

@@ -20,20 +20,23 @@ from collections.abc import Sequence
 
 from fairmile.base.onnx_library import find_onnx_library
 from fairmile.meter import current, event
-from fairmile.runs.record.values import split_coupled
+from fairmile.runs.record.values import is_onnx, split_coupled
 
 TROUBLE = "coupled run"  # the event that tells of a program that did not start, or of a model that failed
 _SOCKET, _COMPONENT, _LONGEST = "FAIRMILE_COUPLE", "FAIRMILE_COMPONENT", "FAIRMILE_COUPLE_END_S"
 _RUNTIME = "FAIRMILE_COUPLE_RUNTIME"
-_LONGEST_S, _GRACE_S = 300.0, 10.0
+_LONGEST_S, _MOST_S, _GRACE_S = 300.0, 1_000_000.0, 10.0
 _PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def start(argv: Sequence[str]) -> int:
     """Run both programs and return the exit code of the solver; one that a signal ended ends this process by it."""
     solver_argv, model_argv = split_coupled(argv)
-    if len(model_argv) == 1 and model_argv[0].endswith(".onnx"):
+    if is_onnx(model_argv):
         return _become(solver_argv, os.path.abspath(model_argv[0]))
+    longest_s = _longest_s()
+    if longest_s is None:
+        return 2
     for number in _PASSED:  # whoever sends one sends it to the whole group
         signal.signal(number, lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="fairmile-couple-", ignore_cleanup_errors=True) as folder:
@@ -51,7 +54,7 @@ def start(argv: Sequence[str]) -> int:
             model.kill()
             model.wait()
             return code
-        _end(model)
+        _end(model, longest_s)
     if code < 0:
         with contextlib.suppress(OSError):  # nobody catches KILL
             signal.signal(-code, signal.SIG_DFL)
@@ -96,9 +99,19 @@ def _note(why: str) -> None:
     current().flush()
 
 
-def _end(model: subprocess.Popen[bytes]) -> None:
+def _longest_s() -> float | None:
+    """Return how long the model may go on after its solver; None if the variable states no time, which is noted."""
+    text = os.environ.get(_LONGEST, "")
+    with contextlib.suppress(ValueError):
+        if 0 <= (longest_s := float(text or _LONGEST_S)) <= _MOST_S:
+            return longest_s
+    _note(f"{_LONGEST} is {text!r}: expected seconds, at most {_MOST_S:,.0f}")
+    return None
+
+
+def _end(model: subprocess.Popen[bytes], longest_s: float) -> None:
     """Wait until the model has ended, end it if it does not, and note what was wrong."""
-    longest_s, why = float(os.environ.get(_LONGEST) or _LONGEST_S), ""
+    why = ""
     try:
         model.wait(longest_s)
     except subprocess.TimeoutExpired:

@@ -82,6 +82,8 @@ class RunSpec(Specification):
             return
         if not all(split_coupled(self.argv)):
             raise ValueError(f"a coupled run is two programs: write SOLVER… {COUPLED} MODEL…")
+        if self.environment and self.system:
+            raise ValueError("a coupled run on a system takes its software from that system: omit the environment")
         if (self.resources.nodes or 1) > 1:
             raise ValueError("the programs of a coupled run share the memory of one node: ask for nodes=1")
 

@@ -42,6 +42,11 @@ def split_coupled(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:cut], words[cut + 1 :]
 
 
+def is_onnx(model: Sequence[str]) -> bool:
+    """Tell whether the model beside a solver is no program, but an ONNX file that the solver computes."""
+    return len(model) == 1 and model[0].endswith(".onnx")
+
+
 def parse_value(text: str) -> Value:
     """Return the value of a parameter that a text writes: a number, true, false, null, or else the text itself."""
     words: dict[str, Value] = {"true": True, "false": False, "null": None}
