@@ -25,7 +25,7 @@ from fairmile.predict.memory.largest_batch import LargestBatch
 from fairmile.predict.memory.sharding import Layout, RankMemory
 from fairmile.predict.predict import GPU
 from fairmile.predict.results import MemoryPrediction, TimePrediction
-from fairmile.predict.scaling.curves import Goal, ScalingPrediction, ScalingRow, parse_gpus
+from fairmile.predict.scaling.curves import Goal, ScalingPrediction, ScalingRow, lost_words, parse_gpus
 from fairmile.reports.predict_page import spread_words
 from fairmile.workspace import Workspace
 
@@ -45,7 +45,7 @@ class _PredictCommand(SectionedCommand):
             *("--pipeline", "--micro-batches", "--offload"),
         ),
         "Input pipeline": ("--storage", "--sample-size", "--workers", "--decode"),
-        "Scaling": ("--on", "--gpus", "--weak", "--batch", "--samples", "--price"),
+        "Scaling": ("--on", "--gpus", "--weak", "--batch", "--collectives", "--samples", "--price"),
     }
 
 
@@ -409,6 +409,12 @@ def _print_time(out: Out, prediction: TimePrediction) -> None:
     "--batch", type=click.IntRange(min=1), metavar="N", help="Global batch size; with --weak, batch size per GPU."
 )
 @click.option("--batch-argument", default="", metavar="NAME", help="Argument that sets the batch size.")
+@click.option(
+    "--collectives",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Times of collectives measured there, by `fairmile benchmark collectives -o FILE` or nccl-tests.",
+)
 @click.option("--samples", type=float, help="Predict time, GPU-hours and energy to train on this many samples.")
 @click.option("--price", type=float, metavar="AMOUNT", help="Price of a GPU-hour in any currency; needs --samples.")
 @_page_option("the scaling curves")
@@ -429,6 +435,7 @@ def scaling(out: Out, target: str, arguments: Sequence[str], on: str, gpus: str,
         batch=options["batch"],
         arguments=_parse_arguments(arguments),
         batch_argument=options["batch_argument"],
+        collectives=options["collectives"],
         goal=Goal(options["samples"], options["price"]),
         **_trace_fields(options),
     )
@@ -488,7 +495,7 @@ def _print_characterization(out: Out, found: Characterization) -> None:
 def _print_scaling(out: Out, prediction: ScalingPrediction) -> None:
     rows = prediction.rows
     out.table(
-        ("GPUs", "batch", "step", "samples/s", "efficiency", "communication", "memory", "energy/sample", "layout"),
+        ("GPUs", "batch", "step", "samples/s", "efficiency", "lost to", "memory", "energy/sample", "layout"),
         [_scaling_row(row) for row in rows],
     )
     if any(row.wall_s is not None for row in rows):
@@ -504,7 +511,8 @@ def _print_scaling(out: Out, prediction: ScalingPrediction) -> None:
         if beyond and all(row.plan is None for row in beyond):
             end = ", beyond which no layout fits"
         efficiency = f"efficiency stays at {prediction.threshold:.0%} or above"
-        out.say(f"worth it up to {prediction.worth_up_to:,} GPUs{end}: {efficiency}")
+        count = f"{prediction.worth_up_to:,} GPU{'' if prediction.worth_up_to == 1 else 's'}"
+        out.say(f"worth it up to {count}{end}: {efficiency}")
     for note in prediction.notes:
         out.say(f"note: {note}")
 
@@ -520,7 +528,7 @@ def _scaling_row(row: ScalingRow) -> tuple[str, ...]:
         format_duration(plan.step_time_s),
         f"{row.samples_per_s:,.1f}",
         f"{row.efficiency:.0%}" if row.efficiency is not None else "",
-        f"{row.communication_share:.0%}",
+        lost_words(row.lost),
         format_size(round(plan.memory.device_bytes)),
         energy,
         spread_words(plan.layout),

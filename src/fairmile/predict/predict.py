@@ -14,6 +14,7 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.nouns import Noun
 from fairmile.base.progress import Watch, working
 from fairmile.base.units import format_size
+from fairmile.costs.collectives.measure import model_of_partition
 from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.calibrate import Calibrated, calibrate
 from fairmile.costs.operators.grid import generic_candidates
@@ -295,18 +296,22 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         batch: int | None = None,
         arguments: Mapping[str, Any] | None = None,
         batch_argument: str = "",
+        collectives: str | Path | None = None,
         goal: Goal | None = None,
         progress: bool | Watch = True,
         **how: Any,
     ) -> ScalingPrediction:
         """Predict how a target scales on a system, with the best layout for each number of GPUs.
 
-        `batch` is that of the whole step (strong scaling) or of one GPU (weak). See `fm.fetch` for `progress`.
+        `batch` is that of the whole step (strong scaling) or of one GPU (weak). `collectives` is a file with times
+        measured on that system, by `fairmile benchmark collectives` or nccl-tests. See `fm.fetch` for `progress`.
         """
         asked, partition = self._subject(target), self._partition_of(on)
         if partition.gpu is None:
             raise UsageError(f"{on} has no GPUs", hint="name a partition with GPUs: SYSTEM:PARTITION")
         curve: dict[str, Any] = {"mode": mode, "batch": batch, "goal": goal}
+        if collectives is not None:
+            curve["collectives"] = model_of_partition(collectives, partition)
         if asked.description is not None:
             described = _changed(asked, arguments or {}, how)
             if not isinstance(described, Transformer):

@@ -11,7 +11,7 @@ from fairmile.costs.devices import Device, device
 from fairmile.predict.memory.account import MemoryAccount, SizeInterval
 from fairmile.predict.memory.sharding import Layout, RankMemory
 from fairmile.predict.results import MemoryPrediction, TimePrediction
-from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
+from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow, lost_words
 from fairmile.reports import figures, html, predict_figures, trace_figures
 from fairmile.reports.blocks import (
     NO_FIGURES,
@@ -461,7 +461,7 @@ def _worth(prediction: ScalingPrediction) -> str:
 
 
 def _rows_table(prediction: ScalingPrediction) -> Block:
-    columns = ["GPUs", "nodes", "batch", "step", "from", "to", "samples/s", "efficiency", "communication",
+    columns = ["GPUs", "nodes", "batch", "step", "from", "to", "samples/s", "efficiency", "lost to",
                "layout"]  # fmt: skip
     rows: list[Row] = []
     for each in prediction.rows:
@@ -470,7 +470,6 @@ def _rows_table(prediction: ScalingPrediction) -> Block:
             rows.append([*start, *(Cell("–") for _ in range(6)), Cell(each.reason, tone="warn")])
             continue
         low_s, high_s = each.interval_s or (None, None)
-        talk = each.plan.time.communication_s / each.plan.step_time_s if each.plan.step_time_s else 0.0
         good = each.efficiency is not None and each.efficiency >= prediction.threshold
         rows.append(
             [
@@ -480,11 +479,11 @@ def _rows_table(prediction: ScalingPrediction) -> Block:
                 _seconds(high_s),
                 Cell(_rate(each.samples_per_s or 0.0), each.samples_per_s),
                 Cell(percent(each.efficiency or 0.0), each.efficiency, "good" if good else "bad"),
-                Cell(percent(talk), talk),
+                lost_words(each.lost, percent),
                 spread_words(each.plan.layout),
             ]
         )
-    return table(columns, rows, numbers=columns[:-1])
+    return table(columns, rows, numbers=columns[:-2])
 
 
 def _parts_by_count(rows: Sequence[ScalingRow]) -> Block:

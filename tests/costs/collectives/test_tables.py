@@ -44,6 +44,11 @@ def test_the_output_of_nccl_tests_is_read() -> None:
     )
 
 
+def test_the_hosts_of_nccl_tests_are_counted() -> None:
+    two = NCCL_TESTS.replace("Rank  3 Group  0 Pid  11 on node1", "Rank  3 Group  0 Pid  11 on node2")
+    assert {point.nodes for point in parse_points(two)} == {2}
+
+
 def test_ranks_that_are_told_count_more_than_those_that_are_listed() -> None:
     assert {point.ranks for point in parse_points(NCCL_TESTS, ranks=16)} == {16}
 

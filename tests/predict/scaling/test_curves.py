@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.collectives.links import Link, Topology
+from fairmile.costs.collectives.measure import model_of_partition
+from fairmile.costs.collectives.times import CollectiveModel
 from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.descriptions import Transformer
-from fairmile.predict.memory.sharding import Layout, ModelFootprint, rank_memory
+from fairmile.predict.memory.sharding import Layout, ModelFootprint, Recompute, rank_memory
 from fairmile.predict.scaling.curves import (
     Goal,
     ScalingPrediction,
+    lost_words,
     parse_gpus,
     predict_scaling,
     predict_transformer_scaling,
@@ -35,15 +39,22 @@ RESNET = closed_form(
 
 
 class Told:
-    """A planner whose times are told by the number of GPUs; 0 where nothing fits."""
+    """A planner whose plan, parts or time is told by the number of GPUs; 0 where nothing fits."""
 
-    def __init__(self, times: dict[int, float], tried: int = 3) -> None:
+    def __init__(self, times: Mapping[int, LayoutPlan | StepParts | float], tried: int = 3) -> None:
         self.times, self.tried = times, tried
 
     def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> BestPlans:
+        told = self.times[gpus]
+        parts = StepParts(told) if isinstance(told, float) else told
         layout = Layout(data=gpus)
-        plan = LayoutPlan(layout, StepParts(self.times[gpus]), rank_memory(TINY, layout))
-        return BestPlans([plan] if self.times[gpus] else [], self.tried, 3.0 * GIB)
+        plan = parts if isinstance(parts, LayoutPlan) else LayoutPlan(layout, parts, rank_memory(TINY, layout))
+        return BestPlans([plan] if told else [], self.tried, 3.0 * GIB)
+
+
+def _plan(gpus: int, recompute: Recompute, time_s: float) -> LayoutPlan:
+    layout = Layout(data=gpus, recompute=recompute)
+    return LayoutPlan(layout, StepParts(time_s), rank_memory(TINY, layout))
 
 
 def _efficiencies(curve: ScalingPrediction) -> Sequence[float | None]:
@@ -62,6 +73,64 @@ def test_weak_scaling_grows_the_batch_with_the_gpus() -> None:
     curve = scaling_curve(Told({1: 1.0, 4: 1.25}), NodeModel(), [1, 4], mode="weak", batch=16)
     assert [row.global_batch for row in curve.rows] == [16, 64]
     assert _efficiencies(curve) == pytest.approx([1.0, 0.8])
+
+
+def test_each_row_says_what_its_efficiency_is_lost_to() -> None:
+    one = StepParts(compute_s=8.0, optimizer_s=1.0)
+    eight = StepParts(compute_s=1.5, optimizer_s=1.0, data_s=0.4, bubble_s=0.25)
+    curve = scaling_curve(Told({1: one, 8: eight}), NodeModel(), [1, 8], batch=64)
+    assert curve.rows[0].lost == {}
+    lost = curve.rows[1].lost
+    whole_s = 8 * eight.step_time_s
+    assert lost == pytest.approx(
+        {
+            "smaller kernels": 4.0 / whole_s,
+            "optimizer updates": 7.0 / whole_s,
+            "communication": 3.2 / whole_s,
+            "pipeline bubbles": 2.0 / whole_s,
+        }
+    )
+    assert sum(lost.values()) == pytest.approx(1 - (curve.rows[1].efficiency or 0))
+    assert lost_words(lost) == "optimizer updates 28%, smaller kernels 16%"
+
+
+def test_what_is_recomputed_is_not_called_smaller_kernels() -> None:
+    plans = {1: _plan(1, "none", 8.0), 2: _plan(2, "full", 6.0)}
+    curve = scaling_curve(Told(plans), NodeModel(), [1, 2], batch=64)
+    assert curve.rows[1].lost == pytest.approx({"recomputation and smaller kernels": 1 / 3})
+
+
+def test_losses_too_small_to_print_are_left_out() -> None:
+    assert lost_words({"communication": 0.004, "input": -0.3}) == ""
+
+
+def test_measured_collectives_replace_those_of_the_system_file(tmp_path: Path) -> None:
+    rows = [
+        {"collective": "all_reduce", "size_bytes": size, "ranks": ranks, "nodes": 1, "time_s": 1e-3 + size / 1e8}
+        for ranks in (2, 4)
+        for size in (1e3, 1e5, 1e7, 1e9)
+    ]
+    file = tmp_path / "measured.json"
+    file.write_text(json.dumps({"format": 1, "points": rows}))
+    model = model_of_partition(file, PARTITION)
+    assert model.time_s("all_reduce", 1e7, 4) == pytest.approx(0.101, rel=0.05)
+    assert model.time_s("all_gather", 1e7, 4) == pytest.approx(0.05, rel=0.2), "about half of an all reduce"
+    by_file = CollectiveModel.from_partition(PARTITION)
+    assert model.time_s("all_reduce", 1e7, 8, nodes=2) == by_file.time_s("all_reduce", 1e7, 8, nodes=2)
+    slow, usual = (
+        predict_scaling(RESNET.footprint, OneGpuStep(0.35, 128), PARTITION, [1, 4], collectives=each)
+        for each in (model, None)
+    )
+    assert slow.rows[1].lost["communication"] > 5 * usual.rows[1].lost["communication"]
+    assert "measured inside a node: all reduce, up to 4 ranks (measured.json)" in slow.notes
+
+
+@for_each("content, message", [("{}", "expected `format` 1"), ("\x00", "contains no measured times")])
+def test_a_file_without_measured_collectives_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "measured.json"
+    file.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        model_of_partition(file, PARTITION)
 
 
 def test_it_is_worth_it_only_up_to_the_first_fall_below_the_threshold() -> None:

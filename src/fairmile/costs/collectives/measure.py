@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fairmile.base.commands import Here, Runner
 from fairmile.base.errors import RunFailed, SystemFailure, UsageError
@@ -25,7 +25,11 @@ from fairmile.costs.collectives.program import chosen_collectives, chosen_sizes
 from fairmile.costs.collectives.ranks import BACKENDS
 from fairmile.costs.collectives.results import MeasuredDict, MeasuredPointDict, MeasurementPlan
 from fairmile.costs.collectives.tables import FORMAT, MeasuredPoint, parse_points
-from fairmile.costs.collectives.times import CollectiveModel
+from fairmile.costs.collectives.times import CollectiveModel, Fitted
+from fairmile.costs.collectives.wiring import Wiring, wiring_of
+
+if TYPE_CHECKING:
+    from fairmile.systems.model import Partition
 
 _LONGEST_S = 1800.0
 _LINES = 12
@@ -168,6 +172,61 @@ def read_measured(path: str | Path) -> MeasuredBackend:
         left_out,
         tuple(document.get("points", ())),
     )
+
+
+def model_of_partition(path: str | Path, partition: Partition) -> CollectiveModel:
+    """Return the model of a partition where the collectives of a file were measured.
+
+    The file is one that `write_measured` wrote, or the output of nccl-tests. What it lacks follows from the system
+    file, as much slower or faster as the all reduce that was measured.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not a text file") from error
+    points = parse_points(text, file=str(file))
+    inside = fit_points([point for point in points if point.nodes == 1 and point.ranks > 1])
+    between = fit_points([point for point in points if point.nodes > 1])
+    notes = tuple(
+        f"measured {where}: {', '.join(sorted(fits)).replace('_', ' ')}, up to "
+        f"{max(rank for fit in fits.values() for rank in fit.groups):,} ranks ({file.name})"
+        for where, fits in (("inside a node", inside), ("between nodes", between))
+        if fits
+    )
+    wiring = wiring_of(partition)
+    return CollectiveModel.from_fit(
+        _with_others(inside, wiring), wiring, between=_with_others(between, wiring), notes=notes
+    )
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """A collective that was not measured: the time of its formula, times how far a measured one is from its own."""
+
+    collective: str
+    measured: CollectiveFit
+    nominal: CollectiveModel
+
+    def time_s(self, size_bytes: float, ranks: int) -> float:
+        nodes = -(-ranks // self.nominal.topology.ranks_per_node)
+        mine, theirs = (
+            self.nominal.time_s(name, size_bytes, ranks, nodes=nodes)
+            for name in (self.collective, self.measured.collective)
+        )
+        return mine * self.measured.time_s(size_bytes, ranks) / theirs
+
+
+def _with_others(fits: Mapping[str, CollectiveFit], wiring: Wiring) -> dict[str, Fitted]:
+    """Return the fits, and the other collectives of training scaled as the measured all reduce."""
+    known = fits.get("all_reduce")
+    if known is None:
+        return dict(fits)
+    nominal = CollectiveModel(wiring)
+    others = ("all_gather", "reduce_scatter", "broadcast")
+    return {**{name: _Scaled(name, known, nominal) for name in others}, **fits}
 
 
 def write_measured(path: str | Path, measured: MeasuredBackend) -> None:

@@ -28,7 +28,7 @@ _OSU = {
 _PER_PEER = ("all_gather", "all_to_all")  # whose size OSU states for one other rank, not for the whole buffer
 _OSU_TITLE = re.compile(r"#\s*OSU\s+MPI(?:-\w+)?\s*(?:(\w+)\s+)?Latency Test", re.IGNORECASE)
 _NCCL_NAME = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|sendrecv)_perf\b")
-_NCCL_RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
+_NCCL_RANK = re.compile(r"#\s+Rank\s+(\d+)\b(?:.*?\bon\s+(\S+)\s+device\b)?")
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,7 @@ def _osu(text: str, ranks: int | None, file: str) -> list[MeasuredPoint]:
 def _nccl_tests(text: str, ranks: int | None, collective: str, file: str) -> list[MeasuredPoint]:
     header: Sequence[str] = ()
     seen: set[int] = set()
+    hosts: set[str] = set()
     points: list[MeasuredPoint] = []
     named = _NCCL_NAME.search(text)
     name = collective or (named[1] if named else "")
@@ -132,6 +133,7 @@ def _nccl_tests(text: str, ranks: int | None, collective: str, file: str) -> lis
         rank = _NCCL_RANK.match(line)
         if rank:
             seen.add(int(rank[1]))
+            hosts.add(rank[2] or "")
         words = line.lstrip("# ").split()
         if line.startswith("#"):
             if {"size", "time", "busbw"} <= set(words):
@@ -146,7 +148,7 @@ def _nccl_tests(text: str, ranks: int | None, collective: str, file: str) -> lis
         time_us = _numbers([words[header.index("time")]])
         if time_us is not None and time_us[0] > 0:
             plain = "point_to_point" if name == "sendrecv" else collective_name(name)
-            points.append(MeasuredPoint(plain, float(words[0]), count, time_us[0] * 1e-6))
+            points.append(MeasuredPoint(plain, float(words[0]), count, time_us[0] * 1e-6, max(1, len(hosts))))
     return points
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Mode = Literal["strong", "weak"]
 WORTH_EFFICIENCY = 0.7
 _CLEARLY_ABOVE = 1.005  # as an efficiency that is shown as more than 100 %
+_SHOWN_LOSS = 0.005
 MOST_GPUS = 1_000_000
 SPREAD = 0.16  # nine of ten published runs lie so near to what is predicted (speed/accuracy_scaling.py)
 TRANSFORMER_STRAGGLING = 0.01  # large steps even out what small ones show
@@ -61,6 +62,7 @@ class ScalingRowDict(TypedDict):
     high_s: float | None
     communication_s: float | None
     communication_share: float | None
+    lost: dict[str, float]
     memory_bytes: int | None
     host_bytes: int | None
     parts_s: StepPartsDict | None
@@ -97,6 +99,7 @@ class ScalingRow(Result):
     energy_j: float | None = None
     energy_per_sample_j: float | None = None
     cost: float | None = None
+    lost: Mapping[str, float] = field(default_factory=dict)  # by cause, shares that add up to 1 - efficiency
 
     @property
     def step_time_s(self) -> float | None:
@@ -138,6 +141,7 @@ class ScalingRow(Result):
             "high_s": high_s,
             "communication_s": plan.time.communication_s if plan else None,
             "communication_share": self.communication_share,
+            "lost": dict(self.lost),
             "memory_bytes": round(plan.memory.device_bytes) if plan else None,
             "host_bytes": round(plan.memory.host_bytes) if plan else None,
             "parts_s": plain(plan.time) if plan else None,
@@ -189,7 +193,7 @@ class ScalingPrediction(Result):
                 "step": format_duration(row.step_time_s) if row.step_time_s else row.reason,
                 "samples/s": f"{row.samples_per_s:,.1f}" if row.samples_per_s else "",
                 "efficiency": _percent(row.efficiency),
-                "communication": _percent(row.communication_share),
+                "lost to": lost_words(row.lost),
                 "memory": format_size(round(row.plan.memory.device_bytes)) if row.plan else "",
             }
             for row in self.rows
@@ -199,6 +203,12 @@ class ScalingPrediction(Result):
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
+
+
+def lost_words(lost: Mapping[str, float], percent: Callable[[float], str] = "{:.0%}".format) -> str:
+    """Return the two largest losses, such as `communication 12%, smaller kernels 3%`."""
+    largest = sorted(lost.items(), key=lambda each: -each[1])[:2]
+    return ", ".join(f"{cause} {percent(share)}" for cause, share in largest if share >= _SHOWN_LOSS)
 
 
 @dataclass(frozen=True)
@@ -259,13 +269,12 @@ def scaling_curve(
     if goal.power_w is None:
         goal = replace(goal, power_w=machine.power_w)
     rows: list[ScalingRow] = []
-    base: float | None = None  # samples per second and GPU
+    base: ScalingRow | None = None
     for count in counts:
         row = _row(planner, machine, count, batch if mode == "strong" else batch * count)
         if row.plan is not None:
-            rate = row.global_batch / row.plan.step_time_s / count
-            base = base or rate
-            row = _counted(replace(row, spread=spread), rate / base, goal)
+            base = base or row
+            row = _counted(replace(row, spread=spread), base, goal)
         rows.append(row)
     notes = (*_explained(rows), *notes)
     return ScalingPrediction(mode, rows, _worth(rows, threshold), threshold, notes, machine.memory_bytes)
@@ -283,10 +292,11 @@ def _row(planner: Planner, machine: NodeModel, count: int, global_batch: int) ->
     return ScalingRow(count, machine.nodes(count), global_batch, search.best, reason)
 
 
-def _counted(row: ScalingRow, efficiency: float, goal: Goal) -> ScalingRow:
+def _counted(row: ScalingRow, base: ScalingRow, goal: Goal) -> ScalingRow:
     step_s = row.step_time_s or 0.0
     per_sample_j = None if goal.power_w is None else goal.power_w * row.gpus * step_s / row.global_batch
-    extra: dict[str, Any] = {"efficiency": efficiency, "energy_per_sample_j": per_sample_j}
+    lost = _lost(row, base)
+    extra: dict[str, Any] = {"efficiency": 1 - sum(lost.values()), "lost": lost, "energy_per_sample_j": per_sample_j}
     if goal.samples is not None:
         wall_s = goal.samples / row.global_batch * step_s
         hours = wall_s * row.gpus / 3600
@@ -294,6 +304,34 @@ def _counted(row: ScalingRow, efficiency: float, goal: Goal) -> ScalingRow:
         extra["energy_j"] = None if per_sample_j is None else per_sample_j * goal.samples
         extra["cost"] = None if goal.price_per_gpu_hour is None else hours * goal.price_per_gpu_hour
     return replace(row, **extra)
+
+
+def _lost(row: ScalingRow, base: ScalingRow) -> dict[str, float]:
+    """Return what takes more GPU time a sample than in `base`, as shares of the row's; what takes less is negative."""
+    now, then = _causes(row), _causes(base)
+    if row.plan and base.plan and row.plan.layout.recompute != base.plan.layout.recompute:
+        now["recomputation and smaller kernels"] = now.pop("smaller kernels")
+        then["recomputation and smaller kernels"] = then.pop("smaller kernels")
+    whole_s = sum(now.values())
+    return {cause: (now[cause] - then[cause]) / whole_s for cause in now if now[cause] != then[cause]}
+
+
+def _causes(row: ScalingRow) -> dict[str, float]:
+    """Return the GPU time of one sample by what costs efficiency where it grows."""
+    if row.plan is None:
+        return {}
+    parts, gpus_per_sample = row.plan.time, row.gpus / row.global_batch
+    seconds = {
+        "communication": parts.communication_s,
+        "pipeline bubbles": parts.bubble_s,
+        "smaller kernels": parts.compute_s,
+        "optimizer updates": parts.optimizer_s,
+        "waiting for the slowest GPU": parts.wait_s,
+        "offloading": parts.offload_s,
+        "input": parts.input_s,
+        "fixed cost of a step": parts.overhead_s,
+    }
+    return {cause: time_s * gpus_per_sample for cause, time_s in seconds.items()}
 
 
 def _explained(rows: Sequence[ScalingRow]) -> list[str]:
@@ -410,9 +448,9 @@ def _place(
     machine = machine_of(where, device)
     notes = [f"device: {device.name}" if device else "the GPU is not in the table: A100 speed is assumed"]
     notes += _too_many(where, machine, max(gpus, default=1))
-    if collectives is None:
-        model = CollectiveModel.from_partition(where)
-        return machine, model, (*notes, *model.notes)
+    collectives = collectives or CollectiveModel.from_partition(where)
+    if isinstance(collectives, CollectiveModel):
+        notes += collectives.notes
     return machine, collectives, notes
 
 

@@ -16,7 +16,7 @@ from fairmile.predict.scaling.data_parallel import DataParallelModel
 from fairmile.predict.scaling.step import StepParts
 from fairmile.predict.scaling.transformer import TransformerModel
 
-_AS_FAST = 1.003  # times that differ by less are the same
+_WORTH = 1.05  # a plan that is more complex must be so much faster
 _RECOMPUTE_ORDER: Sequence[Recompute] = ("none", "selective", "full")
 
 
@@ -35,7 +35,7 @@ class LayoutPlan:
 
 @dataclass(frozen=True)
 class BestPlans:
-    """The best plans: the simplest of those that are as fast as the fastest, then the others, fastest first.
+    """The best plans: the simplest of those that are nearly as fast as the fastest, then the others, fastest first.
 
     Where none fits, `least_bytes` is what the smallest would need.
     """
@@ -165,7 +165,7 @@ def choose(
     plans: list[LayoutPlan] = []
     least = float("inf")
     for time, layout in sorted(timed, key=lambda each: each[0].step_time_s):
-        if len(plans) >= keep and time.step_time_s > _AS_FAST * plans[0].step_time_s:
+        if len(plans) >= keep and time.step_time_s > _WORTH * plans[0].step_time_s:
             break
         floor = _floor_bytes(footprint, layout)
         if memory_bytes is not None and floor > memory_bytes:
@@ -176,7 +176,7 @@ def choose(
         if memory_bytes is None or memory.device_bytes <= memory_bytes:
             plans.append(LayoutPlan(layout, time, memory))
     if plans:
-        as_fast = [plan for plan in plans if plan.step_time_s <= _AS_FAST * plans[0].step_time_s]
+        as_fast = [plan for plan in plans if plan.step_time_s <= _WORTH * plans[0].step_time_s]
         best = min(as_fast, key=_complexity)
         plans = [best, *(plan for plan in plans if plan is not best)]
     return BestPlans(plans[:keep], len(timed), least)
