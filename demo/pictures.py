@@ -28,8 +28,7 @@ TRAIN = str(ROOT / "docs" / "examples" / "plain" / "train.py")
 
 def fairmile(*arguments: str, folder: Path) -> None:
     """Run a command in a workspace of its own."""
-    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environ = {**os.environ, "FAIRMILE_HOME": str(folder / "home"), "PATH": folders}
+    environ = {**os.environ, "FAIRMILE_HOME": str(folder / "home")}
     subprocess.run([sys.executable, "-m", "fairmile", *arguments], cwd=folder, env=environ, check=True)
 
 
@@ -52,8 +51,8 @@ def take(
         chromium.close()
 
 
-def take_served(path: str, name: str, folder: Path) -> None:
-    """Take a picture of a page of the server of a workspace.
+def take_served(path: str, name: str, folder: Path, part: str = "") -> None:
+    """Take a picture of a page of the server of a workspace, from the top or from what a selector names.
 
     `last` in its path is the id of the last run, and `group` what that belongs to.
     """
@@ -65,7 +64,7 @@ def take_served(path: str, name: str, folder: Path) -> None:
         run = workspace.runs.get("last")
         path = path.replace("last", run.id).replace("group", run.record.spec.group)
     with serve(workspace, ServeSettings(port=0), wait=False) as serving:
-        take(f"{serving.address}{path}", name, (1100, 820))
+        take(f"{serving.address}{path}", name, (1100, 820), part)
 
 
 def trace_picture(folder: Path) -> None:
@@ -92,6 +91,39 @@ def runs_picture(folder: Path) -> None:
     take_served("runs?q=spirals+loss%3C0.6", "web-runs", folder)
     take_served("sweeps/group", "web-sweep", folder)
     take_served("runs/last", "web-run", folder)
+
+
+def leaderboard_picture(folder: Path) -> None:
+    """Three ways to train, five seeds each, ranked in the browser."""
+    for name, values in (("narrow", ["--hidden", "8"]), ("slow", ["--lr", "0.03"]), ("wide", ["--hidden", "48"])):
+        repeats = ["--name", name, "--repeat", "5", "--seed", "1"]
+        fairmile("run", *repeats, TRAIN, *values, "--seed", "{seed}", "--epochs", "20", folder=folder)
+    take_served("leaderboards?metric=accuracy", "web-leaderboards", folder)
+
+
+def catalog_picture(folder: Path) -> None:
+    """A search of the catalog and the page of an asset, in the browser."""
+    take_served("?q=cosmology", "web-search", folder)
+    take_served("assets/dataset/cosmouniverse", "web-asset", folder)
+
+
+def forms_picture(folder: Path) -> None:
+    """The forms for a job script and for a prediction, filled in, in the browser."""
+    take_served(
+        "scripts?system=jureca&software=ddp&nodes=2&time=1h&account=my-project",
+        "web-scripts",
+        folder,
+        "label:has-text('Program')",
+    )
+    take_served("predict?question=scaling&gpus=8..512&batch=512", "web-predict", folder, "#result")
+
+
+def flow_picture(folder: Path) -> None:
+    """The graph of a flow that has run, in the browser."""
+    for file in (ROOT / "docs" / "examples" / "tide.py", ROOT / "demo" / "tides.yaml"):
+        shutil.copy(file, folder)
+    fairmile("flow", "run", "tides.yaml", folder=folder)
+    take_served("flows/group", "web-flow", folder)
 
 
 def store_picture(folder: Path) -> None:
@@ -123,6 +155,7 @@ def study_picture(folder: Path) -> None:
     fairmile("tune", "--objective", "loss", "--trials", "24", "--tuning-seed", "1", TRAIN, *space, folder=folder)
     fairmile("report", "last", "-o", "study.html", folder=folder)
     take(folder / "study.html", "report-study", (1000, 900))
+    take_served("sweeps/group", "web-study", folder, "h2:has-text('Importance of parameters')")
 
 
 def earthquake_picture(folder: Path) -> None:
@@ -161,6 +194,10 @@ TAKEN = {
     "trace": trace_picture,
     "sweep": sweep_picture,
     "runs": runs_picture,
+    "leaderboard": leaderboard_picture,
+    "catalog": catalog_picture,
+    "forms": forms_picture,
+    "flow": flow_picture,
     "store": store_picture,
     "traced-run": traced_run_picture,
     "systems": systems_picture,
@@ -172,6 +209,7 @@ TAKEN = {
 }
 
 if __name__ == "__main__":
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for chosen in sys.argv[1:] or TAKEN:
         with tempfile.TemporaryDirectory() as name:
             TAKEN[chosen](Path(name))

@@ -52,7 +52,7 @@ def run_as_typed(command: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, 
 
 
 # These show some of the same commands. They are followed in one folder, and each command runs for the first of them.
-_TOGETHER = (("start.md", "README.md"), ("predict.md", "traces.md", "gpu.md"))
+_TOGETHER = (("start.md", "README.md"), ("predict.md", "traces.md"))
 
 
 def pages_with_commands() -> Iterator[Any]:
