@@ -186,6 +186,16 @@ class TestWhatIsLeft:
             str(folder / "data" / ".cache" / "a.txt")
         ]
 
+    def test_is_nothing_in_the_cache_of_the_user_wherever_that_is(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = captured(folder, ["python", "train.py"], {})
+        (folder / "cache" / "fairmile").mkdir(parents=True)
+        (folder / "cache" / "fairmile" / "opened-0.so").write_text("1")
+        assert len(find_left(RecordedSpec(folder=str(folder)), before, folder.parent)) == 1
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        assert find_left(RecordedSpec(folder=str(folder)), before, folder.parent) == []
+
     def test_in_a_repository_is_also_what_changed(self, repository: Path) -> None:
         (repository / "notes.txt").write_text("1")
         before = captured(repository, ["python", "train.py"], {})

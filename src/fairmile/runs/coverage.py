@@ -84,8 +84,9 @@ def find_left(
     before = captured.code.git
     now = capture.git_state(before.root) if before is not None else None
     cover = Cover(spec, captured, runs)
-    users_cache = os.path.join(cover.top, ".cache", "")  # in a home folder: it may be emptied at any time
-    loose = (path for path in _loose_files(cover, now) if not path.startswith(users_cache))
+    in_home = os.path.join(cover.top, ".cache")  # of a user: both may be emptied at any time
+    caches = tuple(os.path.join(each, "") for each in (in_home, os.environ.get("XDG_CACHE_HOME")) if each)
+    loose = (path for path in _loose_files(cover, now) if not path.startswith(caches))
     left = [*islice((path for path in loose if path not in there or stamp_of(path) != there[path]), MOST)]
     left += changed_files(spec, captured, replace(captured, code=CapturedCode(git=now)), runs)
     commits = [(each.commit, each.diff_sha256) for each in (before, now) if each is not None]
