@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_task import SmallTask, session
 
+from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.harness.trainer import fit
 from fairmile.meter.mllog import Record, read_mllog
 
@@ -61,6 +63,36 @@ def test_what_is_trained_and_how_is_told_once(tmp_path: Path) -> None:
     assert told.items() >= wanted.items()
     keys = [record.key for record in found]
     assert all(keys.count(key) == 1 for key in wanted)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_passed"),
+    [
+        ({"optimizer": "adamw", "schedule": "constant"}, True),
+        ({"optimizer": "lamb", "clip_norm": 1.0, "warmup_epochs": 1.0, "schedule": "cosine"}, True),
+        ({"optimizer": "lamb", "clip_norm": 1.0, "decay_epochs": (1, 2), "decay_factors": (0.1, 0.01)}, True),
+        ({"optimizer": "lamb", "clip_norm": 0.0}, False),  # the rules clip to 1
+        ({"optimizer": "adam", "epsilon": 1e-8}, False),
+        ({"optimizer": "adam", "schedule": "onecycle"}, False),
+        ({"optimizer": "adam", "decay_epochs": (1, 2), "decay_factors": (0.5, 0.1)}, False),  # falls by two rates
+    ],
+)
+def test_the_log_of_deepcam_has_what_its_closed_division_asks_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: dict[str, Any], is_passed: bool
+) -> None:
+    checker = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
+    schedule = {"schedule": "steps"} if "decay_epochs" in given else {}
+    task = SmallTask(target=0.82, epochs=3, **{"epsilon": 1e-6} | schedule | given)
+    task.metric = Metric("iou", "higher", target=0.82, mllog_key="eval_accuracy")
+    task.scores = lambda outputs: {"iou": 0.83}  # type: ignore[method-assign]
+    fit(task, session(tmp_path, name="deepcam"))
+    file = tmp_path / "mllog.txt"
+    text = file.read_text().replace('"value": "open"', '"value": "closed"')
+    text = text.replace('"train_samples", "value": 88', '"train_samples", "value": 121266')
+    file.write_text(text.replace('"eval_samples", "value": 21', '"eval_samples", "value": 15158'))
+    made = checker.make_checker("hpc", "3.0.0", quiet=True, werror=True)
+    with caplog.at_level(logging.CRITICAL):
+        assert checker.main(str(file), "hpc_3.0.0/common.yaml", made)[0] == is_passed
 
 
 def test_the_order_is_that_of_the_rules(tmp_path: Path) -> None:

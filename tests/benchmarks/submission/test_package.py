@@ -169,6 +169,24 @@ def test_the_score_leaves_out_the_fastest_and_the_slowest_run(package: tuple[Sub
     assert score.time_to_solution_s == pytest.approx(sum(60 + seed for seed in range(2, 10)) / 8)
 
 
+def test_a_run_that_misses_the_target_is_the_slowest(
+    package: tuple[Submission, Path], benchmarks: MeasuredBenchmarks, tmp_path: Path
+) -> None:
+    others = [each.run for each in package[0].runs if each.seed != 1]
+    (score,) = submit(benchmarks, tmp_path / "out", "poor", *others).scores
+    assert score.time_to_solution_s == pytest.approx(sum(60 + seed for seed in range(3, 11)) / 8)
+
+
+def test_of_runs_with_one_seed_the_first_counts(
+    package: tuple[Submission, Path], benchmarks: MeasuredBenchmarks, tmp_path: Path
+) -> None:
+    (score,) = submit(benchmarks, tmp_path / "more", "trained", "full").scores
+    assert score.time_to_solution_s == package[0].scores[0].time_to_solution_s
+    others = [each.run for each in package[0].runs if each.seed != 2]
+    (score,) = submit(benchmarks, tmp_path / "out", "full", *others).scores
+    assert score.time_to_solution_s is None  # ten runs, but only nine seeds
+
+
 def test_what_is_missing_is_listed_run_by_run(benchmarks: MeasuredBenchmarks, tmp_path: Path) -> None:
     submission = submit(benchmarks, tmp_path / "out", "poor", "full", description={})
     poor, full = submission.runs
@@ -188,10 +206,31 @@ def test_what_is_missing_is_listed_run_by_run(benchmarks: MeasuredBenchmarks, tm
     assert "eval_error" in wrong
 
 
+def test_a_log_that_crashes_the_checkers_is_told_from_one_that_fails(
+    benchmarks: MeasuredBenchmarks, tmp_path: Path
+) -> None:
+    (tmp_path / "odd.log").write_text(training_log(1, train_samples=121266, eval_samples=15158, scheduler_type="x"))
+    text = (tmp_path / "odd.log").read_text().replace('"cosmoflow"', '"deepcam"')
+    (tmp_path / "odd.log").write_text(text)
+    run = opened(tmp_path).runs.run(["cat", "odd.log"], name="odd", folder=str(tmp_path))
+    submission = submit(opened(tmp_path).benchmarks, tmp_path / "out", run.id, division="closed")
+    crash = "the committee's checker cannot read the log: FileNotFoundError"
+    assert submission.runs[0].missing[0].startswith(crash)
+    checks = {each.checker: each for each in submission.checks}
+    assert checks["package checker"].messages[0].startswith(crash)
+
+
 def test_a_small_set_never_claims_the_closed_division(benchmarks: MeasuredBenchmarks, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"train_samples 4096; the closed division .* needs 524288"):
         submit(benchmarks, tmp_path / "out", "trained", division="closed")
     assert not (tmp_path / "out").exists()
+
+
+def test_generated_data_never_claim_it_however_many(tmp_path: Path) -> None:
+    workspace = opened(tmp_path)
+    run = workspace.runs.run("cosmoflow", params={"work": "prepare", "train_samples": 2, "validation_samples": 1})
+    with pytest.raises(UsageError, match=r"generated data; the closed division .* needs the published data set"):
+        submit(workspace.benchmarks, tmp_path / "out", run.id, division="closed")
 
 
 def test_the_full_set_may_claim_it(benchmarks: MeasuredBenchmarks, tmp_path: Path) -> None:
@@ -237,6 +276,13 @@ def test_a_dry_run_checks_and_leaves_nothing(benchmarks: MeasuredBenchmarks, tmp
     submission = submit(benchmarks, tmp_path / "out", "poor", dry_run=True)
     assert submission.files
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_spaces_in_its_name_is_no_fault_of_the_files(
+    benchmarks: MeasuredBenchmarks, tmp_path: Path
+) -> None:
+    submission = submit(benchmarks, tmp_path / "my results", "poor")
+    assert {each.checker: each.passed for each in submission.checks}["repository checker"]
 
 
 def test_a_folder_with_files_is_left_alone(benchmarks: MeasuredBenchmarks, tmp_path: Path) -> None:

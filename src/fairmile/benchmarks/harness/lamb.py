@@ -9,7 +9,10 @@ import torch
 
 
 class Lamb(torch.optim.Optimizer):
-    """The optimizer that large batches of MLPerf HPC's DeepCAM were trained with; PyTorch has none."""
+    """The optimizer that large batches of MLPerf HPC's DeepCAM were trained with; PyTorch has none.
+
+    The ratio of lengths has no bounds, and holds without weight decay, too, where Apex's takes Adam's step.
+    """
 
     def __init__(
         self,

@@ -67,6 +67,8 @@ def make_optimizer(settings: TrainSettings, parameters: Iterable[torch.nn.Parame
     given: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "sgd":
         return torch.optim.SGD(trained, momentum=settings.momentum, **given, **fast)
+    if settings.epsilon:
+        given["eps"] = settings.epsilon
     if settings.optimizer == "adam":
         return torch.optim.Adam(trained, **given, **fast)
     if settings.optimizer == "adamw":

@@ -54,6 +54,9 @@ class TrainSettings:
     learning_rate: float = option(1e-3, "peak learning rate")
     momentum: float = option(0.9, "momentum of sgd", least=0)
     weight_decay: float = option(0.0, "weight decay of the optimizer", least=0)
+    epsilon: float = option(
+        0.0, "term in the denominator of all optimizers but sgd; 0: PyTorch's 1e-8, or 1e-6 for lamb", least=0
+    )
     schedule: Schedule = option("constant", "learning rate schedule: constant, steps, cosine, onecycle or plateau")
     warmup_epochs: float = option(0.0, "epochs of linear learning rate warm-up", least=0)
     warmup_factor: float = option(0.0, "start of the warm-up, as a fraction of the peak", least=0)

@@ -100,7 +100,8 @@ class _Training:
         """Train to the end and return what the best epoch gave."""
         rows, is_over = self.state.history, self._is_done()
         epochs = len(rows) if is_over else self.state.epoch
-        self.journal.begin(self.task, self.session, self.strategy.device, epochs=epochs, is_over=is_over)
+        given = self.task, self.session, self.strategy.device, self.optimizer
+        self.journal.begin(*given, total_steps=self.total_steps, epochs=epochs, is_over=is_over)
         with span("training"):
             while not self._is_done():
                 self._train_epoch()

@@ -15,6 +15,8 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.benchmarks.submission.results import Check
 
 _FEWEST_SCORED = 3
+# What a checker raises where it does not expect the value of a key, such as a seed that is no number.
+_CRASHES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, OSError, TypeError, ValueError)
 _RULESET_OF_PARSER = "3.0.0"  # for logs of committees that have no rule set of their own in the package
 
 
@@ -40,8 +42,11 @@ class Checkers:
         """Return what the compliance checker finds wrong in one result file."""
         module = _module("compliance_checker.mlp_compliance")
         checker = module.make_checker(self.usage, self.ruleset, quiet=True, werror=False)
-        with _collected():
-            module.main(str(file), f"{self.usage}_{self.ruleset}/common.yaml", checker)
+        try:
+            with _collected():
+                module.main(str(file), f"{self.usage}_{self.ruleset}/common.yaml", checker)
+        except _CRASHES as error:
+            return [_crash(error)]
         messages = [*checker.overwritable.values(), *checker.not_overwritable]
         return [message.partition("\ncurrent context")[0].replace("\n", " ").strip() for message in messages]
 
@@ -68,10 +73,13 @@ class Checkers:
             message = f"needs at least {_FEWEST_SCORED} runs: the fastest and the slowest do not count"
             return Check("RCP checker", str(folder), False, (message,), is_required=is_required)
         module = _module("rcp_checker.rcp_checker")
-        with _collected() as seen:
-            passed, message, _ = module.check_directory(
-                str(folder), self.usage, self.ruleset, False, False, rcp_pass="pruned_rcps"
-            )
+        try:
+            with _collected() as seen:
+                passed, message, _ = module.check_directory(
+                    str(folder), self.usage, self.ruleset, False, False, rcp_pass="pruned_rcps"
+                )
+        except _CRASHES as error:
+            return Check("RCP checker", str(folder), False, (_crash(error),), is_required=is_required)
         reason = "" if passed or message != "RCP found" else ", but the runs needed fewer epochs than it allows"
         messages = (f"{message}{reason}", *seen.lines)
         return Check("RCP checker", str(folder), bool(passed), messages, is_required=is_required)
@@ -94,9 +102,16 @@ def repository(folder: Path) -> Check:
 
 
 def _run(name: str, folder: Path, passes: Callable[[], bool]) -> Check:
-    with _collected() as seen:
-        passed = passes()
+    try:
+        with _collected() as seen:
+            passed = passes()
+    except _CRASHES as error:
+        return Check(name, str(folder), False, (_crash(error),))
     return Check(name, str(folder), passed, tuple(dict.fromkeys(seen.lines)))
+
+
+def _crash(error: Exception) -> str:
+    return f"the committee's checker cannot read the log: {type(error).__name__}: {error}"
 
 
 @contextlib.contextmanager

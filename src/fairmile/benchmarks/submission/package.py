@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,7 +96,7 @@ def submit(
             folder,
             tuple(package.runs),
             tuple(dict.fromkeys(package.missing)),
-            tuple(_score(entry) for entry in entries),
+            tuple(_score(entry, package.runs) for entry in entries),
             tuple(_relative(check, place) for check in checks),
             tuple(files),
             dry_run,
@@ -143,6 +144,12 @@ def _refuse_small_set(rules: Rules, entry: _Entry, labels: Labels) -> None:
     if all(size is None for size in sizes.values()):
         raise UsageError(f"the size of the full data set of {entry.rule.name} is not known", hint="--division open")
     for log in entry.logs:
+        if suite_name(log.run) and "data" not in log.run.captured.inputs:
+            raise UsageError(
+                f"run {log.run.id} trained on generated data; the closed division of {rules.target} {rules.ruleset} "
+                "needs the published data set",
+                hint="name the data set when you run the benchmark, or submit with --division open",
+            )
         for key, size in sizes.items():
             logged = log.value(key)
             if size is not None and logged != size:
@@ -197,7 +204,7 @@ class _Package:
 
     def checks(self) -> list[Check]:
         """Run the committee's checkers on what was written."""
-        checks = [repository(self._place)]
+        checks = [repository(self._top)]
         if self._rules.usage:
             checks += [_compliance(folder, files) for folder, files in self._results.items()]
             checks += [self._checkers.package(self._top)]
@@ -327,7 +334,7 @@ class _Package:
         for log, each in zip(entry.logs, done, strict=True):
             took = "" if each.elapsed_s is None else format_duration(each.elapsed_s)
             metrics = ", ".join(f"{k} {format_number(m.value, m.unit)}" for k, m in list(log.run.metrics.items())[:3])
-            rows.append((each.run, Path(each.file).name, str(each.seed or ""), took, metrics))
+            rows.append((each.run, Path(each.file).name, "" if each.seed is None else str(each.seed), took, metrics))
         changed = list(dict.fromkeys(key for each in done for key in each.changed))
         notes = ["Set in the logs after the runs: " + ", ".join(changed) + "."] if changed else []
         write_atomic(folder / "README.md", readme(entry.rule.name, entry.first.run, facts, rows, notes))
@@ -341,13 +348,22 @@ def _compliance(folder: Path, files: Mapping[str, Sequence[str]]) -> Check:
     return Check("compliance checker", str(folder), is_good, (f"{comply} of {len(files)} logs comply", *wrong))
 
 
-def _score(entry: _Entry) -> Score:
-    """Return the mean time to the target without the fastest and the slowest run, if there are enough runs."""
-    times = sorted(log.duration_s for log in entry.logs if log.duration_s is not None)
-    is_scored = entry.rule.runs > 2 and len(times) >= entry.rule.runs
-    kept = times[1:-1]
-    value = sum(kept) / len(kept) if is_scored else None
-    return Score(entry.rule.name, entry.system, len(entry.logs), entry.rule.runs, value)
+def _score(entry: _Entry, done: Sequence[SubmittedRun]) -> Score:
+    """Return the mean time to the target without the fastest and the slowest run, if enough runs reach it.
+
+    Of runs with the same seed only the first counts; a run that lacks something takes for ever.
+    """
+    incomplete = {each.run for each in done if each.missing}
+    repeats = same_seeds(entry.logs)
+    times = sorted(
+        math.inf if log.duration_s is None or log.run.id in incomplete else log.duration_s
+        for log in entry.logs
+        if log.run.id not in repeats
+    )
+    is_scored = len(times) >= entry.rule.runs > 2
+    value = sum(times[1:-1]) / len(times[1:-1]) if is_scored else math.inf
+    time_s = value if math.isfinite(value) else None
+    return Score(entry.rule.name, entry.system, len(entry.logs), entry.rule.runs, time_s)
 
 
 def _relative(check: Check, place: Path) -> Check:

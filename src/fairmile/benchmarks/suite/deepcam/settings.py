@@ -42,7 +42,7 @@ class Settings(TrainSettings):
 MLPERF: dict[str, Any] = {
     "train_samples": 0, "validation_samples": 0, "rows": 768, "shrink": 1, "middle": 16, "weight_power": -0.125,
     "turn": False, "epochs": 200, "stop_at_target": True, "evaluate_every": 1, "batch_size": 2, "eval_batch_size": 0,
-    "learning_rate": 1e-3, "weight_decay": 1e-6, "schedule": "constant", "threads": 0, "workers": 4,
+    "learning_rate": 1e-3, "epsilon": 1e-6, "weight_decay": 1e-6, "schedule": "constant", "threads": 0, "workers": 4,
 }  # fmt: skip
 ON_GPU: dict[str, Any] = {"precision": "bf16", "channels_last": True}
 MADE_FOR_MLPERF = 32, 8  # snapshots where no real data is given
