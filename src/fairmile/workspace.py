@@ -444,6 +444,7 @@ class Workspace:
             store=lambda: self.store,
             envs=lambda: self.envs,
             jobs=lambda: self.jobs,
+            context=lambda: self.context,
             predictors={"fairmile.benchmarks": lambda: self._from_step},
             supply=self.supply,
         )

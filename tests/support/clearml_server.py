@@ -1,33 +1,98 @@
-"""As much of a ClearML server as `Task.import_offline_session` talks to, on this machine; it notes what it is told."""
+"""As much of a ClearML server as takes tasks, on this machine; requests must fit the schemas of ClearML's package."""
 
 from __future__ import annotations
 
 import base64
 import json
-import threading
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from typing import Any
+
+from faults import Recorded, serving
 
 TASK = "11111111111111111111111111111111"
 PROJECT = "22222222222222222222222222222222"
+KEY, SECRET = "access-key", "clearml-secret-that-nobody-may-see"
 
 
 @dataclass
-class ClearMLServer:
+class ClearMLServer(Recorded):
     """Where the server is, and what it was told."""
 
-    address: str = ""
     calls: list[tuple[str, Any]] = field(default_factory=list)
     uploaded: list[bytes] = field(default_factory=list)
-    task: dict[str, Any] = field(default_factory=lambda: {"id": TASK, "project": PROJECT, "status": "created"})
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    strict: bool = False  # check logins, and requests against the schemas
 
     def told(self, call: str) -> list[Any]:
         """Return what came with each call of a name."""
         return [body for name, body in self.calls if name == call]
+
+    def answer(self, line: str, headers: dict[str, str], body: bytes) -> tuple[int, str, bytes]:
+        path = line.partition(" ")[2]
+        call = re.sub(r"^v[\d.]+/", "", path.strip("/")).partition("?")[0].rpartition("/")[2]
+        login = f"Basic {base64.b64encode(f'{KEY}:{SECRET}'.encode()).decode()}"
+        allowed = headers.get("authorization", "").startswith(login if call == "auth.login" else "Bearer ")
+        if self.strict and not allowed:
+            refused = {"meta": {"result_code": 401, "result_msg": f"Unauthorized {headers.get('authorization')}"}}
+            return 401, "application/json", json.dumps(refused).encode()
+        if "multipart/form-data" in headers.get("content-type", ""):
+            self.uploaded.append(body)
+            return 200, "application/json", json.dumps([path]).encode()
+        try:
+            told: Any = json.loads(body) if body.strip() else {}
+        except ValueError:  # several requests in one, a line each
+            told = [json.loads(each) for each in body.splitlines() if each.strip()]
+        if self.strict:
+            check(call, told)
+        self.calls.append((call, told))
+        meta = {"id": "1", "trx": "1", "result_code": 200, "result_subcode": 0, "result_msg": "OK"}
+        meta |= {"endpoint": {"name": call, "requested_version": "2.30", "actual_version": "2.30"}}
+        return 200, "application/json", json.dumps({"meta": meta, "data": self._data(call, told)}).encode()
+
+    def _data(self, call: str, body: Any) -> dict[str, Any]:
+        if call == "auth.login":
+            return {"token": _token()}
+        if call == "tasks.create":
+            self.tasks.append({"project": PROJECT, **body, "id": TASK, "status": "created"})
+            return {"id": TASK}
+        if call in ("tasks.get_by_id", "tasks.get_by_id_ex"):
+            return {"task": self.tasks[-1]}
+        if call == "tasks.get_all":
+            return {"tasks": [each for each in self.tasks if re.search(body.get("name", ""), each["name"])]}
+        if call == "projects.get_all":
+            return {"projects": []}
+        if call == "projects.create":
+            return {"id": PROJECT}
+        if call == "projects.get_by_id":
+            return {"project": {"id": PROJECT, "name": "train"}}
+        if call == "events.add_batch":
+            return {"added": 1, "errors": 0, "errors_info": {}}
+        if call == "tasks.edit":
+            self.tasks[-1].update({key: value for key, value in body.items() if key != "task"})
+        ends = {"tasks.started": "in_progress", "tasks.completed": "completed", "tasks.failed": "failed"}
+        if call in ends:
+            self.tasks[-1]["status"] = ends[call]
+        return {"updated": 1, "started": 1, "stopped": 1, "fields": {}}
+
+
+def check(call: str, document: Any) -> None:
+    """Compare a request with the schema that ClearML's package has for the call."""
+    import jsonschema
+
+    service, _, action = call.partition(".")
+    module = import_module(f"clearml.backend_api.services.v2_13.{service}")
+    each = getattr(module, "".join(word.capitalize() for word in action.split("_")) + "Request")
+    if action == "add_batch":
+        each = module.AddRequest
+    for one in document if isinstance(document, list) else [document]:
+        jsonschema.validate(one, each._schema)
+        unknown = set(one) - set(each._schema.get("properties", one))
+        assert not unknown, f"{call} does not know {unknown}"
 
 
 def _token() -> str:
@@ -39,70 +104,9 @@ def _token() -> str:
     return ".".join([*coded, "c2lnbmVk"])
 
 
-def _answer(server: ClearMLServer, call: str, body: Any) -> dict[str, Any]:
-    if call == "auth.login":
-        return {"token": _token()}
-    if call == "tasks.create":
-        server.task.update({"name": body.get("name"), "type": body.get("type")})
-        return {"id": TASK}
-    if call in ("tasks.get_by_id", "tasks.get_by_id_ex"):
-        return {"task": server.task}
-    if call == "tasks.get_all":
-        return {"tasks": [server.task]}
-    if call == "tasks.edit":
-        server.task.update({key: value for key, value in body.items() if key != "task"})
-        return {"updated": 1, "fields": {}}
-    if call == "projects.get_all":
-        return {"projects": []}
-    if call == "projects.create":
-        return {"id": PROJECT}
-    if call == "projects.get_by_id":
-        return {"project": {"id": PROJECT, "name": "train"}}
-    if call == "events.add_batch":
-        return {"added": 1, "errors": 0, "errors_info": {}}
-    return {"updated": 1, "started": 1, "stopped": 1, "fields": {}}
-
-
 @contextmanager
-def clearml_server() -> Iterator[ClearMLServer]:
+def clearml_server(*, strict: bool = False) -> Iterator[ClearMLServer]:
     """Serve on a free loopback port as long as the block."""
-    state = ClearMLServer()
-
-    class Handler(BaseHTTPRequestHandler):
-        def _serve(self) -> None:
-            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            call = self.path.strip("/").removeprefix("v2.30/").partition("?")[0].rpartition("/")[2]
-            if "multipart/form-data" in (self.headers.get("Content-Type") or ""):
-                state.uploaded.append(data)
-                answer: Any = [self.path]
-            else:
-                try:
-                    body = json.loads(data) if data.strip() else {}
-                except ValueError:  # several requests in one, a line each
-                    body = [json.loads(line) for line in data.splitlines() if line.strip()]
-                state.calls.append((call, body))
-                meta = {"id": "1", "trx": "1", "result_code": 200, "result_subcode": 0, "result_msg": "OK"}
-                meta |= {"endpoint": {"name": call, "requested_version": "2.30", "actual_version": "2.30"}}
-                answer = {"meta": meta, "data": _answer(state, call, body)}
-            text = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(text)
-
-        do_GET = do_POST = do_PUT = do_HEAD = _serve
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        state.address = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield state
-        finally:
-            server.shutdown()
-            thread.join()
+    state = ClearMLServer(strict=strict)
+    with serving(state):
+        yield state

@@ -28,7 +28,7 @@ _PARAMETERS = 4
 _READS = 10
 _REFERENCE = click.argument("reference", metavar="RUN")
 _REFERENCES = click.argument("references", nargs=-1, required=True, metavar="RUN...")
-_FORMATS = "Format: rocrate, mlflow, clearml, openml or tensorboard."
+_FORMATS = "Format: rocrate, mlflow, clearml, openml, zenodo or tensorboard."
 
 
 @click.group(cls=LazyGroup)
@@ -174,13 +174,21 @@ def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 @click.option("--to", "format", metavar="FORM", default="rocrate", show_default=True, help=_FORMATS)
 @click.option("-o", "--out-path", type=click.Path(path_type=Path), help="Output path.  [default: RUN.crate.zip]")
 @click.option("--with-inputs", is_flag=True, help="Include the input files, not only their digests.")
-@click.option("--upload", is_flag=True, help="Send it to the server that MLFLOW_TRACKING_URI names, with --to mlflow.")
+@click.option("--upload", is_flag=True, help="Send it to your account on MLflow, ClearML, OpenML or Zenodo.")
+@click.option("--publish", is_flag=True, help="Publish the draft on Zenodo, which cannot be undone.")
 @DRY_RUN
 @json_output(Changes)
 def export(
-    out: Out, reference: str, format: str, out_path: Path | None, with_inputs: bool, upload: bool, dry_run: bool
+    out: Out,
+    reference: str,
+    format: str,
+    out_path: Path | None,
+    with_inputs: bool,
+    upload: bool,
+    publish: bool,
+    dry_run: bool,
 ) -> None:
-    """Export a run as an RO-Crate, or to MLflow, ClearML, OpenML or TensorBoard.
+    """Export a run as an RO-Crate, or to MLflow, ClearML, OpenML, Zenodo or TensorBoard.
 
     `fairmile rerun` accepts an RO-Crate.
 
@@ -188,10 +196,10 @@ def export(
     Examples:
       fairmile runs export last -o tides.crate.zip
       fairmile runs export last --to tensorboard -o logs
-      fairmile runs export last --to mlflow --upload --dry-run
+      fairmile runs export last --to zenodo --upload --dry-run
     """
     runs = Workspace.open().runs
-    how = {"with_inputs": with_inputs, "upload": upload, "dry_run": dry_run}
+    how = {"with_inputs": with_inputs, "upload": upload, "publish": publish, "dry_run": dry_run}
     _show_changes(out, runs.export(reference, format, out_path, **how))
     read = list(runs.get(reference).read_beside)
     if read and format == "rocrate" and not with_inputs:

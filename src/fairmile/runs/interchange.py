@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import safe_join, write_failure
-from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.exchange import EXCHANGES, Files, ImportedRun
 from fairmile.runs.execute.snapshot import keep_folder
 from fairmile.runs.record.crate import CODE, INPUTS
 from fairmile.runs.record.layout import write_record
@@ -21,31 +22,45 @@ from fairmile.runs.record.run import Run
 
 if TYPE_CHECKING:
     from fairmile.store.store import Store
+    from fairmile.transfer.remote import Context
 
+_UPLOADS = "mlflow, clearml, openml or zenodo"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def export_run(run: Run, store: Store, format: str, target: Path, *, with_inputs: bool) -> list[Path]:
     """Write a run in another form, with its code where the form has a place for it, and return the files."""
-    snapshot = run.captured.code.snapshot
     most_bytes = sys.maxsize if with_inputs else 0
-    with tempfile.TemporaryDirectory(prefix="fairmile-code-") as scratch:
-        code = Path(scratch) / "code"
-        if snapshot:
-            store.materialize(snapshot, code)
-        names = [(str(path.relative_to(code)), path) for path in sorted(code.rglob("*")) if path.is_file()]
-        return EXCHANGES[format].export(run, target, code=lambda: names, most_input_bytes=most_bytes)
+    with _code(run, store) as code:
+        return EXCHANGES[format].export(run, target, code=code, most_input_bytes=most_bytes)
 
 
-def upload_run(run: Run, format: str, environ: Mapping[str, str], *, dry_run: bool) -> list[str]:
-    """Send a run to a server of a platform by its own client; a dry run says all that would leave this machine."""
-    send = getattr(EXCHANGES[format], "upload", None)
-    if send is None:
-        raise UsageError(f"runs cannot be uploaded to {format}", hint="--upload works with --to mlflow")
+def upload_run(
+    run: Run, store: Store, format: str, context: Context, *, publish: bool = False, dry_run: bool = False
+) -> list[str]:
+    """Send a run to a server of a platform; a dry run says all that would leave this machine."""
+    exchange = EXCHANGES[format]
+    if not hasattr(exchange, "upload"):
+        raise UsageError(f"runs cannot be uploaded to {format}", hint=f"--upload works with --to {_UPLOADS}")
+    if publish and not getattr(exchange, "PUBLISHES", False):
+        raise UsageError(f"{format} has no drafts to publish", hint="leave out --publish")
     if not run.state.is_end:
         raise Conflict(f"run {run.id} is {run.state}", hint="wait until it ends")
-    sent: list[str] = send(run, environ, dry_run=dry_run)
+    options = {"publish": True} if publish else {}
+    with _code(run, store) as code:
+        sent: list[str] = exchange.upload(run, context, code=code, dry_run=dry_run, **options)
     return sent
+
+
+@contextlib.contextmanager
+def _code(run: Run, store: Store) -> Iterator[Files]:
+    """Lay the program of a run into a folder for as long as the block."""
+    with tempfile.TemporaryDirectory(prefix="fairmile-code-") as scratch:
+        code = Path(scratch) / "code"
+        if run.captured.code.snapshot:
+            store.materialize(run.captured.code.snapshot, code)
+        names = [(str(path.relative_to(code)), path) for path in sorted(code.rglob("*")) if path.is_file()]
+        yield lambda: names
 
 
 def import_runs(ledger: Ledger, store: Callable[[], Store], source: Path, format: str, *, dry_run: bool) -> list[Run]:

@@ -433,19 +433,23 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
         *,
         with_inputs: bool = False,
         upload: bool = False,
+        publish: bool = False,
         dry_run: bool = False,
     ) -> Changes[Any]:
         """Export a run to another format, with its code if the format allows, and return the files.
 
         Without `target` the file is named after the run. With `upload` it is sent to a server of that platform
-        instead, by the platform's own client, and its address there is returned.
+        instead, and its address there is returned. On Zenodo it stays a draft unless `publish` is set.
         """
         run = self.collect(reference)
         if upload:
             if target is not None or with_inputs:
                 raise UsageError("an upload takes neither a path nor inputs", hint="leave out -o and --with-inputs")
-            sent = upload_run(run, format, self._environ, dry_run=dry_run)
+            store, context = self._services.store(), self._services.context()
+            sent = upload_run(run, store, format, context, publish=publish, dry_run=dry_run)
             return Changes("would upload" if dry_run else "uploaded", sent)
+        if publish:
+            raise UsageError("only an upload can be published", hint="add --upload")
         target = Path(target or (f"{run.id}.crate.zip" if format == "rocrate" else f"{run.id}.{format}"))
         if dry_run:
             return Changes("would write", [target])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # a run that needs none of them must not wait for their impor
     from fairmile.jobs.queue import Jobs
     from fairmile.runs.prediction import Predictor
     from fairmile.store.store import Store
+    from fairmile.transfer.remote import Context
 
 
 @dataclass(frozen=True)
@@ -27,5 +28,6 @@ class Services:
     store: Callable[[], Store]
     envs: Callable[[], Envs]
     jobs: Callable[[], Jobs]
+    context: Callable[[], Context]  # what reaches out of this machine is given
     predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by the package of their programs
     supply: Supply = field(default_factory=Supply)  # where the energy of runs comes from

@@ -7,7 +7,8 @@ import re
 import threading
 import time
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
@@ -28,6 +29,7 @@ _MOST_REDIRECTS = 10
 _MOST_WAIT_S = 120.0
 _DOCUMENT_BYTES = 64 << 20
 _IDLE_PER_ENDPOINT = 64
+_CHUNK = 1 << 20
 # What a Fairmile server says stands between a reader and a file, and what to do about it.
 ACCESS_HEADER = "fairmile-access"
 _OBSTACLES = {
@@ -79,6 +81,13 @@ class _Site(NamedTuple):
 
     endpoint: Endpoint
     headers: Mapping[str, str]
+
+
+class _File(NamedTuple):
+    """A file as a part of what is sent."""
+
+    path: Path
+    size_bytes: int
 
 
 class HttpBody:
@@ -186,10 +195,17 @@ class Client:
             raise Integrity(f"{shown_address(url)} does not answer with JSON") from error
 
     def submit(
-        self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] = _NO_HEADERS
+        self,
+        method: str,
+        url: str,
+        body: bytes | Sequence[bytes | Path] = b"",
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> tuple[Head, bytes]:
-        """Send a body once, and return the answer whatever its status, with its body."""
-        connection, head = self._ask(method, url, {**headers, "Content-Length": str(len(body))}, body)
+        """Send a body once, and return the answer whatever its status, with its body; files are parts of it by path."""
+        given = [body] if isinstance(body, bytes) else body
+        parts = [part if isinstance(part, bytes) else _File(part, part.stat().st_size) for part in given]
+        size = sum(len(part) if isinstance(part, bytes) else part.size_bytes for part in parts)
+        connection, head = self._ask(method, url, {**headers, "Content-Length": str(size)}, parts)
         try:
             return head, self._document(connection, Answer(url, head), _DOCUMENT_BYTES)
         finally:
@@ -314,13 +330,17 @@ class Client:
             headers = _for_host(headers, url, target)
             url = target
 
-    def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> tuple[Connection, Head]:
+    def _ask(
+        self, method: str, url: str, headers: Mapping[str, str], body: Sequence[bytes | _File] = ()
+    ) -> tuple[Connection, Head]:
         endpoint, request = self._request(method, url, headers)
-        request += body
+        if body and isinstance(body[0], bytes):  # in one packet with the head
+            request, body = request + body[0], body[1:]
         while True:
             connection, is_fresh = self._connection(endpoint)
             try:
                 connection.send(request)
+                connection.send_body(_chunks(body))
                 return connection, connection.read_head(method)
             except Transient as error:
                 connection.close()
@@ -451,6 +471,19 @@ class Client:
         connection.close()
 
 
+def _chunks(parts: Sequence[bytes | _File]) -> Iterator[bytes]:
+    """Yield a body piece by piece, and of each file as many bytes as were announced."""
+    for part in parts:
+        if isinstance(part, bytes):
+            yield part
+            continue
+        with open(part.path, "rb") as stream:
+            left = part.size_bytes
+            while left and (chunk := stream.read(min(left, _CHUNK))):
+                left -= len(chunk)
+                yield chunk
+
+
 def _is_excluded(host: str, port: int, names: str) -> bool:
     from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]  # slow, and seldom needed
 
@@ -514,7 +547,7 @@ def _expect_success(url: str, head: Head) -> None:
         return
     where = shown_address(url)
     if status in _BUSY:
-        after = _retry_after(head.headers.get("retry-after", ""))
+        after = retry_after(head.headers.get("retry-after", ""))
         if after is not None and after > _MOST_WAIT_S:
             raise SystemFailure(f"{where} asks to wait {after:.0f} s", hint="try again then")
         raise Busy(f"{where} answers {status} {head.reason}".rstrip(), hint="try again later", after_s=after)
@@ -537,7 +570,7 @@ def _expect_success(url: str, head: Head) -> None:
     raise SystemFailure(f"{where} answers {status} {head.reason}".rstrip())
 
 
-def _retry_after(text: str) -> float | None:
+def retry_after(text: str) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairmile.base.errors import FairmileError, SystemFailure, Transient
@@ -58,6 +58,7 @@ class Connection:
         # What is still to come of the current answer: a number of bytes, or None until the connection ends.
         self._left: int | None = 0
         self._chunked = False
+        self._is_cut = False
         self._timeout_s = timeout_s
         self._sock = self._connect(timeout_s, buffer_bytes, tls)
 
@@ -120,6 +121,15 @@ class Connection:
             self.close()
             raise Transient(f"{self.endpoint} closed the connection: {_why(error)}") from error
 
+    def send_body(self, chunks: Iterable[bytes]) -> None:
+        """Send what follows the head; a server that refuses it before its end can still say why."""
+        for chunk in chunks:
+            try:
+                self._sock.sendall(chunk)
+            except OSError:  # what the server said before it hung up is read by `read_head`
+                self._is_cut = True
+                return
+
     def read_head(self, method: str) -> Head:
         """Read the head of the answer; its body is then what `readinto` gives."""
         for _ in range(_MOST_LINES):
@@ -146,7 +156,7 @@ class Connection:
             self._left, self._chunked = length, False
         else:
             self._left, self._chunked = None, False
-        self.usable = head.keeps_alive and self._left is not None
+        self.usable = head.keeps_alive and self._left is not None and not self._is_cut
         return head
 
     def _read_one_head(self) -> Head:

@@ -19,11 +19,15 @@ import pytest
 from run_documents import CREATED, lay_run, training, trivial
 from sweep_making import wait_until
 
+from fairmile.base.commands import Here
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.record.layout import RECORD
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
+from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.remote import Context
+from fairmile.transfer.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -52,12 +56,12 @@ def test_a_run_is_sent_to_a_tracking_server_and_a_dry_run_says_what_would_leave(
     run = Run(RunRecord.from_dict(document), lay_run(tmp_path / "runs", document))
     upload = EXCHANGES["mlflow"].upload  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="no MLflow server"):
-        upload(run, {})
+        upload(run, reaching())
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = f"http://127.0.0.1:{port}"
-    planned = upload(run, {"MLFLOW_TRACKING_URI": server}, dry_run=True)
+    planned = upload(run, reaching(MLFLOW_TRACKING_URI=server), dry_run=True)
     assert planned[0].startswith("command: python train.py") and planned[0].endswith(f", to {server}")
     assert any(line.startswith(f"{RECORD} (") for line in planned)
     words = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{tmp_path}/server.db"]
@@ -65,7 +69,7 @@ def test_a_run_is_sent_to_a_tracking_server_and_a_dry_run_says_what_would_leave(
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: answers(port), process)
-        (address,) = upload(run, {"MLFLOW_TRACKING_URI": server})
+        (address,) = upload(run, reaching(MLFLOW_TRACKING_URI=server))
         from mlflow.tracking import MlflowClient
 
         client = MlflowClient(tracking_uri=server)
@@ -73,10 +77,17 @@ def test_a_run_is_sent_to_a_tracking_server_and_a_dry_run_says_what_would_leave(
         assert client.get_run(key).data.tags["fairmile.run"] == run.id
         assert RECORD in {each.path for each in client.list_artifacts(key)}
         with pytest.raises(Conflict, match="already holds run"):
-            upload(run, {"MLFLOW_TRACKING_URI": server})
+            upload(run, reaching(MLFLOW_TRACKING_URI=server))
+        client.update_run(key, status="RUNNING")  # as an upload leaves it that breaks before its end
+        assert upload(run, reaching(MLFLOW_TRACKING_URI=server)) == [address]
+        assert [each.value for each in client.get_metric_history(key, "loss")] == [2.0, 0.5]
     finally:
         process.terminate()
         process.wait(60)
+
+
+def reaching(**environ: str) -> Context:
+    return Context(environ, Here(), Credentials(environ), Settings())
 
 
 def answers(port: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,6 +71,17 @@ def crate(run: Run, tmp_path: Path) -> Path:
 
 
 # Out
+
+
+def test_a_run_gives_the_same_crate_whenever_it_is_exported(run: Run, tmp_path: Path) -> None:
+    crates = []
+    for name in ("first", "second"):
+        code = tmp_path / f"{name}.py"
+        code.write_text("print()")
+        os.utime(code, (1e9, 1e9 if name == "first" else 2e9))
+        rocrate.export(run, tmp_path / name, code=lambda code=code: [("tide.py", code)])  # type: ignore[misc]
+        crates.append((tmp_path / name).read_bytes())
+    assert crates[0] == crates[1]
 
 
 def test_the_card_lists_every_file_with_its_digest(crate: Path) -> None:
@@ -313,7 +325,7 @@ def test_runs_of_every_end_go_out_and_come_back(tmp_path: Path) -> None:
 
 
 def test_every_format_is_in_the_registry_and_a_wrong_word_gets_the_nearest() -> None:
-    assert EXCHANGES.names()[:5] == ["rocrate", "mlflow", "clearml", "openml", "tensorboard"]
+    assert EXCHANGES.names()[:5] == ["rocrate", "mlflow", "clearml", "openml", "zenodo", "tensorboard"]
     with pytest.raises(NotFound, match="did you mean 'rocrate'"):
         EXCHANGES["rocrat"]
 

@@ -95,6 +95,7 @@ EXCHANGES: Registry[Exchange] = Registry(
         "mlflow": Plugin(f"{_HERE}.mlflow", extra="interop", summary="MLflow 3 store (SQLite) in a folder"),
         "clearml": Plugin(f"{_HERE}.clearml", summary="ClearML offline session (zip)"),
         "openml": Plugin(f"{_HERE}.openml", extra="interop", summary="OpenML run and flow (XML) in a folder"),
+        "zenodo": Plugin(f"{_HERE}.zenodo", summary="RO-Crate and description of a Zenodo deposition, in a folder"),
         "tensorboard": Plugin(f"{_HERE}.tensorboard", summary="TensorBoard event file with all metrics, in a folder"),
     },
     entry_points="fairmile.exchanges",

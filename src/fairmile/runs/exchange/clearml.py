@@ -10,13 +10,16 @@ import hashlib
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import zipfile
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
 
 from pydantic import ConfigDict, Field
 
@@ -24,6 +27,7 @@ from fairmile.base.digest import sha256_file
 from fairmile.base.documents import Document
 from fairmile.base.errors import Integrity, UsageError
 from fairmile.base.strict_json import load_json
+from fairmile.base.units import format_size
 from fairmile.base.words import slug
 from fairmile.meter.lines import event_files, number, read_log
 from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
@@ -35,16 +39,33 @@ from fairmile.runs.exchange.foreign import (
     typed,
     validated,
 )
+from fairmile.runs.exchange.service import Service, already_there, multipart, service
 from fairmile.runs.record.layout import OUTPUT, RECORD, WORK
 from fairmile.runs.record.packing import extract, new_zip, opened
 from fairmile.runs.record.record import GitState
 from fairmile.runs.record.run import Run, RunState
+from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.remote import Context
 
 _TASK, _METRICS, _LOG = "task.json", "metrics.jsonl", "log.jsonl"
 _FOLDER = "/offline"  # stands for the folder of the session in the addresses of artifacts; importers cut it off
 _SECTION = "General"
 _BATCH = 1000
 _LONGEST_TEXT, _LONGEST_MESSAGE = 64 << 20, 1 << 20
+_VERSION = "v2.13"  # of the interface, which newer servers speak as well
+_CREATED = ("name", "type", "tags", "system_tags", "hyperparams", "script")
+_UNFINISHED = ("created", "in_progress")
+# Each setting of clearml.conf with its variable, and what ClearML itself takes where neither is set.
+_SETTINGS = {
+    "api_server": ("CLEARML_API_HOST", "https://api.clear.ml"),
+    "web_server": ("CLEARML_WEB_HOST", "https://app.clear.ml"),
+    "files_server": ("CLEARML_FILES_HOST", "https://files.clear.ml"),
+    "access_key": ("CLEARML_API_ACCESS_KEY", ""),
+    "secret_key": ("CLEARML_API_SECRET_KEY", ""),
+}
+_SETTING = re.compile(rf"""\b({"|".join(_SETTINGS)})["']?\s*[:=]\s*["']?([^\s"',}}]+)""")
+_COMMENT = re.compile(r"^\s*(#|//).*", re.MULTILINE)
+_FIX = "set CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or run clearml-init"
 
 
 class _Part(Document):
@@ -97,7 +118,7 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
     data = f"{slug(run.name)}/{slug(run.id)}.{key}"
     with folder_of(run) as folder:
         files = files_below(folder)
-        artifacts = [_artifact(folder, name, f"{data}/artifacts/{name}", run) for name in files]
+        artifacts = [_artifact(folder, name, f"{_FOLDER}/data/{data}/artifacts/{name}", run) for name in files]
         with new_zip(file) as session:
             session.writestr(_TASK, json.dumps(_task(run, key, artifacts)))
             session.writestr(_METRICS, _lines(list(_events(run, folder, key))))
@@ -105,6 +126,33 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
             for name in files:
                 session.write(folder / name, f"data/{data}/artifacts/{name}")
     return [file]
+
+
+def upload(run: Run, context: Context, *, code: Files = no_files, dry_run: bool = False) -> list[str]:
+    """Send a run as a task to the server of the user's ClearML settings, and return its address there.
+
+    A task that an interrupted upload left is completed. A dry run returns all that would leave this machine.
+    """
+    access = _access(context)
+    with folder_of(run) as folder:
+        names = files_below(folder)
+        task = _described_task(run)
+        if dry_run:
+            return _leaving(run, folder, names, task, access)
+        login = {"Authorization": f"Basic {b64encode(f'{access.key}:{access.secret}'.encode()).decode()}"}
+        with service("ClearML", access.api, context, secrets=[access.secret], headers=login, fix=_FIX) as api:
+            token = str(_call(api, "auth.login", {})["token"])
+            api.headers = {"Authorization": f"Bearer {token}"}
+            project, id = _unfinished(api, run, task)
+            _send_events(api, run, folder, id)
+            with service(
+                "ClearML", access.files, context, secrets=[token, access.secret], headers=api.headers, fix=_FIX
+            ) as files:
+                sent = [_send_file(files, run, folder, name, id) for name in names]
+            _call(api, "tasks.add_or_update_artifacts", {"task": id, "artifacts": sent, "force": True})
+            ended = "tasks.completed" if run.state is RunState.DONE else "tasks.failed"
+            _call(api, ended, {"task": id, "status_reason": run.reason, "force": True})
+    return [f"{access.web.rstrip('/')}/projects/{project}/experiments/{id}/output/log"]
 
 
 def read(source: Path) -> list[ImportedRun]:
@@ -171,13 +219,109 @@ def _task(run: Run, key: str, artifacts: list[dict[str, Any]]) -> dict[str, Any]
     }
 
 
-def _artifact(folder: Path, name: str, place: str, run: Run) -> dict[str, Any]:
+class _Access(NamedTuple):
+    """Where a ClearML server is, and the key to it."""
+
+    api: str
+    web: str
+    files: str
+    key: str
+    secret: str
+
+
+def _access(context: Context) -> _Access:
+    """Return what ClearML's own variables say, else its file clearml.conf as `clearml-init` writes it."""
+    environ = context.environ
+    file = context.credentials.home_file(environ.get("CLEARML_CONFIG_FILE") or "clearml.conf")
+    try:
+        settings = dict(_SETTING.findall(_COMMENT.sub("", file.read_text(encoding="utf-8"))))
+    except (OSError, UnicodeDecodeError):
+        settings = {}
+    found = {
+        each: environ.get(variable) or settings.get(each) or standard
+        for each, (variable, standard) in _SETTINGS.items()
+    }
+    if not found["access_key"] or not found["secret_key"]:
+        raise UsageError("no key for ClearML", hint=_FIX)
+    return _Access(*(found[each] for each in _SETTINGS))
+
+
+def _described_task(run: Run) -> dict[str, Any]:
+    """Return what `tasks.create` takes of a run."""
+    session = _task(run, "", [])
+    return {name: session[name] for name in _CREATED} | {"comment": run.reason}
+
+
+def _leaving(run: Run, folder: Path, names: list[str], task: dict[str, Any], access: _Access) -> list[str]:
+    """Return what an upload sends: each field, the metrics, and the files."""
+    api, files = shown_address(access.api), shown_address(access.files)
+    values = list(_events(run, folder, ""))
+    series = dict.fromkeys(f"{each['metric']}/{each['variant']}" for each in values)
+    printed = sum(len(each["msg"].encode()) for each in _messages(run, folder, ""))
+    fields = {"project": run.name, **task, "metrics": f"{', '.join(series) or 'none'} ({len(values)} values)"}
+    fields["log"] = f"the end of {OUTPUT} ({format_size(printed)})"
+    shown = [
+        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}, to {api}"
+        for name, value in fields.items()
+    ]
+    return shown + [f"{name} ({format_size((folder / name).stat().st_size)}), to {files}" for name in names]
+
+
+def _call(api: Service, call: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Make a call of ClearML's interface and return its data."""
+    answer = api.json("POST", f"/{_VERSION}/{call}", document)
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(data, dict):
+        raise Integrity(f"{api.shown} does not answer {call} as ClearML does")
+    return data
+
+
+def _unfinished(api: Service, run: Run, task: dict[str, Any]) -> tuple[str, str]:
+    """Return the project and the task for a run: the one of an upload that was interrupted, or a new one."""
+    asked = {"name": f"^{re.escape(run.id)}$", "system_tags": task["system_tags"]}
+    known = (
+        _call(api, "tasks.get_all", {**asked, "only_fields": ["id", "name", "status", "project"]}).get("tasks") or []
+    )
+    for each in known:
+        if each.get("name") == run.id:
+            if each.get("status") not in _UNFINISHED:
+                raise already_there(api.shown, run.id, f" as task {each['id']}")
+            _call(api, "events.delete_for_task", {"task": each["id"], "allow_locked": True})
+            return str(each.get("project")), str(each["id"])
+    projects = _call(api, "projects.get_all", {"name": f"^{re.escape(run.name)}$"}).get("projects") or []
+    here = [each["id"] for each in projects if each.get("name") == run.name]
+    project = here[0] if here else _call(api, "projects.create", {"name": run.name, "description": ""})["id"]
+    id = _call(api, "tasks.create", {**task, "project": project})["id"]
+    _call(api, "tasks.started", {"task": id})
+    return str(project), str(id)
+
+
+def _send_events(api: Service, run: Run, folder: Path, task: str) -> None:
+    """Send values and log in parts; ClearML takes them a line each."""
+    events = [*_events(run, folder, task), *_messages(run, folder, task)]
+    for start in range(0, len(events), _BATCH):
+        lines = [
+            json.dumps({k: v for k, v in each.items() if k != "method"}) for each in events[start : start + _BATCH]
+        ]
+        kind = {"Content-Type": "application/json-lines"}
+        api.send("POST", f"/{_VERSION}/events.add_batch", "\n".join(lines).encode(), kind)
+
+
+def _send_file(files: Service, run: Run, folder: Path, name: str, task: str) -> dict[str, Any]:
+    """Send a file to the file server, and return the artifact that it is; sent again, it replaces itself."""
+    place = f"{slug(run.name)}/{slug(run.id)}.{task}/artifacts/{name}"
+    headers, parts = multipart([(place, place, folder / name)])
+    files.send("POST", "/", parts, headers)
+    return _artifact(folder, name, f"{files.base}/{quote(place)}", run)
+
+
+def _artifact(folder: Path, name: str, uri: str, run: Run) -> dict[str, Any]:
     path = folder / name
     return {
         "key": name,
         "mode": "output",
         "type": "custom",
-        "uri": f"{_FOLDER}/data/{place}",
+        "uri": uri,
         "hash": sha256_file(path),
         "content_size": path.stat().st_size,
         "timestamp": int(run.ended or run.created),

@@ -14,7 +14,7 @@ import posixpath
 import re
 import shlex
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlparse
@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from fairmile.base.documents import Document
-from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, Transient, UsageError
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, Transient, UsageError
 from fairmile.base.units import format_size
 from fairmile.base.yaml import load_located
 from fairmile.meter.lines import event_files, read_log
@@ -45,10 +45,12 @@ from fairmile.runs.exchange.foreign import (
     typed,
     validated,
 )
+from fairmile.runs.exchange.service import already_there
 from fairmile.runs.record.layout import RECORD
 from fairmile.runs.record.record import GitState
 from fairmile.runs.record.run import Run, RunState
 from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.remote import Context
 
 _DATABASE, _ARTIFACTS, _META = "mlflow.db", "artifacts", "*/meta.yaml"
 _RUN_TAG, _TAG = "fairmile.run", "fairmile.tag."
@@ -73,12 +75,12 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
     return [target / _DATABASE, artifacts / key]
 
 
-def upload(run: Run, environ: Mapping[str, str], *, dry_run: bool = False) -> list[str]:
+def upload(run: Run, context: Context, *, code: Files = no_files, dry_run: bool = False) -> list[str]:
     """Send a run to the tracking server that MLFLOW_TRACKING_URI names, by MLflow's own client.
 
     Returns the address of the run there; a dry run returns all that would leave this machine.
     """
-    server = environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
+    server = context.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
     if not server.startswith(("https://", "http://")):
         raise UsageError("no MLflow server", hint="set MLFLOW_TRACKING_URI to its address, such as https://HOST")
     shown = shown_address(server)
@@ -103,10 +105,10 @@ def upload(run: Run, environ: Mapping[str, str], *, dry_run: bool = False) -> li
 def _write(client: MlflowClient, experiment: str, run: Run, folder: Path, where: str) -> str:
     """Write a run into an experiment of a store or a server, and return its key there."""
     runs = client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
-    if runs:
-        raise Conflict(f"{where} already holds run {run.id}", hint="remove it there first")
+    if runs and runs[0].info.status != "RUNNING":  # as an upload that was interrupted leaves it
+        raise already_there(where, run.id)
     started = (run.result.started if run.result is not None else None) or run.created
-    made = client.create_run(experiment, start_time=_ms(started), run_name=run.id, tags=_tags(run))
+    made = runs[0] if runs else client.create_run(experiment, _ms(started), _tags(run), run.id)
     key: str = made.info.run_id
     params = [Param(_key(name), str(value)[:_LONGEST_PARAM]) for name, value in run.params.items()]
     for part in _parts(params):

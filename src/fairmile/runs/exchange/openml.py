@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -18,14 +19,26 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import arff
+import openml
 import xmltodict
 from openml.flows import OpenMLFlow
 from openml.runs import OpenMLRun
 
-from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem
+from fairmile.base.errors import (
+    Conflict,
+    FairmileError,
+    Integrity,
+    InvalidDocument,
+    NotFound,
+    Problem,
+    SystemFailure,
+    UsageError,
+)
 from fairmile.base.files import write_atomic
+from fairmile.base.units import format_size
 from fairmile.base.version import __version__
 from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
 from fairmile.runs.exchange.foreign import (
@@ -37,12 +50,18 @@ from fairmile.runs.exchange.foreign import (
     refuse_links_out,
     typed,
 )
+from fairmile.runs.exchange.service import Service, already_there, multipart, service
 from fairmile.runs.record.layout import RECORD
 from fairmile.runs.record.run import Run, RunState
+from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.remote import Context
+from fairmile.transfer.wire import Head
 
 _RUN, _FLOW, _PREDICTIONS, _TRACE, _FILES = "description.xml", "flow.xml", "predictions.arff", "trace.arff", "fairmile"
 _TASK_TAG = "openml-task-"
 _LONGEST_XML = 16 << 20
+_NOTHING = frozenset({"512", "500"})  # how OpenML says that a list of runs or flows is empty
+_FIX = "`openml configure apikey` keeps the key of your profile on openml.org"
 # Measures that OpenML keeps of every run, in its units.
 _TOOK = {"usercpu_time_millis": "cpu_s", "wall_clock_time_millis": "elapsed_s"}
 
@@ -66,6 +85,39 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return [place / name for name in files_below(place)]
+
+
+def upload(run: Run, context: Context, *, code: Files = no_files, dry_run: bool = False) -> list[str]:
+    """Send a run and its flow to the server of the user's OpenML settings, and return its address there.
+
+    A flow that is there is used again. A dry run returns all that would leave this machine.
+    """
+    flow = _flow(run)
+    made = _run(run, flow)
+    if not made.task_id:
+        raise UsageError(f"run {run.id} names no task of OpenML", hint=f"tag the run {_TASK_TAG}NUMBER")
+    with folder_of(run) as folder:
+        predictions = _predictions(run, folder)
+    if run.state is RunState.DONE and predictions.startswith("%"):
+        raise UsageError(f"run {run.id} made no {_PREDICTIONS}", hint="OpenML computes the score of a run from it")
+    settings = openml.config
+    shown = shown_address(settings.server)
+    if dry_run:
+        texts = {_FLOW: flow._to_xml(), _RUN: made._to_xml(), _PREDICTIONS: predictions}
+        return _leaving(made, flow, texts, shown)
+    if not settings.apikey:
+        raise UsageError("no key for OpenML", hint=_FIX)
+    with service("OpenML", settings.server, context, secrets=[settings.apikey], headers={}, fix=_FIX) as server:
+        tag = f"{_FILES}_{run.id}"
+        if known := _asked(server, f"/run/list/tag/{quote(tag)}/limit/1", "oml:runs"):
+            raise already_there(server.shown, run.id, f" as run {_first(known['oml:run'])['oml:run_id']}")
+        made.flow_id = _flow_number(server, flow)
+        answer = _sent(
+            server, "/run/", {"description": (_RUN, made._to_xml()), "predictions": (_PREDICTIONS, predictions)}
+        )
+        number = answer["oml:upload_run"]["oml:run_id"]
+    home = settings.server.partition("/api/")[0]
+    return [f"{home}/r/{number}"]
 
 
 def read(source: Path) -> list[ImportedRun]:
@@ -131,6 +183,74 @@ def _run(run: Run, flow: OpenMLFlow) -> OpenMLRun:
     if run.state is not RunState.DONE:
         vars(made)["error_message"] = run.reason or str(run.state)
     return made
+
+
+def _leaving(made: OpenMLRun, flow: OpenMLFlow, texts: Mapping[str, str], where: str) -> list[str]:
+    """Return what an upload sends: each field, and the files."""
+    fields = {
+        "task": made.task_id,
+        "flow": f"{flow.name}, {flow.external_version}",
+        "command": flow.description,
+        "parameters": ", ".join(f"{name}={value}" for name, value in flow.parameters.items()) or "none",
+        "evaluations": ", ".join(made.fold_evaluations or ()) or "none",
+        "tags": ", ".join(made.tags or ()) or "none",
+        "packages": f"{len(flow.dependencies.splitlines())} with their versions",
+    }
+    files = [f"{name} ({format_size(len(text.encode()))}), to {where}" for name, text in texts.items()]
+    return [f"{name}: {value}, to {where}" for name, value in fields.items()] + files
+
+
+def _flow_number(server: Service, flow: OpenMLFlow) -> int:
+    """Return the number of a flow of this name and version, which is sent if the server has none."""
+    name, version = quote(flow.name, safe=""), quote(flow.external_version, safe="")
+    known = _asked(server, f"/flow/exists/{name}/{version}", "oml:flow_exists")
+    if known and known["oml:exists"] == "true":
+        return int(known["oml:id"])
+    return int(_sent(server, "/flow/", {"description": (_FLOW, flow._to_xml())})["oml:upload_flow"]["oml:id"])
+
+
+def _asked(server: Service, path: str, root: str) -> dict[str, Any] | None:
+    """Return the answer to a question; None where the server says that it has nothing of the kind."""
+    head, data = server.answer("GET", path)
+    if head.status == 412 and _error_code(data) in _NOTHING:
+        return None
+    if head.status != 200:
+        raise _refusal(server, head, data)
+    answer: dict[str, Any] = _parsed(server, data)[root]
+    return answer
+
+
+def _sent(server: Service, path: str, files: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """Send files with the key of the user, and return the answer."""
+    fields: list[tuple[str, str, bytes | Path]] = [("api_key", "", openml.config.apikey.encode())]
+    headers, parts = multipart(fields + [(name, file, text.encode()) for name, (file, text) in files.items()])
+    head, data = server.answer("POST", path, parts, headers)
+    if head.status != 200:
+        raise _refusal(server, head, data)
+    return _parsed(server, data)
+
+
+def _parsed(server: Service, data: bytes) -> dict[str, Any]:
+    try:
+        return dict(xmltodict.parse(data))
+    except (xmltodict.expat.ExpatError, ValueError) as error:
+        raise Integrity(f"OpenML at {server.shown} does not answer in XML") from error
+
+
+def _error_code(data: bytes) -> str:
+    return (re.search(rb"<oml:code>\s*(\d+)", data) or [b"", b""])[1].decode()
+
+
+def _refusal(server: Service, head: Head, data: bytes) -> FairmileError:
+    """Return the error for a refusal; OpenML answers 412 to a wrong key as well."""
+    texts = re.findall(rb"<oml:(?:message|additional_information)>([^<]*)<", data)
+    text = " - ".join(each.decode("utf-8", errors="replace").strip() for each in texts)
+    error = server.refusal(head, text)
+    return SystemFailure(error.message, hint=_FIX) if "authentication" in text.lower() else error
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) else value
 
 
 def _predictions(run: Run, folder: Path) -> str:

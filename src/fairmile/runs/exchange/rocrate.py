@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import stat
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -29,18 +30,23 @@ from fairmile.runs.record.packing import extract, new_zip, opened
 from fairmile.runs.record.run import Run
 
 _CHUNK = 1 << 20
+_EARLIEST_S = 4e8  # a zip file knows no date before 1980
 _LONGEST_CARD = 256 << 20
 
 
 def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: int = 0) -> list[Path]:
     """Write a run as one zip file, into `target` where that is a folder, and return its path."""
     file = target / f"{run.id}.zip" if target.is_dir() else target
+    # What has no time of its own gets that of the run, so that a run always gives the same crate.
+    at = time.localtime(max(run.ended or run.created, _EARLIEST_S))[:6]
     with folder_of(run) as folder, new_zip(file) as crate:
         facts = {name: _add(crate, name, path) for name, path in _own(folder)}
-        facts |= {f"{CODE}/{name}": _add(crate, f"{CODE}/{name}", path) for name, path in code()}
+        facts |= {f"{CODE}/{name}": _add(crate, f"{CODE}/{name}", path, at) for name, path in code()}
         for name, path in (*_inputs(run, most_input_bytes), *_reads(run, most_input_bytes)):
             facts[name] = _add(crate, name, path)
-        crate.writestr(CARD, card_text(run.record, facts))
+        card = zipfile.ZipInfo(CARD, at)
+        card.external_attr = 0o644 << 16
+        crate.writestr(card, card_text(run.record, facts), zipfile.ZIP_DEFLATED)
     return [file]
 
 
@@ -234,13 +240,16 @@ def _behind(root: Path, entry: ManifestEntry) -> ManifestEntry:
     return ManifestEntry(entry.path, status.st_size, digest, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
 
 
-def _add(crate: zipfile.ZipFile, name: str, path: Path) -> FileFacts:
+def _add(
+    crate: zipfile.ZipFile, name: str, path: Path, at: tuple[int, int, int, int, int, int] | None = None
+) -> FileFacts:
     safe_join(Path("crate"), name)
     try:
         name.encode()
         member = zipfile.ZipInfo.from_file(path, name, strict_timestamps=False)
     except UnicodeEncodeError as error:
         raise UsageError(f"the file name {name!r} is not UTF-8", hint="rename it") from error
+    member.date_time = at or member.date_time
     member.compress_type = zipfile.ZIP_STORED if name == RECORD else zipfile.ZIP_DEFLATED
     digest, size_bytes = hashlib.sha256(), 0
     with open(path, "rb") as source, crate.open(member, "w") as sink:
