@@ -14,6 +14,7 @@ from cases import for_each
 from pydantic import BaseModel, ValidationError
 
 from fairmile.base.documents import model_of
+from fairmile.base.errors import InvalidDocument
 from fairmile.base.specifications import Before, Limits, Specification, check, dump_value, errors_of
 
 
@@ -100,8 +101,33 @@ def test_what_is_wrong_is_told_as_pydantic_tells_it(given: Any) -> None:
 def test_keywords_are_checked_as_a_mapping_is() -> None:
     assert Buoy(name="red", depth_m=3) == Buoy.model_validate({"name": "red", "depth_m": 3.0})
     assert Buoy(name="red", lights="red green").lights == ("red", "green")  # type: ignore[arg-type]
-    with pytest.raises(ValidationError, match="black is no light"):
+    with pytest.raises(InvalidDocument, match="black is no light"):
         Buoy(name="red", lights=("black",))
+
+
+@for_each(
+    "given, message, hint",
+    [
+        ({}, "Buoy.name: is missing", None),
+        ({"name": "red", "anchr": {}}, "Buoy.anchr: no such field", "did you mean 'anchor'?"),
+        (
+            {"name": "red", "anchor": {"kg": 1}},
+            "Buoy.anchor.kg: no such field",
+            "did you mean 'weight_kg'?",
+        ),
+        ({"name": "red", "anchor": 3}, "Buoy.anchor: expected a mapping with weight_kg, found 3", None),
+        ({"name": "Red"}, "Buoy.name: expected text that matches '^[a-z]+$', found 'Red'", None),
+        ({"name": "red", "depth_m": -1}, "Buoy.depth_m: expected at least 0, found -1", None),
+        ({"name": "red", "depth_m": "deep"}, "Buoy.depth_m: expected a number, found 'deep'", None),
+        ({"name": "red", "lights": 3}, "Buoy.lights: expected a list, found 3", None),
+        ({"name": "red", "class_": "ball"}, "Buoy.class_: expected 'can', 'spar' or '', found 'ball'", None),
+        ({"name": "red", "lights": "red", "is_lit": False}, "Buoy: lights of an unlit buoy", None),
+    ],
+)
+def test_a_wrong_keyword_is_one_sentence(given: dict[str, Any], message: str, hint: str | None) -> None:
+    with pytest.raises(InvalidDocument) as caught:
+        Buoy(**given)
+    assert (str(caught.value), caught.value.hint) == (message, hint)
 
 
 def test_it_does_not_change_and_can_be_copied() -> None:

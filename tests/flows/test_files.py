@@ -51,7 +51,7 @@ def test_python_makes_the_same_flow_as_a_file(flows: Flows, write: Write) -> Non
         ("{inputs: x}", "flow.yaml:2 steps.a: nothing to execute: expected exactly one of command, shell"),
         ("{command: x, shell: y}", "flow.yaml:2 steps.a: both command and shell: expected exactly one"),
         ("{command: x, outputs: ../x}", "flow.yaml:2 steps.a.outputs: '../x' leads out of the folder"),
-        ("{command: x, retries: -1}", "flow.yaml:2 steps.a.retries: input should be greater than or equal to 0"),
+        ("{command: x, retries: -1}", "flow.yaml:2 steps.a.retries: expected at least 0, found -1"),
         ("{command: 'echo {lr}'}", "flow.yaml:2 steps.a.command: nothing defines {lr}"),
         ("{command: python fit.py}", "flow.yaml:2 steps.a.command: there is no file fit.py"),
         ("{run: ./fit.py}", "flow.yaml:2 steps.a.command: there is no file ./fit.py"),

@@ -19,7 +19,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from operator import itemgetter
 from types import NoneType, UnionType
@@ -37,7 +37,9 @@ from typing import (
     get_origin,
 )
 
+from fairmile.base.errors import InvalidDocument, Problem
 from fairmile.base.lazy import lazy
+from fairmile.base.words import did_you_mean
 
 if TYPE_CHECKING:
     from fairmile.base.documents import model_of, schema_of
@@ -48,6 +50,14 @@ else:
 _Accept = Callable[[Any], Any]
 _Method = TypeVar("_Method")
 _NOTHING: Any = object()
+_EXPECTED = {
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("dict_type", "mapping_type"), "a mapping"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "text",
+}
 _PLAIN: frozenset[type] = frozenset({str, int, float, bool, NoneType, list, tuple})
 
 
@@ -138,11 +148,15 @@ class SpecificationField:
     def is_required(self) -> bool:
         return self.default is _NOTHING
 
+    @property
+    def hint(self) -> Any:
+        """The type of its values."""
+        return eval(self.annotation, vars(sys.modules[self._owner.__module__]))
+
     @cached_property
     def accept(self) -> _Accept:
         """Return the value for what was given, or raise _Unsure."""
-        hint = eval(self.annotation, vars(sys.modules[self._owner.__module__]))
-        accept = _accept(hint)
+        accept = _accept(self.hint)
         checks = [getattr(self._owner, each) for each, fields in self._owner._checks.items() if self.name in fields]
         if not checks:
             return accept
@@ -191,7 +205,7 @@ class Specification:
                 self._check_whole()
             except ValueError:
                 self.__dict__.clear()
-                self.__dict__.update(self._judged(given).__dict__)
+                self.__dict__.update(self._explained(given).__dict__)
 
     @classmethod
     def model_validate(cls, given: Any) -> Self:
@@ -214,6 +228,14 @@ class Specification:
     @classmethod
     def _judged(cls, given: Any) -> Self:
         return cls.of_model(model_of(cls).model_validate(given))
+
+    @classmethod
+    def _explained(cls, given: Any) -> Self:
+        """Return the specification that keywords state; raise InvalidDocument with all that is wrong."""
+        try:
+            return cls._judged(given)
+        except ValueError as error:
+            raise InvalidDocument([_problem(cls, each) for each in errors_of(error)]) from None
 
     @classmethod
     def of_model(cls, model: Any) -> Self:
@@ -314,6 +336,52 @@ def errors_of(error: Exception) -> list[Any]:
     if not isinstance(error, ValidationError):
         raise error
     return error.errors(include_url=False)
+
+
+def expected_by(error: Mapping[str, Any]) -> str:
+    """Return what an error of pydantic expects in the place of what was given, as it reads after "expected"."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "model_type":
+        fields = _fields_of(str(context["class_name"]))
+        return f"a mapping with {' and '.join(fields)}" if fields else "a mapping"
+    if kind == "string_pattern_mismatch":
+        return f"text that matches {context['pattern']!r}"
+    words = _EXPECTED.get(kind) or str(error["msg"]).removeprefix("Input should be ")
+    words = words.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
+    return f"{words[:1].lower()}{words[1:]}".replace("greater", "more")
+
+
+def _fields_of(name: str) -> list[str]:
+    """Return the fields that a specification needs, of all that it has where it needs none."""
+    fields = next((each.model_fields for each in Specification.__subclasses__() if each.__name__ == name), {})
+    return [name for name, each in fields.items() if each.is_required()] or list(fields)
+
+
+def known_fields(specification: type[Specification], place: Sequence[str | int]) -> list[str]:
+    """Return the fields of a specification, or of one in it at a place; none where there is no such one."""
+    for name in place:
+        field = specification.model_fields.get(str(name))
+        hint = field.hint if field is not None else None
+        if not isinstance(hint, type) or not issubclass(hint, Specification):
+            return []
+        specification = hint
+    return list(specification.model_fields)
+
+
+def _problem(specification: type[Specification], error: Mapping[str, Any]) -> Problem:
+    """Return what pydantic says about a keyword in our words."""
+    kind, place = error["type"], [str(part) for part in error["loc"] if "[" not in str(part)]
+    hint = ""
+    if kind == "value_error":
+        message = str(error["ctx"]["error"])
+    elif kind == "missing":
+        message = "is missing"
+    elif kind == "extra_forbidden":
+        message = "no such field"
+        hint = did_you_mean(place[-1], known_fields(specification, error["loc"][:-1]))
+    else:
+        message = f"expected {expected_by(error)}, found {error['input']!r}"
+    return Problem(message, ".".join([specification.__name__, *place]), hint=hint)
 
 
 def dump_value(

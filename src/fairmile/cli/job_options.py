@@ -10,16 +10,15 @@ import click
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.lazy import lazy
-from fairmile.base.specifications import errors_of
+from fairmile.base.specifications import errors_of, expected_by
 from fairmile.base.units import parse_duration, parse_size, parse_time
 from fairmile.jobs.launch import Launch
 
 if TYPE_CHECKING:
-    from fairmile.jobs.spec import Array, JobSpec, Resources, Signal
+    from fairmile.jobs.spec import Array, JobSpec, Signal
 else:
     Array = lazy("fairmile.jobs.spec:Array")
     JobSpec = lazy("fairmile.jobs.spec:JobSpec")
-    Resources = lazy("fairmile.jobs.spec:Resources")
     Signal = lazy("fairmile.jobs.spec:Signal")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -183,7 +182,7 @@ def spec_from(options: Mapping[str, Any]) -> JobSpec:
     if problems:
         raise InvalidDocument(problems)
     try:
-        return JobSpec(**given, resources=Resources(**resources))
+        return JobSpec.model_validate({**given, "resources": resources})
     except ValueError as error:
         raise InvalidDocument([_problem(each) for each in errors_of(error)]) from None
 
@@ -200,17 +199,14 @@ def _message(error: Exception) -> str:
 
 
 def _problem(error: Mapping[str, Any]) -> Problem:
-    field = str(error["loc"][0]) if error["loc"] else ""
-    kind, given, context = error["type"], error["input"], error.get("ctx", {})
-    if kind == "value_error":
-        message = str(context["error"])
-    elif kind == "string_pattern_mismatch":
-        message = f"expected {_FORMS.get(field, 'one word without spaces or quotes')}, found {given!r}"
-    elif kind == "literal_error":
-        message = f"expected {context['expected']}, found {given!r}"
+    place = [str(part) for part in error["loc"]]
+    field = place[1] if place[:1] == ["resources"] and place[1:] else next(iter(place), "")
+    if error["type"] == "value_error":
+        message = str(error["ctx"]["error"])
     else:
-        expected = str(error["msg"]).removeprefix("Input should be ").replace("greater than or equal to", "at least")
-        message = f"expected {expected.replace('greater', 'more')}, found {given!r}"
+        is_form = error["type"] == "string_pattern_mismatch"
+        expected = _FORMS.get(field, "one word without spaces or quotes") if is_form else expected_by(error)
+        message = f"expected {expected}, found {error['input']!r}"
     name = _NAMES.get(field, field)
     return Problem(message, name if name.isupper() else f"--{name.replace('_', '-')}")
 
@@ -219,13 +215,13 @@ def _array(text: str) -> Array:
     count, _, at_once = text.partition("%")
     if not count.isdecimal() or (at_once and not at_once.isdecimal()):
         raise UsageError(f"{text!r} is not an array", hint="write '100', or '100%8' to run 8 concurrently")
-    return Array(count=int(count), at_once=int(at_once) if at_once else None)
+    return Array.model_validate({"count": int(count), "at_once": int(at_once) if at_once else None})
 
 
 def _signal(text: str) -> Signal:
     name, _, before = text.partition("@")
-    word: Any = name.upper().removeprefix("SIG")
-    return Signal(name=word, before_s=parse_duration(before)) if before else Signal(name=word)
+    given = {"name": name.upper().removeprefix("SIG")}
+    return Signal.model_validate({**given, "before_s": parse_duration(before)} if before else given)
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, Problem
 from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
-from fairmile.base.specifications import errors_of
+from fairmile.base.specifications import errors_of, expected_by
 from fairmile.base.units import parse_time
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load, load_located
@@ -310,6 +310,6 @@ def _problem(error: Any, file: str, located: Located | None) -> Problem:
         message = f"no such key{f'; {near}' if near else ''}"
         hint = "" if near else f"keys: {', '.join(each for each in known if each not in ('label', 'shape', 'style'))}"
     elif error["type"] != "value_error":
-        message = f"{message[:1].lower()}{message[1:]}, found {error['input']!r:.60}"
+        message = f"expected {expected_by(error)}, found {error['input']!r:.60}"
     line = located.line([part if not part.isdigit() else int(part) for part in place]) if located is not None else None
     return Problem(message, ".".join(place), file=file, line=line, hint=hint)

@@ -15,7 +15,7 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.lazy import lazy, lazy_pattern
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.base.specifications import errors_of
+from fairmile.base.specifications import errors_of, expected_by, known_fields
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located
 from fairmile.catalog.card import ENVIRONMENT_LINKS, Card, as_list
@@ -253,10 +253,11 @@ def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | No
             place = ".".join(str(part) for part in each["loc"])
             message, hint = str(each["msg"]).removeprefix("Value error, "), ""
             if each["type"] == "extra_forbidden":
-                message, hint = "no such field", did_you_mean(place, list(RunSpec.model_fields))
+                message, hint = "no such field", did_you_mean(each["loc"][-1], known_fields(RunSpec, each["loc"][:-1]))
+            elif each["type"] == "missing":
+                message = "is missing"
             elif each["type"] != "value_error":
-                message = f"{message[:1].lower()}{message[1:]}"
-                message += "" if each["type"] == "missing" else f", found {each['input']!r}"
+                message = f"expected {expected_by(each)}, found {each['input']!r}"
             line = located.line([part for part in each["loc"] if part != "argv"]) if located is not None else None
             problems.append(Problem(message, place, file=file, line=line, hint=hint))
         raise InvalidDocument(problems) from None
