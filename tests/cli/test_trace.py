@@ -196,7 +196,7 @@ def test_bad_input_is_one_sentence(
 def test_what_python_gets_is_what_json_prints(fairmile: Fairmile, place: Path, first: Path) -> None:
     traces = Workspace.open().traces
     assert_printed(fairmile, traces.analyze("first"), "trace", "analyze", "first")
-    assert_printed(fairmile, traces.analyze("first", on="juwels"), "trace", "analyze", "first", "--on", "juwels")
+    assert_printed(fairmile, traces.analyze("first", system="juwels"), "trace", "analyze", "first", "--on", "juwels")
     replayed = traces.replay("first", WhatIf(bandwidth=4))
     assert_printed(fairmile, replayed, "trace", "replay", "first", "--bandwidth", "4")
     planned = traces.export("first", "one.json", dry_run=True)

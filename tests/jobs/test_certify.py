@@ -196,7 +196,7 @@ def test_nothing_of_a_suite_that_breaks_off_goes_on(
     submit = jobs.submit
 
     def submits_and_breaks(spec: JobSpec, *, on: str) -> JobStatus:
-        job = submit(spec, on=on)
+        job = submit(spec, system=on)
         if "sleep" in spec.argv[-1]:
             raise trouble
         return job

@@ -94,7 +94,7 @@ def needs(*modules: str, program: str = "") -> None:
 def ended(jobs: Jobs, spec: JobSpec, on: str) -> list[dict[str, Any]]:
     """Run a job to its end and return what its processes said, by rank."""
     job: JobStatus
-    (job,) = jobs.wait([jobs.submit(spec, on=on).id], timeout_s=400)
+    (job,) = jobs.wait([jobs.submit(spec, system=on).id], timeout_s=400)
     assert job.state is State.DONE, (job, jobs.log(job.id), jobs.log(job.id, errors=True))
     lines = [json.loads(line) for line in jobs.log(job.id).splitlines() if line.startswith(b"{")]
     return sorted(lines, key=lambda said: said["rank"])
@@ -202,7 +202,7 @@ def test_ray_spans_the_nodes_of_one_job(
     env = {"MASTER_ADDR": "127.0.0.1", "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1"}
     asked = Resources(nodes=2, cpus_per_task=2, memory_gib=1.9)
     spec = JobSpec(argv=(sys.executable, str(tmp_path / "count.py")), software=("ray",), resources=asked, env=env)
-    (job,) = jobs.wait([jobs.submit(spec, on="rig").id], timeout_s=400)
+    (job,) = jobs.wait([jobs.submit(spec, system="rig").id], timeout_s=400)
     output = jobs.log(job.id).decode()
     assert job.state is State.DONE, (output, jobs.log(job.id, errors=True))
     assert "nodes 2 cpus 4.0" in output and "used 2" in output

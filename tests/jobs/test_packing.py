@@ -211,7 +211,7 @@ def test_on_several_nodes_of_slurm_every_command_is_a_step(
     jobs = jobs_on(slurm_cluster, tmp_path, monkeypatch)
     resources = Resources(nodes=2, memory_gib=0.5)
     show = ["bash", "-c", "echo $SLURMD_NODENAME $SLURM_STEP_NUM_NODES $OMP_NUM_THREADS; sleep 1"]
-    job = jobs.submit(packed([show] * 8, resources=resources), on="rig")
+    job = jobs.submit(packed([show] * 8, resources=resources), system="rig")
     (ended,) = jobs.wait([job.id], timeout_s=240)
     assert ended.state is State.DONE, (jobs.log(job.id, errors=True), jobs.log(job.id, task=0, errors=True))
     places = [jobs.log(job.id, task=task).decode().split() for task in range(8)]
@@ -227,7 +227,7 @@ def test_a_requeued_pack_goes_on_where_it_was(
 ) -> None:
     jobs = jobs_on(slurm_cluster, tmp_path, monkeypatch)
     wait = ["bash", "-c", f"echo here; [ -e {tmp_path}/go ] || sleep 1000"]
-    job = jobs.submit(packed([["echo", "first"], wait], at_once=1), on="rig")
+    job = jobs.submit(packed([["echo", "first"], wait], at_once=1), system="rig")
     wait_for(lambda: jobs.log(job.id, task=1))
     (tmp_path / "go").touch()
     slurm_cluster.run("scontrol", "requeue", job.scheduler_id)

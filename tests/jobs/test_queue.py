@@ -82,7 +82,7 @@ def processes_of(job: JobStatus) -> list[int]:
 
 def test_a_job_runs_and_its_output_and_exit_code_come_back(anywhere: tuple[Jobs, str]) -> None:
     jobs, system = anywhere
-    ended = end_of(jobs, jobs.submit(sh("echo out; echo err >&2; exit 7"), on=system))
+    ended = end_of(jobs, jobs.submit(sh("echo out; echo err >&2; exit 7"), system=system))
     assert (ended.state, ended.status.exit_code) == (State.FAILED, 7)
     assert jobs.log(ended.id) == b"out\n"
     assert jobs.log(ended.id, errors=True) == b"err\n"
@@ -93,7 +93,7 @@ def test_words_reach_the_program_as_they_are(anywhere: tuple[Jobs, str]) -> None
     words = ("two words", "it's", '"quoted"', "$HOME", "`id`", "$(id)", "a\nb", "*", "ü ☃", "", "-n")
     program = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['AWKWARD']]))"
     spec = JobSpec(argv=(sys.executable, "-c", program, *words), env={"AWKWARD": "a 'b' $c\n`d`"})
-    ended = end_of(jobs, jobs.submit(spec, on=system))
+    ended = end_of(jobs, jobs.submit(spec, system=system))
     assert json.loads(jobs.log(ended.id)) == [list(words), "a 'b' $c\n`d`"]
 
 
@@ -105,7 +105,7 @@ def test_files_go_with_a_job_and_come_back(anywhere: tuple[Jobs, str], tmp_path:
         inputs={"in/data.bin": str(tmp_path / "data.bin")},
         outputs=("twice.bin",),
     )
-    ended = end_of(jobs, jobs.submit(spec, on=system))
+    ended = end_of(jobs, jobs.submit(spec, system=system))
     assert ended.state is State.DONE
     assert jobs.bring(ended.id, tmp_path / "back") == [tmp_path / "back" / "twice.bin"]
     assert (tmp_path / "back" / "twice.bin").read_bytes() == bytes(range(256)) * 2
@@ -114,7 +114,7 @@ def test_files_go_with_a_job_and_come_back(anywhere: tuple[Jobs, str], tmp_path:
 def test_the_tasks_of_an_array_end_each_for_itself(anywhere: tuple[Jobs, str]) -> None:
     jobs, system = anywhere
     spec = sh('echo "task $FAIRMILE_ARRAY_INDEX"; [ "$FAIRMILE_ARRAY_INDEX" != 2 ]', array=Array(count=4, at_once=2))
-    ended = end_of(jobs, jobs.submit(spec, on=system))
+    ended = end_of(jobs, jobs.submit(spec, system=system))
     assert [ended.tasks[index].state for index in range(4)] == [State.DONE, State.DONE, State.FAILED, State.DONE]
     assert ended.state is State.FAILED
     assert "task 2" in ended.status.sentence
@@ -123,7 +123,7 @@ def test_the_tasks_of_an_array_end_each_for_itself(anywhere: tuple[Jobs, str]) -
 
 def test_a_cancelled_job_ends_and_says_so(anywhere: tuple[Jobs, str]) -> None:
     jobs, system = anywhere
-    job = jobs.submit(sh("echo ready; sleep 1000"), on=system)
+    job = jobs.submit(sh("echo ready; sleep 1000"), system=system)
     until(lambda: jobs.log(job.id) == b"ready\n")
     jobs.cancel([job.id])
     ended = end_of(jobs, job)
@@ -134,7 +134,7 @@ def test_a_cancelled_job_ends_and_says_so(anywhere: tuple[Jobs, str]) -> None:
 @pytest.mark.thorough
 def test_a_job_whose_script_was_killed_runs_as_long_as_its_program(anywhere: tuple[Jobs, str]) -> None:
     jobs, system = anywhere
-    job = jobs.submit(sh("kill -9 $PPID; echo ready; sleep 1000"), on=system)
+    job = jobs.submit(sh("kill -9 $PPID; echo ready; sleep 1000"), system=system)
     until(lambda: jobs.log(job.id) == b"ready\n")
     until(lambda: jobs.get(job.id).state is State.RUNNING)
     until(lambda: "its script was killed" in jobs.get(job.id).status.sentence)
@@ -147,7 +147,7 @@ def test_a_job_whose_script_was_killed_runs_as_long_as_its_program(anywhere: tup
 def test_what_does_not_heed_its_end_is_killed(anywhere: tuple[Jobs, str], monkeypatch: pytest.MonkeyPatch) -> None:
     jobs, system = anywhere
     monkeypatch.setattr(shell, "_FOR_GOOD", shell._FOR_GOOD.replace(f"sleep {shell._GRACE_S}", "sleep 0.2"))
-    job = jobs.submit(sh("trap '' TERM; sleep 1000 & echo ready; wait"), on=system)
+    job = jobs.submit(sh("trap '' TERM; sleep 1000 & echo ready; wait"), system=system)
     until(lambda: jobs.log(job.id) == b"ready\n")
     jobs.cancel([job.id])
     assert end_of(jobs, job).state is State.CANCELLED
@@ -156,13 +156,13 @@ def test_what_does_not_heed_its_end_is_killed(anywhere: tuple[Jobs, str], monkey
 
 def test_a_log_is_followed_to_the_end(anywhere: tuple[Jobs, str]) -> None:
     jobs, system = anywhere
-    job = jobs.submit(sh("for i in 1 2 3; do echo line $i; sleep 0.2; done"), on=system)
+    job = jobs.submit(sh("for i in 1 2 3; do echo line $i; sleep 0.2; done"), system=system)
     assert b"".join(jobs.follow(job.id)) == b"line 1\nline 2\nline 3\n"
 
 
 def test_whoever_comes_later_finds_a_job_by_its_files_alone(anywhere: tuple[Jobs, str]) -> None:
     jobs, system = anywhere
-    job = jobs.submit(sh("sleep 0.3; echo done"), on=system)
+    job = jobs.submit(sh("sleep 0.3; echo done"), system=system)
     later = Jobs(jobs.root, jobs.machines)
     assert [each.id for each in later.ls()] == [job.id]
     assert end_of(later, job).state is State.DONE
@@ -478,7 +478,7 @@ def cut_connections(config: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_connection_that_breaks_in_the_middle_costs_nothing(over_ssh: Jobs, sshd: Any) -> None:
-    job = over_ssh.submit(sh("for i in 1 2 3; do echo $i; sleep 0.5; done; echo done"), on="box")
+    job = over_ssh.submit(sh("for i in 1 2 3; do echo $i; sleep 0.5; done; echo done"), system="box")
     output = b""
     for piece in over_ssh.follow(job.id):
         output += piece
@@ -488,7 +488,7 @@ def test_a_connection_that_breaks_in_the_middle_costs_nothing(over_ssh: Jobs, ss
 
 
 def test_a_machine_that_cannot_be_reached_leaves_the_last_known_status(over_ssh: Jobs, tmp_path: Path) -> None:
-    job = over_ssh.submit(sh("sleep 0.2"), on="box")
+    job = over_ssh.submit(sh("sleep 0.2"), system="box")
     nowhere = {"host": "127.0.0.1", "folder": str(tmp_path / "far"), "file": str(tmp_path / "box.yaml")}
     (tmp_path / "ssh_config").write_text("Host *\n  Port 1\n")
     unreachable = Machines([], over_ssh.root, reaches={"box": {**nowhere, "ssh_config": str(tmp_path / "ssh_config")}})
@@ -608,5 +608,5 @@ def test_a_job_that_cannot_be_handed_over_leaves_nothing(over_ssh: Jobs, tmp_pat
     box = {"host": "127.0.0.1", "ssh_config": str(tmp_path / "ssh_config"), "file": str(tmp_path / "box.yaml")}
     unreachable = Jobs(over_ssh.root, Machines([], over_ssh.root, reaches={"box": box}))
     with pytest.raises(Transient, match=r"127\.0\.0\.1"):
-        unreachable.submit(sh("true", key="k"), on="box")
+        unreachable.submit(sh("true", key="k"), system="box")
     assert unreachable.ls() == []

@@ -59,7 +59,7 @@ class Rig:
     later_s: list[float] = field(default_factory=lambda: [0.0])
 
     def submit(self, script: str, **fields: Any) -> JobStatus:
-        return self.jobs.submit(sh(script, **fields), on=NAME)
+        return self.jobs.submit(sh(script, **fields), system=NAME)
 
     def end_of(self, job: JobStatus) -> JobStatus:
         (ended,) = self.jobs.wait([job.id], timeout_s=PATIENCE_S)

@@ -37,7 +37,12 @@ def measurements(folder: Path, *rows: dict) -> Path:
 def test_all_predictions_are_those_of_one_step(predict: Predict, tmp_path: Path) -> None:
     row = {"benchmark": STEP, "arguments": {"batch": 16}, "gpu": "NVIDIA H200", "date": "2026-11-18", **MEASURED}
     found = predict.characterize(
-        STEP, arguments={"batch": 16}, on="jupiter", gpus=[1, 4], sample_bytes=1e6, measured=measurements(tmp_path, row)
+        STEP,
+        arguments={"batch": 16},
+        system="jupiter",
+        gpus=[1, 4],
+        sample_bytes=1e6,
+        measured=measurements(tmp_path, row),
     )
     alone = {"arguments": {"batch": 16}}
     assert found.memory.to_dict() == predict.memory(STEP, **alone).to_dict()

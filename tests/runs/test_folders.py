@@ -88,7 +88,7 @@ def by_tune(workspace: Workspace) -> str:
 def by_job(workspace: Workspace, **fields: Any) -> str:
     on = fields.pop("on", "laptop")
     spec = JobSpec(argv=("python3", "program.py", "4"), shows=".", outputs=("out.txt",), **fields)
-    (job,) = workspace.jobs.wait([workspace.jobs.submit(spec, on=on).id])
+    (job,) = workspace.jobs.wait([workspace.jobs.submit(spec, system=on).id])
     assert job.state == "done", workspace.jobs.log(job.id, errors=True)
     (file,) = workspace.jobs.bring(job.id, Path("brought"))
     return file.read_text()
@@ -129,7 +129,7 @@ def test_what_is_not_carried_is_said_before_it_starts(start: Path, tmp_path: Pat
     left = f"not copied to {FAR}: 2 files (14 B) of {start}: out.txt, data/; --data NAME=PATH copies one "
     assert [note for note in plan.notes if "copied" in note] == [f"{left}to the same relative path"]
     job = JobSpec(argv=("python3", "program.py"), shows=str(start), inputs={"data": "data"})
-    assert workspace.jobs.left_behind(job, on=FAR) == f"3 files (250 B) of {start}: beside.py, out.txt, program.py"
+    assert workspace.jobs.left_behind(job, system=FAR) == f"3 files (250 B) of {start}: beside.py, out.txt, program.py"
     assert workspace.jobs.left_behind(job) == ""
 
 

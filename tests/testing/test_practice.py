@@ -25,7 +25,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 def test_a_system_of_its_dialect_runs_jobs_on_this_machine(workspace: Workspace, tmp_path: Path) -> None:
-    job = workspace.jobs.submit(JobSpec(argv=("sh", "-c", "echo $FAIRMILE_JOB_ID")), on="practice")
+    job = workspace.jobs.submit(JobSpec(argv=("sh", "-c", "echo $FAIRMILE_JOB_ID")), system="practice")
     (ended,) = workspace.jobs.wait([job.id])
     assert ended.state == "done"
     assert workspace.jobs.log(job.id) == b"1\n"
@@ -33,7 +33,7 @@ def test_a_system_of_its_dialect_runs_jobs_on_this_machine(workspace: Workspace,
 
 
 def test_its_scripts_have_its_name(workspace: Workspace) -> None:
-    plan = workspace.jobs.plan(JobSpec(argv=("true",)), on="practice")
+    plan = workspace.jobs.plan(JobSpec(argv=("true",)), system="practice")
     assert "#PRACTICE --nodes=1" in str(plan.to_dict())
 
 

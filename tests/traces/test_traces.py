@@ -49,9 +49,9 @@ def test_an_analysis_tells_what_the_events_tell(traces: Traces, folder: Path) ->
 
 def test_collectives_are_held_against_the_network_of_a_system(traces: Traces, machines: Machines, folder: Path) -> None:
     model = CollectiveModel.from_partition(machines.partition("juwels"))
-    assert traces.analyze(str(folder), on="juwels").to_dict() == analyze(read_traces(folder), model=model).to_dict()
+    assert traces.analyze(str(folder), system="juwels").to_dict() == analyze(read_traces(folder), model=model).to_dict()
     with pytest.raises(NotFound, match="nosuch"):
-        traces.analyze(folder, on="nosuch")
+        traces.analyze(folder, system="nosuch")
 
 
 def test_a_replay_without_a_change_takes_as_long_as_it_took(traces: Traces, folder: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_replay_without_a_change_takes_as_long_as_it_took(traces: Traces, fold
 
 
 def test_a_replay_on_another_network_asks_both_models(traces: Traces, folder: Path) -> None:
-    same = traces.replay(folder, WhatIf(), on="juwels", to="juwels")
+    same = traces.replay(folder, WhatIf(), system="juwels", to="juwels")
     moved = traces.replay(folder, WhatIf(), to="juwels")
     assert same.step_s == pytest.approx(same.unchanged_step_s, rel=1e-3)
     # 400 µs for 4000 bytes is far more than that network takes.
@@ -70,7 +70,7 @@ def test_a_replay_on_another_network_asks_both_models(traces: Traces, folder: Pa
 
 def test_an_algorithm_is_named_in_any_spelling(traces: Traces, folder: Path) -> None:
     ring, other = (
-        traces.replay(folder, WhatIf(), on="juwels", algorithms={name: "ring"}).step_s
+        traces.replay(folder, WhatIf(), system="juwels", algorithms={name: "ring"}).step_s
         for name in ("all_reduce", "AllReduce")
     )
     assert ring == other
@@ -88,7 +88,7 @@ def test_what_names_no_algorithm_is_told(
     traces: Traces, folder: Path, on: str, algorithms: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        traces.replay(folder, WhatIf(), on=on, algorithms=algorithms)
+        traces.replay(folder, WhatIf(), system=on, algorithms=algorithms)
 
 
 def test_an_export_is_written_once(traces: Traces, folder: Path, tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
     check_arguments(options["argv"], Path(options["folder"] or ""), os.environ)
     spec = _complete(out, workspace, spec_from(options), on, environment)
     if dry_run:
-        out.show(workspace.jobs.plan(spec, on=on), lambda plan: _print_plan(out, plan))
+        out.show(workspace.jobs.plan(spec, system=on), lambda plan: _print_plan(out, plan))
         return 0
-    job = workspace.jobs.submit(spec, on=on)
+    job = workspace.jobs.submit(spec, system=on)
     if not wait:
         out.show(job, lambda job: _print_submitted(out, job))
         return 0
@@ -141,10 +141,10 @@ def pack(
     spec = _complete(out, workspace, spec, on, environment)
     number = count(len(commands), "command")
     if dry_run:
-        plan = workspace.jobs.plan_pack(commands, spec, on=on)
+        plan = workspace.jobs.plan_pack(commands, spec, system=on)
         out.show(plan, lambda plan: out.line(f"would submit {number} as one job on {plan.system}"))
         return 0
-    job = workspace.jobs.pack(commands, spec, at_once=at_once, on=on)
+    job = workspace.jobs.pack(commands, spec, at_once=at_once, system=on)
     if not wait:
         out.show(job, lambda job: _print_submitted(out, job, f" with {number}"))
         return 0
@@ -155,9 +155,9 @@ def pack(
 def _complete(out: Out, workspace: Workspace, spec: JobSpec, on: str, environment: str) -> JobSpec:
     """Return a job that sees the current folder and runs in the environment; note the files it will not see."""
     spec = spec.model_copy(update={"shows": os.getcwd()})
-    if left := workspace.jobs.left_behind(spec, on=on):
+    if left := workspace.jobs.left_behind(spec, system=on):
         out.say(f"note: not copied to {on}: {left}; copy a file with --input NAME")
-    return workspace.jobs.in_environment(spec, workspace.envs, environment, on=on) if environment else spec
+    return workspace.jobs.in_environment(spec, workspace.envs, environment, system=on) if environment else spec
 
 
 def _commands(file: Path) -> list[list[str]]:

@@ -472,7 +472,7 @@ def characterize(out: Out, target: str, arguments: Sequence[str], gpu: str, **op
         target,
         gpu=gpu,
         arguments=_parse_arguments(arguments),
-        on=options["on"],
+        system=options["on"],
         gpus=parse_gpus(options["gpus"]),
         sample_bytes=_parse_bytes(options["sample_size"]),
         measured=options["measured"],

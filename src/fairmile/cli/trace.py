@@ -166,7 +166,7 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
       fairmile trace analyze first --on juwels --json
     """
     workspace = Workspace.open()
-    analysis = workspace.traces.analyze(paths, format=form, on=on)
+    analysis = workspace.traces.analyze(paths, format=form, system=on)
     if output is not None:
         workspace.reports.write_page(analysis, output, title=Path(paths[0]).name)
         analysis = dataclasses.replace(analysis, page=str(output))
@@ -393,7 +393,7 @@ def replay(out: Out, paths: Sequence[str], form: str | None, **options: Any) -> 
         without_straggler=options["without"], without_input_wait=options["no_input_wait"],
     )  # fmt: skip
     replayed = Workspace.open().traces.replay(
-        paths, change, format=form, on=options["on"], to=options["to"], algorithms=_pairs(options["algorithm"])
+        paths, change, format=form, system=options["on"], to=options["to"], algorithms=_pairs(options["algorithm"])
     )
     out.show(replayed, lambda replayed: _print_replayed(out, replayed))
 

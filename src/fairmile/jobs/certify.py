@@ -437,7 +437,7 @@ class _Suite:
         """Submit a step, and cancel it where that is what is tried; None where that could not be done."""
         outcome: Outcome = "failed"
         try:
-            job = self.jobs.submit(step.spec.model_copy(update={"name": self.tag}), on=self.name)
+            job = self.jobs.submit(step.spec.model_copy(update={"name": self.tag}), system=self.name)
             if step.is_cancelled:
                 self.jobs.cancel([job.id])
             return job

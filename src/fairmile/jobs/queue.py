@@ -113,60 +113,60 @@ class Jobs(Noun, internal=_INTERNAL, package=__package__):
 
     # Submitting
 
-    def equipped(self, spec: JobSpec, envs: Envs, environment: str, *, on: str = "laptop") -> JobSpec:
+    def equipped(self, spec: JobSpec, envs: Envs, environment: str, *, system: str = "laptop") -> JobSpec:
         """Do what `in_environment` does; this name goes in the next version."""
         warnings.warn("Jobs.equipped is now Jobs.in_environment", DeprecationWarning, stacklevel=2)
-        return self.in_environment(spec, envs, environment, on=on)
+        return self.in_environment(spec, envs, environment, system=system)
 
-    def in_environment(self, spec: JobSpec, envs: Envs, environment: str, *, on: str = "laptop") -> JobSpec:
+    def in_environment(self, spec: JobSpec, envs: Envs, environment: str, *, system: str = "laptop") -> JobSpec:
         """Return a job that runs in an environment, which must be on the machine that runs the job."""
-        if self.machines[on].reach.host:
+        if self.machines[system].reach.host:
             raise UsageError(
-                f"the environment {environment!r} is on this machine, the job goes to {on}",
-                hint=f"build it there, and submit from there: `ssh {self.machines[on].reach.host}`",
+                f"the environment {environment!r} is on this machine, the job goes to {system}",
+                hint=f"build it there, and submit from there: `ssh {self.machines[system].reach.host}`",
             )
         preamble, wrap = envs.preamble(environment), envs.wrap(environment)
         return spec.model_copy(update={"preamble": (*spec.preamble, *preamble), "wrap": (*spec.wrap, *wrap)})
 
     def pack(
-        self, commands: Sequence[Sequence[str]], like: JobSpec, *, at_once: int | None = None, on: str = "laptop"
+        self, commands: Sequence[Sequence[str]], like: JobSpec, *, at_once: int | None = None, system: str = "laptop"
     ) -> JobStatus:
         """Submit many short commands as one job."""
         shared = {name: getattr(like, name) for name in _SHARED}
-        return self.submit(packed(commands, at_once=at_once, wrap=like.wrap, **shared), on=on)
+        return self.submit(packed(commands, at_once=at_once, wrap=like.wrap, **shared), system=system)
 
-    def plan_pack(self, commands: Sequence[Sequence[str]], like: JobSpec, *, on: str = "laptop") -> PackPlan:
+    def plan_pack(self, commands: Sequence[Sequence[str]], like: JobSpec, *, system: str = "laptop") -> PackPlan:
         """Return what `pack` would submit; raise if the system cannot run the job."""
-        self.machines[on].script(like)
-        return PackPlan(tuple(tuple(each) for each in commands), on)
+        self.machines[system].script(like)
+        return PackPlan(tuple(tuple(each) for each in commands), system)
 
-    def plan(self, spec: JobSpec, *, on: str = "laptop") -> JobPlan:
+    def plan(self, spec: JobSpec, *, system: str = "laptop") -> JobPlan:
         """Return the script that `submit` would submit; raise if the system cannot run the job."""
-        machine = self.machines[on]
+        machine = self.machines[system]
         script = machine.script(spec)
         elsewhere = [f"cannot be submitted from here: {machine.elsewhere}"] if machine.elsewhere else []
         return JobPlan(script.text, (*script.notes, *elsewhere))
 
-    def submit(self, spec: JobSpec, *, on: str = "laptop") -> JobStatus:
+    def submit(self, spec: JobSpec, *, system: str = "laptop") -> JobStatus:
         """Submit a job and return at once; a second call with the same `key` returns the same job."""
-        machine = self.machines[on]
+        machine = self.machines[system]
         spec = _placed(machine.filled(spec), is_remote=bool(machine.reach.host))
         request = make_request(spec, machine.system)  # what the system cannot give is said before anything is made
         machine.refuse_elsewhere()
         for name, source in spec.inputs.items():
             if name not in spec.nearby and not Path(source).exists():
                 raise UsageError(f"inputs.{name}: no such file: {source}")
-        self._dependencies(spec.after, on)
-        record, is_new = self._records.create(spec, on, self._clock())
+        self._dependencies(spec.after, system)
+        record, is_new = self._records.create(spec, system, self._clock())
         if is_new and not spec.key:
             record = self._hand_over(record, machine, request)
         elif not record.submitted:
             record = self._hand_over_once(record, machine, request, is_new=is_new)
         return self._status(record, Known(TaskStatus(State.QUEUED)))
 
-    def left_behind(self, spec: JobSpec, *, on: str = "laptop") -> str:
+    def left_behind(self, spec: JobSpec, *, system: str = "laptop") -> str:
         """Return which files of the current folder a job on another machine will not see; empty if it sees all."""
-        if not spec.shows or spec.folder or not self.machines[on].reach.host:
+        if not spec.shows or spec.folder or not self.machines[system].reach.host:
             return ""
         return describe_left_behind(Path(spec.shows), [os.path.abspath(source) for source in spec.inputs.values()])
 

@@ -289,7 +289,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
     def scaling(
         self,
         target: TargetOrDescription,
-        on: str,
+        system: str,
         gpus: Sequence[int],
         *,
         mode: Mode = "strong",
@@ -306,9 +306,9 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         `batch` is that of the whole step (strong scaling) or of one GPU (weak). `collectives` is a file with times
         measured on that system, by `fairmile benchmark collectives` or nccl-tests. See `fm.fetch` for `progress`.
         """
-        asked, partition = self._subject(target), self._partition_of(on)
+        asked, partition = self._subject(target), self._partition_of(system)
         if partition.gpu is None:
-            raise UsageError(f"{on} has no GPUs", hint="name a partition with GPUs: SYSTEM:PARTITION")
+            raise UsageError(f"{system} has no GPUs", hint="name a partition with GPUs: SYSTEM:PARTITION")
         curve: dict[str, Any] = {"mode": mode, "batch": batch, "goal": goal}
         if collectives is not None:
             curve["collectives"] = model_of_partition(collectives, partition)
@@ -319,7 +319,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
                     f"{asked.name}: among descriptions, only transformers can be scaled", hint="use FILE.py:FUNCTION"
                 )
             predicted = predict_transformer_scaling(described, partition, gpus, **curve)
-            return replace(predicted, target=asked.name, on=on)
+            return replace(predicted, target=asked.name, on=system)
         where, given = _device_in(partition), dict(arguments or {})
         name = batch_argument or _batch_name(asked, given)
         with _tracing(progress, asked.name) as state:
@@ -335,7 +335,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         taken = account(trace, where)
         predicted = predict_scaling(_footprint(trace, taken), steps, partition, gpus, device=where, **curve)
         notes = tuple(dict.fromkeys((*taken.notes, *alone.notes, *predicted.notes)))
-        return replace(predicted, target=asked.name, on=on, notes=notes)
+        return replace(predicted, target=asked.name, on=system, notes=notes)
 
     def characterize(
         self,
@@ -343,7 +343,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         *,
         gpu: str = GPU,
         arguments: Mapping[str, Any] | None = None,
-        on: str = "",
+        system: str = "",
         gpus: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
         sample_bytes: float = 0.0,
         measured: str | Path | None = None,
@@ -352,7 +352,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
     ) -> Characterization:
         """Predict memory, roofline, input needs and communication of a step, beside what was measured.
 
-        With `on`, a system, also how it scales there. `measured` is a file of JSON lines with `benchmark`,
+        With `system`, also how it scales there. `measured` is a file of JSON lines with `benchmark`,
         `arguments`, `gpu`, `step_s`, `peak_allocated_bytes` and `peak_reserved_bytes`. See `fm.fetch` for `progress`.
         """
         given = dict(arguments or {})
@@ -361,7 +361,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         return Characterization(
             self.memory(target, gpu=gpu, **every),
             self.time(target, gpu=gpu, **every),
-            self.scaling(target, on, gpus, mode="weak", **every) if on else None,
+            self.scaling(target, system, gpus, mode="weak", **every) if system else None,
             sample_bytes,
             known,
         )

@@ -69,9 +69,9 @@ class Traces(Noun, package=__package__):
         """Return the events of all traces: files, folders, patterns or runs; see `read_traces`."""
         return read_traces(self._files(paths), format=format)
 
-    def analyze(self, paths: Paths, *, format: str | None = None, on: str = "") -> TraceAnalysis:
-        """Return where time went on every rank; `on` names the system whose network was used."""
-        return analyze(self.read(paths, format=format), model=self._model(on))
+    def analyze(self, paths: Paths, *, format: str | None = None, system: str = "") -> TraceAnalysis:
+        """Return where time went on every rank; `system` is the one whose network was used."""
+        return analyze(self.read(paths, format=format), model=self._model(system))
 
     def replay(
         self,
@@ -79,17 +79,17 @@ class Traces(Noun, package=__package__):
         change: WhatIf | Mapping[str, Any],
         *,
         format: str | None = None,
-        on: str = "",
+        system: str = "",
         to: str = "",
         algorithms: Mapping[str, str] | None = None,
     ) -> Replayed:
         """Predict the step time in a what-if scenario, such as `{"bandwidth": 4}`.
 
-        `on` is the system that was traced, `to` the one to move to; `algorithms` fix how collectives are done there.
+        `system` is the one that was traced, `to` the one to move to; `algorithms` fix how collectives are done there.
         """
         change = change if isinstance(change, WhatIf) else WhatIf(**change)
         named = {collective_name(name): _known(name, algorithm) for name, algorithm in (algorithms or {}).items()}
-        measured_by, wanted = self._model(on), self._model(to or on)
+        measured_by, wanted = self._model(system), self._model(to or system)
         if named:
             if wanted is None:
                 raise UsageError("--algorithm needs the network of the traced system", hint="add --on SYSTEM")

@@ -37,7 +37,7 @@ def freeze(
         host.jobs().machines[spec.system].refuse_elsewhere()
     is_remote = bool(spec.system) and bool(host.jobs().machines[spec.system].reach.host)
     if is_remote and spec.environment:  # which is refused
-        host.jobs().in_environment(JobSpec(argv=(MEMBER,)), host.envs(), spec.environment, on=spec.system)
+        host.jobs().in_environment(JobSpec(argv=(MEMBER,)), host.envs(), spec.environment, system=spec.system)
     stated = recorded_spec(spec)
     captured = host.preparation.fetch_inputs(plan, check_needs(spec), spec, local_command(spec), stated)
     shared = RunRecord(spec=stated, captured=captured, prediction=dict(plan.prediction))

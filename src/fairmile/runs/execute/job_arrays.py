@@ -52,15 +52,15 @@ class Arrays:
         job = array_job(spec, words, count=count, at_once=at_once, resources=needs, key=key)
         if spec.environment:
             digest = self._envs().build(spec.environment).digest
-            job = self._jobs.in_environment(job, self._envs(), digest, on=spec.system)
-        return ArrayState.of(self._jobs.submit(job.model_copy(update={"after": after}), on=spec.system))
+            job = self._jobs.in_environment(job, self._envs(), digest, system=spec.system)
+        return ArrayState.of(self._jobs.submit(job.model_copy(update={"after": after}), system=spec.system))
 
     def _submit_remote(
         self, frozen: Frozen, worker: Sequence[str], key: str, after: tuple[After, ...], **asked: Any
     ) -> ArrayState:
         job = self._remote.job(frozen, worker, key=key, **asked).model_copy(update={"after": after})
         try:
-            return ArrayState.of(self._jobs.submit(job, on=frozen.spec.system))
+            return ArrayState.of(self._jobs.submit(job, system=frozen.spec.system))
         except FairmileError:
             if self._jobs.find(key) is None:  # else it may have arrived
                 self._remote.forget(key)

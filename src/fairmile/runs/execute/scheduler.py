@@ -199,9 +199,9 @@ class Scheduler:
             job = self._carrier.job(work, record, key).model_copy(update={"after": after})
             if spec.environment:
                 digest = record.captured.environment.digest
-                job = jobs.in_environment(job, self._host.envs(), digest, on=self._system)
+                job = jobs.in_environment(job, self._host.envs(), digest, system=self._system)
             self._host.ledger.write(folder, record)
-            jobs.submit(job, on=self._system)
+            jobs.submit(job, system=self._system)
         except Transient:  # it may have arrived: whoever asks for the run finds out
             raise
         except (FairmileError, OSError):

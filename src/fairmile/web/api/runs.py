@@ -65,7 +65,7 @@ def show_output(request: Request, name: Id) -> Result:
 def analyze_run(request: Request, name: Id, on: Word = "") -> Result:
     """Return where the time of a run went, as `fairmile trace analyze`."""
     workspace = workspace_of(request)
-    return workspace.traces.analyze(workspace.ledger.get(name), on=on)
+    return workspace.traces.analyze(workspace.ledger.get(name), system=on)
 
 
 class RunRequest(Where):

@@ -119,7 +119,7 @@ def show_job_log(request: Request, name: Id, errors: bool = False) -> Result:
 @routes.post("/api/jobs", right="start", result="fairmile.jobs.job_status:JobStatus", status=201)
 def submit_job(request: Request, what: JobRequest) -> Result:
     """Submit a job to a system, as `fairmile job submit`."""
-    return workspace_of(request).jobs.submit(_spec(what.job), on=what.on)
+    return workspace_of(request).jobs.submit(_spec(what.job), system=what.on)
 
 
 @routes.post("/api/jobs/{name}/cancel", right="start", result="fairmile.jobs.job_status:JobList")

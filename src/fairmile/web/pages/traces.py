@@ -69,7 +69,7 @@ def run_trace_page(request: Request, name: Id, on: Word = "") -> Page:
     run = workspace.ledger.get(name)
     asked = ("trace", run.id, on, _stamps(traces_of(run)))
     assert isinstance(kept, Kept)
-    analysis: TraceAnalysis = kept.get(asked, lambda: workspace.traces.analyze(run, on=on))
+    analysis: TraceAnalysis = kept.get(asked, lambda: workspace.traces.analyze(run, system=on))
     values = {
         "run": run,
         "address": run_page(run.id),
