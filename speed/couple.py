@@ -3,10 +3,11 @@
 Run: python speed/couple.py [--repeats N] [--json FILE]
 
 A step sends a field, and receives one of the same size. `coupled`: fairmile_couple_step() beside a model that copies
-its field into its answer by NumPy. `MPI_Sendrecv`: two ranks of mpirun in C exchange the same bytes, and the second one
-copies them, too. `memcpy`: the three copies of a step alone. `off`: fairmile_couple_step() without a model. Wall time
-of one step, the best and the median over the repeats; entrants take turns. Two processes wait for each other, so this
-needs two quiet cores.
+its field into its answer by NumPy. `MPI, C` and `MPI, Python`: two ranks of mpirun, of which the second receives,
+copies and sends the bytes back, in C or by mpi4py and NumPy. `coupled, lag 1` takes the answer to the step before, and
+`MPI_Sendrecv` does so, too: both ranks send and receive at once. `memcpy`: the three copies of a step alone. `off`:
+fairmile_couple_step() without a model. Wall time of one step: the fastest of many short stretches of steps, since
+another process that takes a core for a while makes both sides wait, and the median of them; entrants take turns.
 
 Then a model of 104 parameters as an ONNX file: `in process` is fairmile_couple_step(), `bare call` is Run() of ONNX
 Runtime's C interface for the same session and tensors; CPU time of one call. All takes about half a minute.
@@ -31,16 +32,45 @@ from fairmile import coupling
 SOLVER = r"""
 #define _GNU_SOURCE
 #define FAIRMILE_COUPLE_IMPLEMENTATION
-#include "fairmile_couple.h"
 #ifdef WITH_MPI
 #include <mpi.h>
 #endif
+#include "fairmile_couple.h"
+#define COUNT (int)size[0], MPI_DOUBLE
+enum { STRETCHES = 100 };
+static double *out, *in, *other;
+static int64_t size[1];
+static const char *what;
+static int rank;
+static void step(void) {
+#ifdef WITH_MPI
+  if (rank == 0) {
+    MPI_Sendrecv(out, COUNT, 1, 0, in, COUNT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  } else if (!strcmp(what, "MPI_Sendrecv")) {
+    MPI_Sendrecv(other, COUNT, 0, 0, in, COUNT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    memcpy(other, in, (size_t)size[0] * 8);
+  } else {
+    MPI_Recv(in, COUNT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    memcpy(other, in, (size_t)size[0] * 8);
+    MPI_Send(other, COUNT, 0, 0, MPI_COMM_WORLD);
+  }
+#else
+  if (!strcmp(what, "memcpy")) {
+    memcpy(other, out, (size_t)size[0] * 8);
+    memcpy(in, other, (size_t)size[0] * 8);
+    memcpy(other, in, (size_t)size[0] * 8);
+    __asm__ volatile("" : : "r"(other) : "memory");
+  } else {
+    fairmile_couple_step();
+  }
+#endif
+}
 int main(int count, char **words) {
-  int64_t size[1], n, steps = atoll(words[3]), warm = steps / 10 + 1;
-  double *out, *in, *other, start = 0;
-  const char *what = words[1];
-  int rank = 0;
+  int64_t steps = atoll(words[3]) / STRETCHES, n;
+  int stretch;
+  double start;
   (void)count;
+  what = words[1];
   size[0] = atoll(words[2]) / 8;
   out = (double *)calloc((size_t)size[0], 8);
   in = (double *)calloc((size_t)size[0], 8);
@@ -53,29 +83,12 @@ int main(int count, char **words) {
   fairmile_couple_out("field", out, FAIRMILE_DOUBLE, 1, size);
   fairmile_couple_in("answer", in, FAIRMILE_DOUBLE, 1, size);
 #endif
-  for (n = -warm; n < steps; n++) {
-    if (n == 0) start = fairmile_couple_now();
-#ifdef WITH_MPI
-    if (rank == 0) {
-      MPI_Sendrecv(out, (int)size[0], MPI_DOUBLE, 1, 0, in, (int)size[0], MPI_DOUBLE, 1, 0, MPI_COMM_WORLD,
-                   MPI_STATUS_IGNORE);
-    } else {
-      MPI_Sendrecv(other, (int)size[0], MPI_DOUBLE, 0, 0, in, (int)size[0], MPI_DOUBLE, 0, 0, MPI_COMM_WORLD,
-                   MPI_STATUS_IGNORE);
-      memcpy(other, in, (size_t)size[0] * 8);
-    }
-#else
-    if (!strcmp(what, "memcpy")) {
-      memcpy(other, out, (size_t)size[0] * 8);
-      memcpy(in, other, (size_t)size[0] * 8);
-      memcpy(other, in, (size_t)size[0] * 8);
-      __asm__ volatile("" : : "r"(other) : "memory");
-    } else {
-      fairmile_couple_step();
-    }
-#endif
+  for (n = 0; n < steps; n++) step();
+  for (stretch = 0; stretch < STRETCHES; stretch++) {
+    start = fairmile_couple_now();
+    for (n = 0; n < steps; n++) step();
+    if (rank == 0) printf("%.17g\n", (fairmile_couple_now() - start) / (double)steps);
   }
-  if (rank == 0) printf("%.17g\n", (fairmile_couple_now() - start) / (double)steps);
 #ifdef WITH_MPI
   MPI_Finalize();
 #endif
@@ -86,6 +99,17 @@ MODEL = """
 from fairmile import coupling
 for exchange in coupling.serve():
     exchange.answers["answer"][...] = exchange.fields["field"]
+"""
+MPI_MODEL = """
+import sys
+import numpy as np
+from mpi4py import MPI
+world, (size, steps) = MPI.COMM_WORLD, map(int, sys.argv[1:])
+field, answer = np.empty(size // 8), np.empty(size // 8)
+for step in range(101 * (steps // 100)):
+    world.Recv(field, 0)
+    answer[...] = field
+    world.Send(answer, 0)
 """
 ONNX_SOLVER = r"""
 #define _GNU_SOURCE
@@ -123,7 +147,7 @@ int main(int count, char **words) {
 }
 """
 CALLS = 100_000
-STEPS = {8_000: 20_000, 1_000_000: 2_000}
+STEPS = {8_000: 4_000, 1_000_000: 400}
 
 
 class Programs:
@@ -135,33 +159,37 @@ class Programs:
         (folder / "model.py").write_text(MODEL)
         include = f"-I{coupling.include()}"
         subprocess.run(["gcc", "-O2", include, "solver.c", "-o", "solver"], cwd=folder, check=True)
-        self.entrants = ["coupled", "memcpy", "off"]
+        (folder / "mpi_model.py").write_text(MPI_MODEL)
+        self.entrants = ["coupled", "coupled, lag 1", "memcpy", "off"]
         words = ["mpicc", "-O2", "-DWITH_MPI", include, "solver.c", "-o", "ranks"]
         if shutil.which("mpicc") and subprocess.run(words, cwd=folder, capture_output=True).returncode == 0:
-            self.entrants.insert(1, "MPI_Sendrecv")
+            self.entrants[1:1] = ["MPI, C", "MPI, Python"]
+            self.entrants[4:4] = ["MPI_Sendrecv"]
         else:
-            print("MPI_Sendrecv is left out: it needs mpicc and the headers of MPI (Debian: libopenmpi-dev)")
+            print("MPI is left out: it needs mpicc and the headers of MPI (Debian: libopenmpi-dev)")
 
-    def time_step(self, entrant: str, size: int) -> float:
-        steps = str(STEPS[size])
-        if entrant == "coupled":
-            return self._coupled(size, steps)
-        if entrant == "MPI_Sendrecv":
-            root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-            return self._run(["mpirun", *root, "-n", "2", "./ranks", "mpi", str(size), steps], {})
-        return self._run(["./solver", entrant, str(size), steps], {})
+    def time_steps(self, entrant: str, size: int) -> list[float]:
+        """Return the seconds of a step in each of many stretches."""
+        words = [entrant, str(size), str(STEPS[size])]
+        if entrant.startswith("coupled"):
+            return self._coupled(words, {"FAIRMILE_COUPLE_LAG": "1" if "lag" in entrant else "0"})
+        if entrant.startswith("MPI"):
+            mpirun = ["mpirun", *(["--allow-run-as-root"] if os.getuid() == 0 else []), "-n"]
+            model = [sys.executable, "mpi_model.py", *words[1:]] if "Python" in entrant else ["./ranks", *words]
+            return self._run([*mpirun, "1", "./ranks", *words, ":", "-n", "1", *model], {})
+        return self._run(["./solver", *words], {})
 
-    def _coupled(self, size: int, steps: str) -> float:
-        environ = {coupling.SOCKET: str(self.folder / "socket")}
+    def _coupled(self, words: list[str], variables: Mapping[str, str]) -> list[float]:
+        environ = {coupling.SOCKET: str(self.folder / "socket"), **variables}
         with subprocess.Popen([sys.executable, "model.py"], cwd=self.folder, env=os.environ | environ) as model:
-            seconds = self._run(["./solver", "coupled", str(size), steps], environ)
+            seconds = self._run(["./solver", *words], environ)
             model.wait(60)
         return seconds
 
-    def _run(self, command: list[str], variables: Mapping[str, str]) -> float:
+    def _run(self, command: list[str], variables: Mapping[str, str]) -> list[float]:
         environ = os.environ | dict(variables)
         done = subprocess.run(command, cwd=self.folder, env=environ, check=True, capture_output=True, text=True)
-        return float(done.stdout)
+        return [float(line) for line in done.stdout.split()]
 
 
 def write_model(file: Path) -> None:
@@ -214,19 +242,20 @@ def main() -> None:
             times[size] = {entrant: [] for entrant in programs.entrants}
             for _ in range(options.repeats):
                 for entrant in programs.entrants:
-                    times[size][entrant].append(programs.time_step(entrant, size))
+                    times[size][entrant] += programs.time_steps(entrant, size)
         inside: dict[str, list[float]] = {}
         if all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
             inside = compare_in_process(Path(folder), options.repeats)
         else:
             print("in process is left out: it needs the packages onnx and onnxruntime")
     for size, entrants in times.items():
-        coupled = min(entrants["coupled"])
+        fastest = {entrant: min(seconds) * 1e6 for entrant, seconds in entrants.items()}
         for entrant, seconds in entrants.items():
-            is_peer = entrant not in ("coupled", "off")
-            ratio = f"coupled takes {coupled / min(seconds):.2f} of it" if is_peer else ""
-            best, median = min(seconds) * 1e6, statistics.median(seconds) * 1e6
-            print(f"{size:>9,} B  {entrant:<13} {best:9.2f} µs (median {median:9.2f})  {ratio}")
+            ours = "coupled, lag 1" if entrant == "MPI_Sendrecv" else "coupled"
+            is_peer = not entrant.startswith(("coupled", "off"))
+            ratio = f"{ours} takes {fastest[ours] / fastest[entrant]:.2f} of it" if is_peer else ""
+            median = statistics.median(seconds) * 1e6
+            print(f"{size:>9,} B  {entrant:<14} {fastest[entrant]:9.2f} µs (median {median:9.2f})  {ratio}".rstrip())
     for entrant, seconds in inside.items():
         ratio = f"{min(seconds) / min(inside['bare call']):.2f} of a bare call" if entrant == "in process" else ""
         best, median = min(seconds) * 1e6, statistics.median(seconds) * 1e6

@@ -219,8 +219,8 @@ def test_fortran_keeps_its_order(tmp_path: Path, socket: Path) -> None:
 
 
 def test_what_is_no_solver_is_refused(socket: Path) -> None:
-    hello = '{"protocol": 1, "rank": 0, "size": 1, "lag": 0, "every": 1, "slots": 1, "slot_bytes": 64, "fields": []}\n'
-    for words, problem in (("GET /\n", "does not fit its memory"), (hello, "0 files for 64 bytes")):
+    hello = '{"protocol": 2, "rank": 0, "size": 1, "lag": 0, "every": 1, "slots": 1, "slot_bytes": 64, "fields": []}\n'
+    for words, problem in (("GET /\n", "does not fit its memory"), (hello, "0 files for 384 bytes")):
         talker = run([sys.executable, "-c", TALKER, socket, words], None)
         with pytest.raises(Unsupported, match=problem):
             next(coupling.serve(socket))

@@ -16,7 +16,8 @@ from pathlib import Path
 from fairmile.base.errors import MissingExtra
 from fairmile.base.onnx_library import find_onnx_library
 from fairmile.coupling.checks import Checks
-from fairmile.coupling.server import SOCKET, Exchange, Solver, serve
+from fairmile.coupling.exchange import Exchange, Solver
+from fairmile.coupling.server import SOCKET, serve
 
 __all__ = ["SOCKET", "Checks", "Exchange", "Solver", "include", "onnx_runtime", "serve"]
 

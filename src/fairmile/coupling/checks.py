@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from fairmile import meter
 
 if TYPE_CHECKING:
-    from fairmile.coupling.server import Exchange, Fields
+    from fairmile.coupling.exchange import Exchange, Fields
 
     Quantity = Callable[[Fields], float]
+
+
+_MOST_AHEAD = 1024  # steps that one process of a solver may be ahead of another
 
 
 class Checks:
@@ -47,6 +50,8 @@ class Checks:
         if len(parts) == exchange.solver.size:
             del self._open[exchange.step]
             self._log(exchange.step, {name: math.fsum(part[name] for part in parts) for name in seen})
+        while len(self._open) > exchange.solver.lag + _MOST_AHEAD:  # a process has ended, and will never send its part
+            del self._open[min(self._open)]
 
     def _log(self, step: int, sums: Mapping[str, float]) -> None:
         metrics = {}

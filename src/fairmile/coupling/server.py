@@ -1,78 +1,67 @@
-"""The model's side of a coupled run: it waits for solvers at a socket, and answers their steps."""
+"""The model's side of a coupled run on one node: it waits for solvers at a socket, and answers by shared memory."""
 
 from __future__ import annotations
 
 import array
-import json
+import contextlib
 import mmap
 import os
+import platform
 import selectors
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
-from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from time import monotonic_ns, perf_counter_ns
 
 from fairmile import meter
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.quick_dataclass import dataclass
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Fields = Mapping[str, np.ndarray[Any, Any]]
+from fairmile.coupling.exchange import (
+    MOST_HELLO,
+    WORD_BYTES,
+    WORDS,
+    Exchange,
+    Solver,
+    Trace,
+    bytes_of,
+    is_own_name_open,
+    read_hello,
+    view_slots,
+)
+from fairmile.coupling.ranks import MPI_JOB, serve_ranks
 
 SOCKET = "FAIRMILE_COUPLE"
 _NOTE = struct.Struct("=qq")
-_STEP, _ANSWER, _END, _STOP, _READY = 1, 2, 3, 4, 5
-_MOST_HELLO = 1 << 20
-_MOST_BYTES = 1 << 40
-_KINDS = ("f4", "f8", "i4", "i8")
+_STEP, _ANSWER, _READY = 1, 2, 5
+_ASKED, _DONE, _STOPS, _MODEL_SLEEPS, _SOLVER_SLEEPS = (word * WORD_BYTES // 8 for word in range(WORDS))
+# Python has no memory barriers, and needs none where a processor shows its writes in their order.
+_KEEPS_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
+_LOOK_NS = 200_000  # as long as ten sleeps cost
+_RECHECK_S = 0.1
 _LONGEST_SOCKET = 100
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One step of one solver: what it sent, and where the answers go. Both are views of shared memory."""
+@dataclass(eq=False, kw_only=True)
+class LocalSolver(Solver):
+    """A process of the simulation on this node."""
 
-    solver: Solver
-    step: int  # counts coupled steps from 0
-    fields: Fields
-    answers: Fields
-
-    def stop(self) -> None:
-        """Ask the solver to end: its step returns FAIRMILE_STOP instead of an answer."""
-        self.solver.is_stopping = True
-
-
-@dataclass
-class Solver:
-    """A process of the simulation."""
-
-    rank: int
-    size: int
-    lag: int  # steps between a question and the use of its answer
-    every: int  # the solver couples each n-th of its steps
     line: socket.socket = field(repr=False)
-    slots: list[tuple[Fields, Fields]] = field(repr=False)
-    steps: int = 0
-    is_stopping: bool = False
-
-    def exchange(self, step: int) -> Exchange:
-        """Return a step with its fields."""
-        fields, answers = self.slots[step % len(self.slots)]
-        return Exchange(self, step, fields, answers)
+    words: memoryview = field(repr=False)
 
 
 def serve(path: str | Path | None = None, *, solvers: int | None = None) -> Iterator[Exchange]:
     """Yield each step of each solver; when the loop asks for the next one, the answer is sent.
 
-    `path` is the socket's, by default the one that FAIRMILE_COUPLE names. The loop ends when all `solvers` have ended;
-    by default these are as many as the first one says that the program has.
+    `path` is the socket's, by default the one that FAIRMILE_COUPLE names; `mpi` serves the solver in other ranks of
+    the same MPI job. The loop ends when all `solvers` have ended; by default these are as many as the first one says
+    that the program has.
     """
     place = Path(path or os.environ.get(SOCKET) or "")
+    if str(place) == MPI_JOB:
+        yield from serve_ranks()
+        return
     if not place.name:
         raise UsageError(
             "there is no socket to serve at", hint=f"set {SOCKET} to a path, the same for the model and the solver"
@@ -85,37 +74,70 @@ def serve(path: str | Path | None = None, *, solvers: int | None = None) -> Iter
 
 
 def _steps(listening: socket.socket, waiting: selectors.BaseSelector, solvers: int | None) -> Iterator[Exchange]:
-    met, coupled = 0, list[Solver]()
-    if not (meter.current().component or os.environ.get("FAIRMILE_COMPONENT")):
+    met, coupled = 0, dict[LocalSolver, Trace]()
+    if is_own_name_open():
         meter.component("model")
-    asked_ns = monotonic_ns()
+    look_ns, asked_ns = 0, monotonic_ns()
     try:
         while solvers is None or met < solvers or coupled:
-            for key, _ in waiting.select():
-                if key.data is None:
-                    solver = _greet(listening.accept()[0])
-                    asked_ns = monotonic_ns()  # until now the solver was starting
-                    coupled.append(solver)
-                    waiting.register(solver.line, selectors.EVENT_READ, solver)
-                    met, solvers = met + 1, solvers or solver.size
+            solver = _look(coupled, look_ns)
+            if solver is not None:
+                trace, step = coupled[solver], solver.steps
+                trace.received(step, asked_ns)
+                with meter.span("model"):
+                    yield Exchange(solver, step, *solver.slots[step % len(solver.slots)])
+                with trace.answering(step):
+                    _answer(solver)
+                asked_ns = monotonic_ns()
+                if met == solvers:
                     continue
-                solver = key.data
-                step = _receive(solver)
-                if step is not None:
-                    exchange = solver.exchange(step)
-                    _note_received(exchange, asked_ns)
-                    with meter.span("model"):
-                        yield exchange
-                    is_sent = _answer(exchange)
-                    asked_ns = monotonic_ns()
-                    if is_sent:
+            for key, _ in _events(waiting, coupled, is_idle=solver is None):
+                if key.data is None:
+                    new = _greet(listening.accept()[0])
+                    if new is None:
                         continue
-                waiting.unregister(solver.line)
-                solver.line.close()
-                coupled.remove(solver)
+                    asked_ns = monotonic_ns()  # until now the solver was starting
+                    coupled[new] = Trace(new)
+                    waiting.register(new.line, selectors.EVENT_READ, new)
+                    met, solvers = met + 1, solvers or new.size
+                    # Where processes share cores, who looks keeps another one from work.
+                    look_ns = _LOOK_NS if _KEEPS_ORDER and new.size < (os.cpu_count() or 1) else 0
+                elif not _is_there(key.data):
+                    waiting.unregister(key.data.line)
+                    key.data.line.close()
+                    del coupled[key.data]
     finally:
         for solver in coupled:
             solver.line.close()
+
+
+def _look(coupled: dict[LocalSolver, Trace], look_ns: int) -> LocalSolver | None:
+    """Look for a while which solver has sent a step; None if there is none."""
+    until = perf_counter_ns() + look_ns
+    while True:
+        for solver in coupled:
+            if solver.words[_ASKED] > solver.steps:
+                return solver
+        if perf_counter_ns() >= until:
+            return None
+
+
+def _events(
+    waiting: selectors.BaseSelector, coupled: dict[LocalSolver, Trace], *, is_idle: bool
+) -> list[tuple[selectors.SelectorKey, int]]:
+    """Return which sockets have something to read; who is idle sleeps until then."""
+    if not is_idle:
+        return waiting.select(0)
+    if not _KEEPS_ORDER or not coupled:  # the solvers always send a note
+        return waiting.select()
+    for solver in coupled:
+        solver.words[_MODEL_SLEEPS] = 1
+    events = waiting.select(0)  # a call of the system: what was written before is seen by all others
+    if not events and not any(solver.words[_ASKED] > solver.steps for solver in coupled):
+        events = waiting.select(_RECHECK_S)
+    for solver in coupled:
+        solver.words[_MODEL_SLEEPS] = 0
+    return events
 
 
 class _listening:
@@ -157,17 +179,24 @@ def _is_deserted(path: Path) -> bool:
     return False
 
 
-def _greet(line: socket.socket) -> Solver:
-    """Read what a solver says of itself, map its memory, and tell it that the model is ready."""
+def _greet(line: socket.socket) -> LocalSolver | None:
+    """Read what a solver says of itself, map its memory, and tell it that the model is ready; None if nobody is there.
+
+    Another model that finds its socket in use connects and says nothing.
+    """
     files = array.array("i")
     try:
-        said = json.loads(_hello(line, files))
-        if said["protocol"] != 1:
-            raise Unsupported(f"the solver speaks protocol {said['protocol']}, expected 1: compile it again")
-        memory = _mapped(files, said["slots"] * said["slot_bytes"])
-        slots = [_views(memory, said, number) for number in range(said["slots"])]
-        solver = Solver(said["rank"], said["size"], said["lag"], said["every"], line, slots)
-        line.sendall(_NOTE.pack(_READY, 0))
+        text = _hello(line, files)
+        if not text:
+            line.close()
+            return None
+        said = read_hello(text)
+        memory = _mapped(files, bytes_of(said))
+        words = memoryview(memory)[: WORDS * WORD_BYTES].cast("q")
+        words[_MODEL_SLEEPS] = not _KEEPS_ORDER
+        about = (said["rank"], said["size"], said["lag"], said["every"], view_slots(memory, said))
+        line.sendall(_NOTE.pack(_READY, _KEEPS_ORDER))
+        return LocalSolver(*about, line=line, words=words)
     except (ValueError, KeyError, TypeError) as error:
         line.close()
         raise Unsupported(f"a solver described its fields in a way that does not fit its memory ({error})") from error
@@ -177,7 +206,6 @@ def _greet(line: socket.socket) -> Solver:
     finally:
         for each in files:
             os.close(each)
-    return solver
 
 
 def _hello(line: socket.socket, files: array.array[int]) -> bytes:
@@ -186,66 +214,35 @@ def _hello(line: socket.socket, files: array.array[int]) -> bytes:
         part, more, _, _ = socket.recv_fds(line, 65536, 4)
         files.extend(more)
         received += part
-        if not part or len(received) > _MOST_HELLO:
+        if not received:
+            return b""
+        if not part or len(received) > MOST_HELLO:
             raise Unsupported("the connected program is not a solver that includes fairmile_couple.h")
     return received
 
 
 def _mapped(files: array.array[int], size: int) -> mmap.mmap:
-    if len(files) != 1 or not 0 < size < _MOST_BYTES or os.fstat(files[0]).st_size < size:
+    if len(files) != 1 or os.fstat(files[0]).st_size < size:
         raise ValueError(f"{len(files)} files for {size} bytes")
     return mmap.mmap(files[0], size)
 
 
-def _views(memory: mmap.mmap, said: Mapping[str, Any], slot: int) -> tuple[Fields, Fields]:
-    """Return the fields of a slot as arrays: those that came in, and those that go back."""
-    import numpy as np
-
-    fields: dict[str, Any] = {}
-    answers: dict[str, Any] = {}
-    for each in said["fields"]:
-        if each["kind"] not in _KINDS:
-            raise ValueError(f"kind {each['kind']}")
-        start = slot * said["slot_bytes"] + each["offset"]
-        shape = tuple(int(length) for length in each["shape"])
-        view: Any = np.ndarray(shape, each["kind"], memory, start, order=each["order"])
-        if each["offset"] < 0 or each["offset"] + view.nbytes > said["slot_bytes"]:
-            raise ValueError(f"field {each['label']} lies outside")
-        if each["way"] == "out":
-            view.flags.writeable = False
-            fields[each["label"]] = view
-        else:
-            answers[each["label"]] = view
-    return fields, answers
-
-
-def _receive(solver: Solver) -> int | None:
-    """Return the step that a solver asks for, or None where it has ended."""
+def _is_there(solver: LocalSolver) -> bool:
+    """Read the note of a solver that a step is there, or that it has ended."""
     try:
         received = solver.line.recv(_NOTE.size, socket.MSG_WAITALL)
     except ConnectionError:
-        return None
-    if len(received) < _NOTE.size:
-        return None
-    kind, step = _NOTE.unpack(received)
-    return step if kind == _STEP and step >= 0 else None
+        return False
+    return len(received) == _NOTE.size and _NOTE.unpack(received)[0] == _STEP
 
 
-def _note_received(exchange: Exchange, asked_ns: int) -> None:
-    """Note for the trace what came, and that the model has waited for it since `asked_ns`."""
-    rank, size = exchange.solver.rank, sum(each.nbytes for each in exchange.fields.values())
-    with meter.exchange("get", f"fields/{rank}", peer="solver", bytes=size, version=exchange.step) as got:
-        got.asked(asked_ns)
-        got.ready()
-
-
-def _answer(exchange: Exchange) -> bool:
-    solver, size = exchange.solver, sum(each.nbytes for each in exchange.answers.values())
+def _answer(solver: LocalSolver) -> None:
+    """Tell the solver that the answer is there; one that is gone meanwhile is noticed at its socket."""
+    words = solver.words
     solver.steps += 1
-    note = _NOTE.pack(_STOP if solver.is_stopping else _ANSWER, exchange.step)
-    with meter.exchange("put", f"answers/{solver.rank}", peer="solver", bytes=size, version=exchange.step):
-        try:
-            solver.line.sendall(note)
-        except OSError:
-            return False
-    return True
+    words[_STOPS] = solver.is_stopping
+    if _KEEPS_ORDER:
+        words[_DONE] = solver.steps
+    if not _KEEPS_ORDER or words[_SOLVER_SLEEPS]:
+        with contextlib.suppress(OSError):
+            solver.line.sendall(_NOTE.pack(_ANSWER, solver.steps - 1))

@@ -7,6 +7,9 @@
 !     if (fairmile_couple_step() == fairmile_physics) call own_physics(t, q)   ! in the loop
 !     call fairmile_couple_end()
 !
+! With a model in ranks of the same MPI job, take fairmile_couple_comm() in place of MPI_COMM_WORLD, after MPI_Init; it
+! also tells rank and size. Then compile fairmile_couple.c by mpicc -DFAIRMILE_COUPLE_MPI.
+!
 ! Compile it with fairmile_couple.c, which lies beside it; fairmile_couple.h has the settings. Fields are arrays of one to
 ! four dimensions, contiguous, with the attribute target or save, because their addresses are kept.
 module fairmile_couple
@@ -17,6 +20,7 @@ module fairmile_couple
   integer(c_int), parameter, public :: fairmile_answered = 0, fairmile_held = 1, fairmile_physics = 2, fairmile_stop = 3
   integer(c_int), parameter :: is_float = 0, is_double = 1
 
+  public :: fairmile_couple_comm
   public :: fairmile_couple_rank, fairmile_couple_out, fairmile_couple_in, fairmile_couple_step, fairmile_couple_end
 
   interface fairmile_couple_out
@@ -29,6 +33,10 @@ module fairmile_couple
   interface
     subroutine fairmile_couple_end() bind(C, name='fairmile_couple_end')
     end subroutine
+    function fairmile_couple_comm() bind(C, name='fairmile_couple_comm_f') result(comm)
+      import :: c_int
+      integer(c_int) :: comm
+    end function
     function fairmile_couple_step() bind(C, name='fairmile_couple_step') result(answer)
       import :: c_int
       integer(c_int) :: answer

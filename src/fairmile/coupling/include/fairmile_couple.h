@@ -14,8 +14,9 @@
  *
  * The environment decides what answers, so that the same program runs with and without a model:
  *
- *     FAIRMILE_COUPLE            path of the model's socket, or of an ONNX file that this process computes itself; empty
- *                                or unset: off, each step answers FAIRMILE_PHYSICS
+ *     FAIRMILE_COUPLE            path of the model's socket, or of an ONNX file that this process computes itself, or
+ *                                `mpi`: the model is other ranks of the same MPI job; empty or unset: off, each step
+ *                                answers FAIRMILE_PHYSICS
  *     FAIRMILE_COUPLE_RUNTIME    path of ONNX Runtime's library, where the system does not find libonnxruntime.so
  *     FAIRMILE_COUPLE_THREADS    threads that compute an ONNX file (1)
  *     FAIRMILE_COUPLE_LAG        k: take the answer to step n-k at step n (0)
@@ -24,6 +25,10 @@
  *     FAIRMILE_COUPLE_START_S    longest time to wait for the model to be ready (300)
  *     FAIRMILE_COUPLE_FALLBACK   if no answer comes: stop (end the program, exit code 3), hold (keep the last answer) or
  *                                physics (stop)
+ *
+ * With a model in ranks of the same job, MPI_COMM_WORLD has ranks that are none of the solver's. Include mpi.h before this
+ * header, and after MPI_Init take fairmile_couple_comm() in place of MPI_COMM_WORLD, which also tells rank and size. It is
+ * MPI_COMM_WORLD itself where no model is in the job.
  *
  * Where fairmile_meter.h is included before, a recorded run also shows what each step sends, receives and waits for.
  *
@@ -64,6 +69,11 @@ void fairmile_couple_field(const char *label, void *values, int kind, int dims, 
 /* Send the fields that go out, receive those that come in. */
 int fairmile_couple_step(void);
 
+#ifdef MPI_VERSION
+/* The solver's part of MPI_COMM_WORLD. All ranks call it, after MPI_Init and before the first step. */
+MPI_Comm fairmile_couple_comm(void);
+#endif
+
 /* Tell the model that the simulation has ended. At exit this happens by itself. */
 void fairmile_couple_end(void);
 
@@ -91,6 +101,12 @@ void fairmile_couple_end(void);
 #include <time.h>
 #include <unistd.h>
 
+#ifdef MPI_VERSION
+#define FAIRMILE_COUPLE_MPI 1
+#else
+#define FAIRMILE_COUPLE_MPI 0
+#endif
+
 #ifndef FAIRMILE_METER_H
 enum { FAIRMILE_PUT = 0, FAIRMILE_GET = 1 };
 #endif
@@ -106,23 +122,42 @@ typedef struct {
 } fairmile_couple_a_field;
 
 typedef struct {
-  int64_t kind, step; /* kind: 1 a step, 2 an answer, 3 the end, 4 please stop, 5 ready */
+  int64_t kind, step; /* kind: 1 a step, 2 an answer, 3 the end, 4 please stop, 5 ready (step: 1 if the model reads and
+                         writes words), 6 the model ends, 7 fields are described in so many bytes */
 } fairmile_couple_note;
+
+/* What both sides read and write before the first slot of the shared memory, each word in a cache line of its own. Who
+   waits looks at its word for a while, and sleeps at the socket if nothing comes: it says so before it looks once
+   more, and the other side then sends a note. */
+enum { FAIRMILE_COUPLE_ASKED = 0, FAIRMILE_COUPLE_DONE, FAIRMILE_COUPLE_STOPS, FAIRMILE_COUPLE_MODEL_SLEEPS,
+       FAIRMILE_COUPLE_SOLVER_SLEEPS, FAIRMILE_COUPLE_WORDS };
+#define FAIRMILE_COUPLE_LINE 64
+#ifndef FAIRMILE_COUPLE_LOOK_S
+#define FAIRMILE_COUPLE_LOOK_S 200e-6 /* as long as ten sleeps cost */
+#endif
 
 static struct {
   int state; /* 0 not begun, 1 coupled, 2 without a model, 3 ended */
-  int rank, size, count, socket, holds, is_stopping, is_late;
+  int rank, size, count, socket, holds, is_stopping, is_late, is_mpi;
   int64_t lag, every, slots, slot_bytes, step, coupled, answered;
-  double timeout_s, start_s;
+  double timeout_s, start_s, look_s;
   const char *fallback;
   char *memory;
   fairmile_couple_a_field fields[FAIRMILE_COUPLE_MOST_FIELDS];
-} fairmile_coupled = {0, 0, 1, 0, -1, 0, 0, 0, 0, 1, 1, 0, 0, 0, -1, 0, 0, NULL, NULL, {{{0}, NULL, 0, 0, 0, 0, {0}, 0, 0}}};
+} fairmile_coupled = {0, 0, 1, 0, -1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, -1, 0, 0, 0, NULL, NULL, {{{0}, NULL, 0, 0, 0, 0, {0}, 0, 0}}};
+
+/* End the program: other ranks and the model may be waiting for this one. */
+static void fairmile_couple_quit(int code) {
+#if FAIRMILE_COUPLE_MPI
+  if (fairmile_coupled.is_mpi) MPI_Abort(MPI_COMM_WORLD, code);
+#endif
+  exit(code);
+}
 
 static void fairmile_couple_fail(const char *what, const char *which) {
   fprintf(stderr, "fairmile_couple: rank %d, step %lld: %s%s\n", fairmile_coupled.rank,
           (long long)fairmile_coupled.step, what, which);
-  exit(3);
+  fairmile_couple_quit(3);
 }
 
 static double fairmile_couple_now(void) {
@@ -139,7 +174,7 @@ static double fairmile_couple_number(const char *name, double usual, double leas
   value = strtod(text, &end);
   if (*end || !(value >= least) || value > 1e9) {
     fprintf(stderr, "fairmile_couple: %s is '%s': expected a number of at least %g\n", name, text, least);
-    exit(2);
+    fairmile_couple_quit(2);
   }
   return value;
 }
@@ -212,6 +247,24 @@ static int fairmile_couple_memory(int64_t bytes) {
   return -1;
 }
 
+static int64_t *fairmile_couple_word(int which) {
+  return (int64_t *)(void *)(fairmile_coupled.memory + which * FAIRMILE_COUPLE_LINE);
+}
+
+static char *fairmile_couple_slot(int64_t step) {
+  return fairmile_coupled.memory + FAIRMILE_COUPLE_WORDS * FAIRMILE_COUPLE_LINE +
+         step % fairmile_coupled.slots * fairmile_coupled.slot_bytes;
+}
+
+/* Look for the answer to a step; 1 if it is there. */
+static int fairmile_couple_look(int64_t step) {
+  int64_t done = __atomic_load_n(fairmile_couple_word(FAIRMILE_COUPLE_DONE), __ATOMIC_ACQUIRE) - 1;
+  if (done > fairmile_coupled.answered) fairmile_coupled.answered = done;
+  if (fairmile_coupled.answered < step) return 0;
+  fairmile_coupled.is_stopping = (int)*fairmile_couple_word(FAIRMILE_COUPLE_STOPS);
+  return 1;
+}
+
 /* Send all bytes, and a file with the first; 0 if the other side is gone. */
 static int fairmile_couple_send(const char *bytes, size_t count, int file) {
   while (count) {
@@ -281,7 +334,7 @@ static int fairmile_couple_receive(fairmile_couple_note *note, double until) {
 static void fairmile_couple_lose(const char *why) {
   fprintf(stderr, "fairmile_couple: rank %d, step %lld: %s; fallback: %s\n", fairmile_coupled.rank,
           (long long)fairmile_coupled.step, why, fairmile_coupled.fallback);
-  if (!strcmp(fairmile_coupled.fallback, "stop")) exit(3);
+  if (!strcmp(fairmile_coupled.fallback, "stop")) fairmile_couple_quit(3);
 }
 
 static void fairmile_couple_leave(void) {
@@ -738,7 +791,7 @@ static char *fairmile_couple_describe(void) {
     fairmile_coupled.slot_bytes += (fairmile_coupled.fields[at].bytes + 63) / 64 * 64;
   }
   used = (size_t)snprintf(text, room,
-                          "{\"protocol\": 1, \"rank\": %d, \"size\": %d, \"pid\": %ld, \"lag\": %lld, \"every\": %lld, "
+                          "{\"protocol\": 2, \"rank\": %d, \"size\": %d, \"pid\": %ld, \"lag\": %lld, \"every\": %lld, "
                           "\"slots\": %lld, \"slot_bytes\": %lld, \"fields\": [",
                           fairmile_coupled.rank, fairmile_coupled.size, (long)getpid(),
                           (long long)fairmile_coupled.lag, (long long)fairmile_coupled.every,
@@ -747,9 +800,9 @@ static char *fairmile_couple_describe(void) {
     const fairmile_couple_a_field *field = &fairmile_coupled.fields[at];
     used += (size_t)snprintf(text + used, room - used,
                              "%s{\"label\": \"%s\", \"way\": \"%s\", \"kind\": \"%s\", \"order\": \"%s\", \"offset\": "
-                             "%lld, \"shape\": [",
+                             "%lld, \"bytes\": %lld, \"shape\": [",
                              at ? ", " : "", field->label, field->is_in ? "in" : "out", kinds[field->kind],
-                             field->is_fortran ? "F" : "C", (long long)field->offset);
+                             field->is_fortran ? "F" : "C", (long long)field->offset, (long long)field->bytes);
     for (dim = 0; dim < field->dims; dim++)
       used += (size_t)snprintf(text + used, room - used, "%s%lld", dim ? ", " : "", (long long)field->shape[dim]);
     used += (size_t)snprintf(text + used, room - used, "]}");
@@ -757,6 +810,213 @@ static char *fairmile_couple_describe(void) {
   snprintf(text + used, room - used, "]}\n");
   return text;
 }
+
+/* The model in other ranks of the same MPI job. Each rank of the solver has one rank of the model; what is sent is copied
+   to a slot, since the program changes its fields while a slow model has not received them yet. */
+#if FAIRMILE_COUPLE_MPI
+enum { FAIRMILE_COUPLE_NOTES = 1, FAIRMILE_COUPLE_TEXT = 2, FAIRMILE_COUPLE_FIELDS = 16 }; /* tags */
+
+static struct {
+  MPI_Comm own, line; /* the solver's ranks; all ranks, for our messages alone */
+  MPI_Request listening, *sending; /* a note that may come; for each slot the note and the fields */
+  fairmile_couple_note heard, *said;
+  int model, is_met, is_gone, is_broken; /* gone: it said so; broken: an answer came in part */
+} fairmile_coupled_ranks = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_REQUEST_NULL, NULL, {0, 0}, NULL, 0, 0, 0, 0};
+
+/* Wait for messages until a time; 0 if they have not all been moved by then. */
+static int fairmile_couple_finish(MPI_Request *requests, int count, double until) {
+  double began = fairmile_couple_now(), now = began;
+  struct timespec nap;
+  int is_done = 0;
+  nap.tv_sec = 0;
+  nap.tv_nsec = 50000;
+  for (;;) {
+    MPI_Testall(count, requests, &is_done, MPI_STATUSES_IGNORE);
+    if (is_done || now > until) return is_done;
+    now = fairmile_couple_now();
+    if (now > began + 1e-3) nanosleep(&nap, NULL); /* who waits long keeps no other process from work */
+  }
+}
+
+/* Receive a note until a time, as fairmile_couple_receive does. */
+static int fairmile_couple_hear(fairmile_couple_note *note, double until) {
+  if (fairmile_coupled_ranks.is_gone || fairmile_coupled_ranks.is_broken) return -1;
+  if (fairmile_coupled_ranks.listening == MPI_REQUEST_NULL)
+    MPI_Irecv(&fairmile_coupled_ranks.heard, (int)sizeof(fairmile_couple_note), MPI_BYTE, fairmile_coupled_ranks.model,
+              FAIRMILE_COUPLE_NOTES, fairmile_coupled_ranks.line, &fairmile_coupled_ranks.listening);
+  if (!fairmile_couple_finish(&fairmile_coupled_ranks.listening, 1, until)) return 0;
+  *note = fairmile_coupled_ranks.heard;
+  fairmile_coupled_ranks.is_gone = note->kind == 6;
+  return note->kind == 6 ? -1 : 1;
+}
+
+/* Send what a slot holds. */
+static void fairmile_couple_post(int64_t step) {
+  int64_t slot = step % fairmile_coupled.slots;
+  MPI_Request *requests = fairmile_coupled_ranks.sending + slot * (FAIRMILE_COUPLE_MOST_FIELDS + 1);
+  fairmile_couple_note *note = &fairmile_coupled_ranks.said[slot];
+  int at;
+  note->kind = 1;
+  note->step = step;
+  MPI_Isend(note, (int)sizeof *note, MPI_BYTE, fairmile_coupled_ranks.model, FAIRMILE_COUPLE_NOTES,
+            fairmile_coupled_ranks.line, requests);
+  for (at = 0; at < fairmile_coupled.count; at++) {
+    const fairmile_couple_a_field *field = &fairmile_coupled.fields[at];
+    if (!field->is_in)
+      MPI_Isend(fairmile_couple_slot(step) + field->offset, (int)field->bytes, MPI_BYTE, fairmile_coupled_ranks.model,
+                FAIRMILE_COUPLE_FIELDS + at, fairmile_coupled_ranks.line, &requests[at + 1]);
+  }
+}
+
+/* Receive the fields of an answer: where the program has them, or nowhere if it comes too late; 0 if they do not come. */
+static int fairmile_couple_take(int64_t step, int is_wanted) {
+  MPI_Request requests[FAIRMILE_COUPLE_MOST_FIELDS];
+  int at, count = 0;
+  for (at = 0; at < fairmile_coupled.count; at++) {
+    const fairmile_couple_a_field *field = &fairmile_coupled.fields[at];
+    if (!field->is_in) continue;
+    MPI_Irecv(is_wanted ? (char *)field->values : fairmile_couple_slot(step) + field->offset, (int)field->bytes, MPI_BYTE,
+              fairmile_coupled_ranks.model, FAIRMILE_COUPLE_FIELDS + at, fairmile_coupled_ranks.line, &requests[count++]);
+  }
+  if (fairmile_couple_finish(requests, count, fairmile_couple_now() + fairmile_coupled.timeout_s)) return 1;
+  for (at = 0; at < count; at++)
+    if (requests[at] != MPI_REQUEST_NULL) MPI_Cancel(&requests[at]);
+  fairmile_coupled_ranks.is_broken = 1;
+  return 0;
+}
+
+/* Receive answers until that to a step is there; 1: it is, 0: not in time, -1: the model is gone. */
+static int fairmile_couple_await(int64_t step, int is_wanted, double until) {
+  fairmile_couple_note note;
+  while (fairmile_coupled.answered < step && !fairmile_coupled.is_stopping) {
+    int got = fairmile_couple_hear(&note, until);
+    if (got <= 0) return got;
+    fairmile_coupled.is_stopping = note.kind == 4;
+    if (note.kind == 2 && !fairmile_couple_take(note.step, is_wanted && note.step == step)) return -1;
+    fairmile_coupled.answered = note.step;
+  }
+  if (step >= 0 && !fairmile_coupled.is_stopping)
+    MPI_Waitall(fairmile_coupled.count + 1,
+                fairmile_coupled_ranks.sending + step % fairmile_coupled.slots * (FAIRMILE_COUPLE_MOST_FIELDS + 1),
+                MPI_STATUSES_IGNORE); /* what was answered has been received */
+  return 1;
+}
+
+/* Tell the model that the solver ends, and wait until it has heard that. */
+static void fairmile_couple_part(void) {
+  double until = fairmile_couple_now() + fairmile_couple_number("FAIRMILE_COUPLE_END_S", 300, 0);
+  static fairmile_couple_note note;
+  static MPI_Request saying = MPI_REQUEST_NULL;
+  fairmile_couple_note heard;
+  if (!fairmile_coupled_ranks.is_met || fairmile_coupled_ranks.is_gone || fairmile_coupled_ranks.is_broken) return;
+  note.kind = 3;
+  note.step = fairmile_coupled.coupled;
+  MPI_Isend(&note, (int)sizeof note, MPI_BYTE, fairmile_coupled_ranks.model, FAIRMILE_COUPLE_NOTES,
+            fairmile_coupled_ranks.line, &saying);
+  while (fairmile_couple_hear(&heard, until) > 0)
+    if (heard.kind == 2 && !fairmile_couple_take(heard.step, 0)) break;
+}
+
+/* MPI_Finalize waits for all ranks. Where the model does not answer any more, that is for ever: end the job instead. */
+static int fairmile_couple_finalize(MPI_Comm comm, int key, void *value, void *extra) {
+  int is_missing, is_any = 0;
+  (void)comm, (void)key, (void)value, (void)extra;
+  fairmile_couple_end();
+  is_missing = fairmile_coupled_ranks.is_met && !fairmile_coupled_ranks.is_gone;
+  MPI_Allreduce(&is_missing, &is_any, 1, MPI_INT, MPI_MAX, fairmile_coupled_ranks.own);
+  if (!is_any) return MPI_SUCCESS;
+  if (is_missing) fprintf(stderr, "fairmile_couple: rank %d: the model does not end; the job is ended\n", fairmile_coupled.rank);
+  return MPI_Abort(MPI_COMM_WORLD, 3);
+}
+
+/* Part the job into the ranks of the solver and those of the model, as serve() does on the other side. */
+static void fairmile_couple_part_job(void) {
+  double until = fairmile_couple_now() + fairmile_couple_number("FAIRMILE_COUPLE_START_S", 300, 0);
+  int rank, size, at, mine = 0, models = 0, solvers = 0, me = 0, *roles, key;
+  MPI_Request asking;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  roles = (int *)malloc((size_t)size * sizeof(int));
+  if (!roles) fairmile_couple_fail("no memory", "");
+  fairmile_coupled.rank = rank;
+  MPI_Iallgather(&mine, 1, MPI_INT, roles, 1, MPI_INT, MPI_COMM_WORLD, &asking);
+  if (!fairmile_couple_finish(&asking, 1, until))
+    fairmile_couple_fail("a rank of the job became no part of it in time: it calls neither serve() nor ", "fairmile_couple_comm()");
+  for (at = 0; at < size; at++) {
+    me += at < rank && !roles[at];
+    models += roles[at];
+    solvers += !roles[at];
+  }
+  if (!models) fairmile_couple_fail("no model is in this job: ", "mpirun -n 3 ./solver : -n 1 python model.py");
+  for (at = 0, key = me * models / solvers; at < size; at++)
+    if (roles[at] && !key--) fairmile_coupled_ranks.model = at;
+  free(roles);
+  MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &fairmile_coupled_ranks.own);
+  MPI_Comm_dup(MPI_COMM_WORLD, &fairmile_coupled_ranks.line);
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, fairmile_couple_finalize, &key, NULL);
+  MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
+}
+
+MPI_Comm fairmile_couple_comm(void) {
+  const char *path = getenv("FAIRMILE_COUPLE");
+  int rank, size, is_begun = 0;
+  if (fairmile_coupled_ranks.own != MPI_COMM_NULL) return fairmile_coupled_ranks.own;
+  MPI_Initialized(&is_begun);
+  if (!is_begun) fairmile_couple_fail("call MPI_Init before ", "fairmile_couple_comm()");
+  fairmile_coupled.is_mpi = path && !strcmp(path, "mpi");
+  fairmile_coupled_ranks.own = MPI_COMM_WORLD;
+  if (fairmile_coupled.is_mpi) fairmile_couple_part_job();
+  MPI_Comm_rank(fairmile_coupled_ranks.own, &rank);
+  MPI_Comm_size(fairmile_coupled_ranks.own, &size);
+  fairmile_couple_rank(rank, size);
+  return fairmile_coupled_ranks.own;
+}
+
+/* The same for Fortran. */
+int fairmile_couple_comm_f(void);
+int fairmile_couple_comm_f(void) { return (int)MPI_Comm_c2f(fairmile_couple_comm()); }
+
+/* Describe the fields to the model, and wait until it is ready. */
+static void fairmile_couple_meet(double until) {
+  char *text;
+  fairmile_couple_note note, length;
+  MPI_Request requests[2];
+  int at, slots = (int)fairmile_coupled.slots, most = slots * (FAIRMILE_COUPLE_MOST_FIELDS + 1);
+  if (!fairmile_coupled.is_mpi)
+    fairmile_couple_fail("the model is in this MPI job: call fairmile_couple_comm() after MPI_Init, and use it in place ",
+                         "of MPI_COMM_WORLD");
+  text = fairmile_couple_describe();
+  for (at = 0; at < fairmile_coupled.count; at++)
+    if (fairmile_coupled.fields[at].bytes > INT32_MAX)
+      fairmile_couple_fail("more than 2 GiB in one rank: ", fairmile_coupled.fields[at].label);
+  fairmile_coupled.memory = (char *)malloc(
+      (size_t)(FAIRMILE_COUPLE_WORDS * FAIRMILE_COUPLE_LINE + fairmile_coupled.slots * fairmile_coupled.slot_bytes));
+  fairmile_coupled_ranks.said = (fairmile_couple_note *)malloc((size_t)slots * sizeof(fairmile_couple_note));
+  fairmile_coupled_ranks.sending = (MPI_Request *)malloc((size_t)most * sizeof(MPI_Request));
+  if (!fairmile_coupled.memory || !fairmile_coupled_ranks.said || !fairmile_coupled_ranks.sending)
+    fairmile_couple_fail("no memory", "");
+  for (at = 0; at < most; at++) fairmile_coupled_ranks.sending[at] = MPI_REQUEST_NULL;
+  length.kind = 7;
+  length.step = (int64_t)strlen(text);
+  MPI_Isend(&length, (int)sizeof length, MPI_BYTE, fairmile_coupled_ranks.model, FAIRMILE_COUPLE_NOTES,
+            fairmile_coupled_ranks.line, &requests[0]);
+  MPI_Isend(text, (int)strlen(text), MPI_BYTE, fairmile_coupled_ranks.model, FAIRMILE_COUPLE_TEXT,
+            fairmile_coupled_ranks.line, &requests[1]);
+  fairmile_coupled_ranks.is_met = 1;
+  if (!fairmile_couple_finish(requests, 2, until) || fairmile_couple_hear(&note, until) != 1 || note.kind != 5) {
+    fairmile_couple_lose("the model did not become ready");
+    return;
+  }
+  fairmile_coupled.state = 1;
+  free(text);
+}
+#else
+static void fairmile_couple_meet(double until) {
+  (void)until;
+  fairmile_couple_fail("the model is in this MPI job: include mpi.h before fairmile_couple.h, or for Fortran compile ",
+                       "fairmile_couple.c with mpicc -DFAIRMILE_COUPLE_MPI");
+}
+#endif
 
 static void fairmile_couple_begin(void) {
   const char *path = getenv("FAIRMILE_COUPLE");
@@ -776,7 +1036,7 @@ static void fairmile_couple_begin(void) {
       strcmp(fairmile_coupled.fallback, "physics")) {
     fprintf(stderr, "fairmile_couple: FAIRMILE_COUPLE_FALLBACK is '%s': expected stop, hold or physics\n",
             fairmile_coupled.fallback);
-    exit(2);
+    fairmile_couple_quit(2);
   }
   fairmile_coupled.slots = fairmile_coupled.lag + 1;
   if (strlen(path) > 5 && !strcmp(path + strlen(path) - 5, ".onnx")) {
@@ -784,16 +1044,24 @@ static void fairmile_couple_begin(void) {
     return;
   }
   until = fairmile_couple_now() + fairmile_coupled.start_s;
+  if (!strcmp(path, "mpi")) {
+    fairmile_couple_meet(until);
+    return;
+  }
   if (!fairmile_couple_connect(path, until)) {
     fairmile_couple_lose("no model answers at its socket");
     return;
   }
   text = fairmile_couple_describe();
-  file = fairmile_couple_memory(fairmile_coupled.slots * fairmile_coupled.slot_bytes);
+  file = fairmile_couple_memory(FAIRMILE_COUPLE_WORDS * FAIRMILE_COUPLE_LINE +
+                                fairmile_coupled.slots * fairmile_coupled.slot_bytes);
   if (!fairmile_couple_send(text, strlen(text), file) || fairmile_couple_receive(&note, until) != 1 || note.kind != 5) {
     fairmile_couple_lose("the model did not become ready");
     fairmile_couple_leave();
   } else {
+    /* Where processes share cores, who looks keeps another one from work. */
+    if (note.step == 1 && sysconf(_SC_NPROCESSORS_ONLN) > fairmile_coupled.size)
+      fairmile_coupled.look_s = FAIRMILE_COUPLE_LOOK_S;
     fairmile_coupled.state = 1;
     atexit(fairmile_couple_end);
   }
@@ -811,9 +1079,9 @@ static void fairmile_couple_turn(int begins) {
 #endif
 }
 
-/* Copy the fields of one way between the program and a slot of the shared memory. */
+/* Copy the fields of one way between the program and a slot of the memory. */
 static void fairmile_couple_copy(int64_t step, int is_in) {
-  char *slot = fairmile_coupled.memory + step % fairmile_coupled.slots * fairmile_coupled.slot_bytes;
+  char *slot = fairmile_couple_slot(step);
   int at;
   for (at = 0; at < fairmile_coupled.count; at++) {
     const fairmile_couple_a_field *field = &fairmile_coupled.fields[at];
@@ -825,34 +1093,73 @@ static void fairmile_couple_copy(int64_t step, int is_in) {
   }
 }
 
-/* Wait for the answer to a step; a late one to an earlier step only frees its slot. */
-static int fairmile_couple_wait(int64_t step) {
-  double until = fairmile_couple_now() + fairmile_coupled.timeout_s;
+/* Tell the model that a step is in its slot; 0 if it is gone. */
+static int fairmile_couple_ask(int64_t step) {
   fairmile_couple_note note;
-  while (fairmile_coupled.answered < step) {
-    int got = fairmile_couple_receive(&note, until);
-    if (got < 0) {
-      fairmile_couple_lose("the model has ended");
-      fairmile_couple_leave();
-      fairmile_coupled.state = 2;
-      return 0;
-    }
-    if (!got) {
-      fairmile_coupled.is_late = 1;
-      fairmile_couple_lose("no answer in time");
-      return 0;
-    }
-    if (note.kind == 4) {
-      fairmile_coupled.is_stopping = 1;
-      return 0;
-    }
-    if (note.kind == 2) fairmile_coupled.answered = note.step;
+  note.kind = 1;
+  note.step = step;
+#if FAIRMILE_COUPLE_MPI
+  if (fairmile_coupled.is_mpi) {
+    fairmile_couple_post(step);
+    return !fairmile_coupled_ranks.is_gone && !fairmile_coupled_ranks.is_broken;
   }
-  return 1;
+#endif
+  __atomic_store_n(fairmile_couple_word(FAIRMILE_COUPLE_ASKED), step + 1, __ATOMIC_SEQ_CST);
+  if (!__atomic_load_n(fairmile_couple_word(FAIRMILE_COUPLE_MODEL_SLEEPS), __ATOMIC_SEQ_CST)) return 1;
+  return fairmile_couple_send((const char *)&note, sizeof note, -1);
+}
+
+/* Look for the answer to a step for a while; 1 if it came. */
+static int fairmile_couple_look_on(int64_t step) {
+  double until = fairmile_couple_now() + fairmile_coupled.look_s;
+  int looks = 0;
+  do {
+    for (looks = 0; looks < 64; looks++) {
+      if (fairmile_couple_look(step)) return 1;
+#if defined(__x86_64__) || defined(__i386__)
+      __builtin_ia32_pause();
+#endif
+    }
+  } while (fairmile_couple_now() < until);
+  return 0;
+}
+
+/* Receive notes until the model has answered a step; 1: it has, 0: not in time, -1: it is gone.
+
+   A model that was too slow once is waited for no more until it has caught up. */
+static int fairmile_couple_sleep(int64_t step, int is_wanted) {
+  double until = fairmile_couple_now() + (fairmile_coupled.is_late ? 0 : fairmile_coupled.timeout_s);
+  fairmile_couple_note note;
+  int got = 1;
+#if FAIRMILE_COUPLE_MPI
+  if (fairmile_coupled.is_mpi) return fairmile_couple_await(step, is_wanted, until);
+#endif
+  (void)is_wanted;
+  if (fairmile_couple_look_on(step)) return 1;
+  __atomic_store_n(fairmile_couple_word(FAIRMILE_COUPLE_SOLVER_SLEEPS), 1, __ATOMIC_SEQ_CST);
+  while (!fairmile_couple_look(step) && got > 0) {
+    got = fairmile_couple_receive(&note, until);
+    if (got > 0 && note.kind == 2 && note.step > fairmile_coupled.answered) fairmile_coupled.answered = note.step;
+  }
+  __atomic_store_n(fairmile_couple_word(FAIRMILE_COUPLE_SOLVER_SLEEPS), 0, __ATOMIC_SEQ_CST);
+  return fairmile_couple_look(step) ? 1 : got; /* the last answer of a model that has ended counts */
+}
+
+/* Wait for the answer to a step; a late one to an earlier step only frees its slot. */
+static int fairmile_couple_wait(int64_t step, int is_wanted) {
+  int got = fairmile_couple_sleep(step, is_wanted);
+  if (got < 0) {
+    fairmile_couple_lose("the model has ended");
+    fairmile_couple_leave();
+    fairmile_coupled.state = 2;
+  } else if (!got && !fairmile_coupled.is_late) {
+    fairmile_couple_lose("no answer in time");
+  }
+  fairmile_coupled.is_late = !got;
+  return got == 1 && !fairmile_coupled.is_stopping;
 }
 
 int fairmile_couple_step(void) {
-  fairmile_couple_note note;
   int64_t step, due;
   if (!fairmile_coupled.state) fairmile_couple_begin();
   fairmile_couple_turn(1);
@@ -866,14 +1173,12 @@ int fairmile_couple_step(void) {
   step = fairmile_coupled.coupled;
   /* Its slot must be free: the model has answered what was in it. */
   if (step >= fairmile_coupled.slots && fairmile_coupled.answered < step - fairmile_coupled.slots) {
-    if (!fairmile_couple_wait(step - fairmile_coupled.slots))
+    if (!fairmile_couple_wait(step - fairmile_coupled.slots, 0))
       return fairmile_coupled.is_stopping ? FAIRMILE_STOP : fairmile_couple_without();
   }
   fairmile_couple_trace(FAIRMILE_PUT, 0, step);
   fairmile_couple_copy(step, 0);
-  note.kind = 1;
-  note.step = step;
-  if (!fairmile_couple_send((const char *)&note, sizeof note, -1)) {
+  if (!fairmile_couple_ask(step)) {
     fairmile_couple_lose("the model has ended");
     fairmile_couple_leave();
     fairmile_coupled.state = 2;
@@ -884,12 +1189,12 @@ int fairmile_couple_step(void) {
   due = step - fairmile_coupled.lag;
   if (due < 0) return FAIRMILE_PHYSICS;
   fairmile_couple_trace(FAIRMILE_GET, 0, due);
-  if (!fairmile_couple_wait(due)) {
+  if (!fairmile_couple_wait(due, 1)) {
     fairmile_couple_trace(FAIRMILE_GET, 2, due);
     return fairmile_coupled.is_stopping ? FAIRMILE_STOP : fairmile_couple_without();
   }
   fairmile_couple_trace(FAIRMILE_GET, 1, due);
-  fairmile_couple_copy(due, 1);
+  if (!fairmile_coupled.is_mpi) fairmile_couple_copy(due, 1);
   fairmile_couple_trace(FAIRMILE_GET, 2, due);
   fairmile_coupled.holds = 1;
   return FAIRMILE_ANSWERED;
@@ -898,16 +1203,17 @@ int fairmile_couple_step(void) {
 void fairmile_couple_end(void) {
   fairmile_couple_note note;
   if (fairmile_coupled.state && fairmile_coupled.state != 3) fairmile_couple_turn(0);
-  if (fairmile_coupled.state == 1 && fairmile_coupled.socket >= 0) {
+  if (fairmile_coupled.state == 1 && !fairmile_coupled_model.session) {
     /* Steps whose answers nobody uses any more are still seen by the model, which may be learning from them. */
-    double until = fairmile_couple_now() + fairmile_coupled.timeout_s;
-    while (!fairmile_coupled.is_late && !fairmile_coupled.is_stopping &&
-           fairmile_coupled.answered < fairmile_coupled.coupled - 1 && fairmile_couple_receive(&note, until) == 1)
-      if (note.kind == 2) fairmile_coupled.answered = note.step;
+    if (!fairmile_coupled.is_late && !fairmile_coupled.is_stopping)
+      fairmile_coupled.is_late = fairmile_couple_sleep(fairmile_coupled.coupled - 1, 0) == 0;
     note.kind = 3;
     note.step = fairmile_coupled.coupled;
-    fairmile_couple_send((const char *)&note, sizeof note, -1);
+    if (fairmile_coupled.socket >= 0) fairmile_couple_send((const char *)&note, sizeof note, -1);
   }
+#if FAIRMILE_COUPLE_MPI
+  if (fairmile_coupled.is_mpi && fairmile_coupled.state != 3) fairmile_couple_part();
+#endif
   fairmile_couple_leave();
   fairmile_coupled.state = 3;
 }

@@ -19,7 +19,7 @@ from fairmile.runs.record.commands import start_command
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.values import COUPLED, is_onnx, split_coupled
+from fairmile.runs.record.values import COUPLED, is_job_part, is_onnx, split_coupled
 from fairmile.runs.reuse import keep_inputs, keep_outputs
 from fairmile.runs.services import Services
 
@@ -60,12 +60,12 @@ class WorkspaceRuns:
     def _inside(self, record: RunRecord, argv: tuple[str, ...]) -> tuple[tuple[str, ...], Mapping[str, str]]:
         """Return what starts a command in the environment of a run, and what that adds to the variables."""
         shell, digest = self.envs().shell, record.captured.environment.digest
-        if not record.spec.coupled:
+        solver, model = split_coupled(argv)
+        if not record.spec.coupled or is_job_part(model):
             command = shell(digest, argv)
             return tuple(command.argv), command.env
         if record.container:
             raise Unsupported("the programs of a coupled run share memory, which two containers do not")
-        solver, model = split_coupled(argv)
         command = shell(digest, solver)
         words = model if is_onnx(model) else shell(digest, model).argv
         return (*command.argv, COUPLED, *words), command.env

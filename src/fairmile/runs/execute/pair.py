@@ -1,6 +1,7 @@
 """Starts the two programs of a coupled run, and ends with the first: `pair SOLVER… : MODEL…`.
 
-An ONNX file as the model is no program: the solver is told where it lies, and computes it.
+An ONNX file as the model is no program: the solver is told where it lies, and computes it. A model that begins with
+an option is a part of the launcher's command, which starts both: `mpirun -n 3 SOLVER : -n 1 python model.py`.
 
 This travels with the recorder. Both find the socket between them in FAIRMILE_COUPLE. The solver decides how the run
 ends. The model then has a while to end by itself, since it may have learnt something that it still writes.
@@ -16,15 +17,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fairmile.base.onnx_library import find_onnx_library
 from fairmile.meter import current, event
-from fairmile.runs.record.values import is_onnx, split_coupled
+from fairmile.runs.record.values import is_job_part, is_onnx, split_coupled
 
 TROUBLE = "coupled run"  # the event that tells of a program that did not start, or of a model that failed
 _SOCKET, _COMPONENT, _LONGEST = "FAIRMILE_COUPLE", "FAIRMILE_COMPONENT", "FAIRMILE_COUPLE_END_S"
-_RUNTIME = "FAIRMILE_COUPLE_RUNTIME"
+_RUNTIME, _FORWARDED, _MPI_JOB = "FAIRMILE_COUPLE_RUNTIME", "OMPI_MCA_mca_base_env_list", "mpi"
 _LONGEST_S, _MOST_S, _GRACE_S = 300.0, 1_000_000.0, 10.0
 _PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -33,7 +34,11 @@ def start(argv: Sequence[str]) -> int:
     """Run both programs and return the exit code of the solver; one that a signal ended ends this process by it."""
     solver_argv, model_argv = split_coupled(argv)
     if is_onnx(model_argv):
-        return _become(solver_argv, os.path.abspath(model_argv[0]))
+        library = find_onnx_library()
+        found = {_RUNTIME: str(library)} if library is not None else {}
+        return _become(solver_argv, found | os.environ | {_SOCKET: os.path.abspath(model_argv[0])})
+    if is_job_part(model_argv):
+        return _become(argv, _reach_all_nodes(argv) | os.environ | {_SOCKET: _MPI_JOB})
     longest_s = _longest_s()
     if longest_s is None:
         return 2
@@ -62,12 +67,18 @@ def start(argv: Sequence[str]) -> int:
     return code
 
 
-def _become(argv: Sequence[str], model: str) -> int:
-    """Be the solver, which computes an ONNX file; return only where it cannot be started."""
-    library = find_onnx_library()
-    found = {_RUNTIME: str(library)} if library is not None else {}
+def _reach_all_nodes(argv: Sequence[str]) -> dict[str, str]:
+    """Return what has Open MPI hand our variables to the other nodes, which other launchers do by themselves."""
+    if "-x" in argv:  # which it takes only alone
+        return {}
+    own = {_SOCKET, *(name for name in os.environ if name.startswith("FAIRMILE_") and name != "FAIRMILE_METRICS_FD")}
+    return {_FORWARDED: ";".join(sorted(own))}
+
+
+def _become(argv: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Be the solver, which computes an ONNX file, or the launcher of both; return only where it cannot be started."""
     try:
-        os.execvpe(argv[0], list(argv), found | os.environ | {_SOCKET: model})
+        os.execvpe(argv[0], list(argv), variables)
     except OSError as error:
         _note(f"cannot start {argv[0]!r}: {error.strerror}")
         return 127

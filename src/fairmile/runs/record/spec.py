@@ -12,7 +12,7 @@ from fairmile.base.specifications import Limits, Specification, check
 from fairmile.jobs.launch import Launch
 from fairmile.jobs.spec import Resources
 from fairmile.runs.record.commands import is_inside
-from fairmile.runs.record.values import COUPLED, Better, Value, split_coupled
+from fairmile.runs.record.values import COUPLED, Better, Value, is_job_part, split_coupled
 
 
 class MetricSpec(Specification):
@@ -84,8 +84,11 @@ class RunSpec(Specification):
             raise ValueError(f"a coupled run is two programs: write SOLVER… {COUPLED} MODEL…")
         if self.environment and self.system:
             raise ValueError("a coupled run on a system takes its software from that system: omit the environment")
-        if (self.resources.nodes or 1) > 1:
-            raise ValueError("the programs of a coupled run share the memory of one node: ask for nodes=1")
+        if (self.resources.nodes or 1) > 1 and not is_job_part(split_coupled(self.argv)[1]):
+            raise ValueError(
+                "the programs of a coupled run share the memory of one node: ask for nodes=1, or have the model in "
+                "ranks of the same MPI job: mpirun -n 3 SOLVER : -n 1 python model.py"
+            )
 
     @check("outputs")
     @classmethod

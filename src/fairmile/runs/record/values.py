@@ -42,6 +42,11 @@ def split_coupled(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:cut], words[cut + 1 :]
 
 
+def is_job_part(model: Sequence[str]) -> bool:
+    """Tell whether the model is a part of the launcher's command: `mpirun -n 3 SOLVER : -n 1 python model.py`."""
+    return bool(model) and model[0].startswith("-")
+
+
 def is_onnx(model: Sequence[str]) -> bool:
     """Tell whether the model beside a solver is no program, but an ONNX file that the solver computes."""
     return len(model) == 1 and model[0].endswith(".onnx")
