@@ -119,24 +119,26 @@ def test_a_description_is_changed_by_options_and_arguments(fairmile: Fairmile) -
 def test_of_a_step_whose_shapes_depend_on_weights_the_intervals_reach_from_nothing_to_everything_selected(
     fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {None: 1 << 20, 0.0: 1 << 18, 1.0: 1 << 22}
+    sizes = {(): 1 << 20, ("selected=0.0",): 1 << 18, ("selected=1.0",): 1 << 22}
     requests: list[TraceRequest] = []
 
     def traced(asked: list[TraceRequest], **_: object) -> list[StepTrace]:
         requests.extend(asked)
-        return [replace(step_trace(8, sample=sizes.get(each.selected, 1 << 19)), assumed=True) for each in asked]
+        return [
+            replace(step_trace(8, sample=sizes.get(tuple(each.assume or ()), 1 << 19)), assumed=True) for each in asked
+        ]
 
     monkeypatch.setattr(predictions, "trace_targets", traced)
     usual = fairmile("predict", "memory", "step.py", "--json").json
-    assert [each.selected for each in requests] == [None, 0.0, 1.0]
+    assert [tuple(each.assume or ()) for each in requests] == list(sizes)
     assert usual["allocated_span"]["low"] < usual["peak_allocated_bytes"] / 2
     assert usual["allocated_span"]["high"] > usual["peak_allocated_bytes"] * 2
     assert "the intervals include masks that select nothing and everything" in usual["notes"][-1]
     requests.clear()
-    half = fairmile("predict", "memory", "step.py", "--selected", "0.5", "--json").json
-    assert [each.selected for each in requests] == [0.5]
+    half = fairmile("predict", "memory", "step.py", "--assume", "selected=0.5", "--json").json
+    assert [tuple(each.assume or ()) for each in requests] == [("selected=0.5",)]
     assert half["peak_allocated_bytes"] < usual["peak_allocated_bytes"]
-    assert fairmile("predict", "memory", "step.py", "--selected", "2").code == 2
+    assert fairmile("predict", "memory", "step.py", "--assume", "selected=2").code == 2
 
 
 def test_of_a_step_that_depends_on_data_the_least_that_it_takes_is_told(

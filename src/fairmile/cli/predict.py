@@ -37,7 +37,7 @@ class _PredictCommand(SectionedCommand):
     sections: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Step": (
             *("-a", "--precision", "--accumulate", "--checkpointing", "--channels-last"),
-            *("--optimizer-form", "--inference", "--selected", "--batch-argument", "--allocator"),
+            *("--optimizer-form", "--inference", "--assume", "--batch-argument", "--allocator"),
         ),
         "GPU": ("--gpu", "--list-gpus", "--largest"),
         "Parallelism": (
@@ -88,10 +88,11 @@ def _target_options(command: F) -> F:
         ),
         click.option("--inference", is_flag=True, help="Predict the forward pass only."),
         click.option(
-            "--selected",
-            type=click.FloatRange(0, 1),
-            metavar="SHARE",
-            help="Share of elements selected by masks that depend on weights.  [default: random values decide]",
+            "--assume",
+            multiple=True,
+            metavar="FACT",
+            help="Declare what values that depend on weights decide: balanced-routing (all experts get as many words), "
+            "selected=SHARE (of a mask); repeatable.  [default: random values decide]",
         ),
     ]
     for each in reversed(options):
@@ -130,7 +131,8 @@ def _list_gpus(context: click.Context, _: click.Parameter, wanted: bool) -> None
 
 def _trace_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that change how the target is run, for the API; None leaves it to the target."""
-    fields: dict[str, Any] = {name: options[name] for name in ("precision", "accumulate", "optimizer_form", "selected")}
+    fields: dict[str, Any] = {name: options[name] for name in ("precision", "accumulate", "optimizer_form")}
+    fields["assume"] = options["assume"] or None
     for name in ("checkpointing", "channels_last"):
         fields[name] = True if options[name] else None
     if options["inference"]:

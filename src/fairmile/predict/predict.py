@@ -27,6 +27,7 @@ from fairmile.predict.characterization import Characterization, read_measurement
 from fairmile.predict.compiled.doubts import of_compiled
 from fairmile.predict.compiled.rewrite import check_mode, compiled
 from fairmile.predict.explored import predict_exploration
+from fairmile.predict.fake_device.assumptions import parse_assumptions
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 from fairmile.predict.loading import loading
 from fairmile.predict.measured import MeasuredTimes
@@ -139,7 +140,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
 
         `target` is a word of the command line, or the data of a description, `{"kind": "transformer", …}`. Its batch is
         that of one replica: `micro_batch` of a layout follows from it. `allocator` is what PYTORCH_CUDA_ALLOC_CONF
-        would say; `how` are fields of a TraceRequest, as `precision` and `selected`, and `compile`, a mode of
+        would say; `how` are fields of a TraceRequest, as `precision` and `assume`, and `compile`, a mode of
         torch.compile. If shapes depend on weights,
         random values are assumed. A step that can be traced only in part gives a lower bound, unless it is sharded.
         See `fm.fetch` for `progress`.
@@ -154,7 +155,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         if layout is not None:
             _refuse_stopped(asked.name, trace)
         taken = _account(trace, on, options)
-        if trace.assumed and how.get("selected") is None and layout is None:
+        if trace.assumed and layout is None and parse_assumptions(how.get("assume") or ()).selected is None:
             with _tracing(progress, asked.name):
                 taken = self._bounded(taken, asked, arguments or {}, how, lambda trace: _account(trace, on, options))
         prediction = _spread(MemoryPrediction(asked.name, on, batch_of(trace), taken), _footprint(trace, taken), layout)
@@ -177,7 +178,8 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
 
         def selecting(share: float) -> MemoryAccount | None:
             try:
-                bound = account_of(self._trace(asked, arguments, {**how, "selected": share}))
+                facts = [*(how.get("assume") or ()), f"selected={share}"]
+                bound = account_of(self._trace(asked, arguments, {**how, "assume": facts}))
             except UsageError:  # the step does not work so, as of an average over nothing
                 return None
             return bound if not bound.stopped else None

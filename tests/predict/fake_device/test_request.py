@@ -73,11 +73,16 @@ _ASKED: dict[str, dict[str, Any]] = {
     "drawn": {"function": "drawn"},
     "drawn again": {"function": "drawn"},
     "output only": {"function": "output_only"},
-    "followed in part": {"function": "choosy", "arguments": {"rows": 1 << 27}, "partial": True},
+    "followed in part": {"function": "kinds", "arguments": {"rows": 1 << 27}, "partial": True},
+    "choosy of many": {"function": "choosy", "arguments": {"rows": 1 << 27}},
+    "choosy of all": {"function": "choosy", "arguments": {"rows": 1 << 27}, "assume": ["selected=1"]},
     "choosy": {"function": "choosy"},
-    "choosy all": {"function": "choosy", "selected": 1.0},
-    "choosy none": {"function": "choosy", "selected": 0.0},
+    "choosy all": {"function": "choosy", "assume": ["selected=1"]},
+    "choosy none": {"function": "choosy", "assume": ["selected=0"]},
     "experts": {"function": "experts"},
+    "experts by masks": {"function": "experts", "arguments": {"way": "masks"}},
+    "balanced experts": {"function": "experts", "assume": ["balanced-routing"]},
+    "all experts": {"function": "experts", "arguments": {"way": "masks"}, "assume": ["selected=1"]},
     "hidden": {"function": "hidden"},
     "speech": {"function": "speech"},
     "distinct": {"function": "distinct"},
@@ -86,7 +91,7 @@ _ASKED: dict[str, dict[str, Any]] = {
     "shape of data": {"function": "shape_of_data"},
     "number of data": {"function": "number_of_data"},
     # what cannot be traced
-    "not followed": {"function": "choosy", "arguments": {"rows": 1 << 27}},
+    "not followed": {"function": "kinds", "arguments": {"rows": 1 << 27}},
     "misused": {"function": "misused"},
     "misshaped": {"function": "misshaped", "arguments": {"length": "many"}},
     "no scalar": {"function": "no_scalar"},
@@ -591,7 +596,7 @@ def test_a_step_that_depends_on_data_is_followed_to_that_point_where_this_is_ask
     of: Callable[[str], StepTrace],
 ) -> None:
     trace = of("followed in part")
-    assert "depends on data" in trace.stopped and "aten.nonzero" in trace.stopped
+    assert "depends on data" in trace.stopped and "aten._unique2" in trace.stopped
     parameters = 4 * (8 * 100 + 100 + 100 + 1)
     assert sums(trace, step=-1)["parameter"] == sums(trace, step=1)["gradient"] == parameters
     assert sums(trace)["optimizer"] == 2 * parameters
@@ -638,6 +643,33 @@ def test_where_weights_decide_random_values_are_assumed_and_that_is_noted(of: Ca
     assert sum(first) == 800 and min(first) > 100  # balanced, more or less
 
 
+def routed(trace: StepTrace) -> list[int]:
+    """Return how many rows each layer got in the first step, the router first."""
+    calls = [op for op in trace.ops if op.name == "aten.addmm.default" and op.phase == "forward"]
+    return [op.inputs[1].shape[0] for op in calls][: len(calls) // trace.steps]
+
+
+def test_a_branch_that_weights_decide_goes_as_random_values_say(of: Callable[[str], StepTrace]) -> None:
+    trace = of("experts by masks")
+    first, *rest = routed(trace)
+    assert first == 400 and len(rest) == 4 and all(100 < rows < 300 for rows in rest)
+    assert trace.assumed and "aten._local_scalar_dense" in trace.notes[0]
+    assert routed(of("all experts")) == [400, 400, 400, 400, 400]
+
+
+def test_balanced_routing_gives_every_expert_as_many_rows(of: Callable[[str], StepTrace]) -> None:
+    trace = of("balanced experts")
+    assert routed(trace) == [400, 200, 200, 200, 200]
+    assert "balanced routing was assumed" in trace.notes[0]
+
+
+def test_of_a_mask_too_large_to_compute_a_half_is_selected_or_what_is_declared(of: Callable[[str], StepTrace]) -> None:
+    for name, share in (("choosy of many", 0.5), ("choosy of all", 1.0)):
+        trace = of(name)
+        kept = {op.outputs[0].shape[0] for op in trace.ops if op.name == "aten.nonzero.default"}
+        assert (kept, trace.assumed, trace.stopped) == ({round(share * (1 << 27))}, True, "")
+
+
 def test_masks_of_weights_select_as_large_a_share_as_is_asked_for(of: Callable[[str], StepTrace]) -> None:
     def selected(name: str) -> set[int]:
         calls = [op for op in of(name).ops if op.name == "aten.index.Tensor" and op.phase == "forward"]
@@ -667,7 +699,7 @@ def test_what_torch_says_of_arguments_ends_before_all_its_signatures(refused: Ca
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("not followed", ("targets.py:", "aten.nonzero", "depends on data")),
+        ("not followed", ("targets.py:", "aten._unique2", "depends on data")),
         ("no scalar", ("`loss`", "(2, 8)")),
         ("no tensor", ("`loss`", "float")),
         ("no gradient", ("`loss`", "does not depend on any parameter")),

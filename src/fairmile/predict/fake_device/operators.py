@@ -12,6 +12,7 @@ import torch
 
 from fairmile.costs.steps import StepEvent
 from fairmile.predict.fake_device import kernels
+from fairmile.predict.fake_device.assumptions import Assumptions
 from fairmile.predict.fake_device.signatures import (
     LIST,
     NEW,
@@ -103,9 +104,14 @@ class OperatorRecorder:
         self._events_append = self.events.append
         self.values = Values(self.index, self.sizes.__getitem__)
         self.assumed: list[str] = []  # what was assumed of values that depend on weights
-        self.selected: float | None = None  # share of elements that an assumed mask selects; None as random values do
+        self.assumptions = Assumptions()
 
     # what is asked from outside
+
+    def assume(self, assumptions: Assumptions) -> None:
+        """Let values that depend on weights be as a user declares."""
+        self.assumptions = assumptions
+        self.values.is_balanced = assumptions.is_balanced
 
     def step(self, number: int) -> None:
         """A step begins here; what is left of the one before, and is nothing else, stays for good."""
@@ -330,6 +336,8 @@ class OperatorRecorder:
     def _decide(self, key: Any, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """Return what an operator returns whose shape follows from values."""
         real = {id(tensor): self._asked(tensor, func) for tensor in tensors}
+        if any(value is None for value, _ in real.values()):
+            return self._guess(key, func, args, kwargs, tensors)
         is_assumed = any(assumed for _, assumed in real.values())
 
         def host(value: Any) -> Any:
@@ -349,16 +357,30 @@ class OperatorRecorder:
             self.values.give(tensor, value, is_assumed=is_assumed)
         return out
 
-    def _asked(self, tensor: torch.Tensor, func: Any) -> tuple[torch.Tensor, bool]:
+    def _guess(self, key: Any, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        """Return the numbers of a mask whose values cannot be computed: of a share of it."""
+        if func is not aten.nonzero.default:
+            raise Unpredictable(f"the output shape of {func} depends on data")
+        share = self.assumptions.selected
+        count = round(tensors[0].numel() * (_SELECTED if share is None else share))
+        self._assume(func)
+        key = (key, count)
+        signature = self.signatures.get(key)
+        if signature is None:
+            made = torch.empty([tensors[0].dim(), count], dtype=torch.int64, device="meta").t()
+            signature = self._learn(key, func, args, kwargs, tensors, made=made)
+        return self._play(signature, tensors)
+
+    def _asked(self, tensor: torch.Tensor, func: Any) -> tuple[torch.Tensor | None, bool]:
         """Return the values of a tensor that decides a shape, and whether they are assumed."""
         known = self.values.known(tensor)
         if known is None:
-            raise Unpredictable(f"the output shape of {func} depends on data")
+            return None, True
         value, is_assumed = known
         if is_assumed:
             self._assume(func)
-            if self.selected is not None and func is aten.nonzero.default:
-                value = torch.rand(tensor.shape, device="cpu") < self.selected
+            if self.assumptions.selected is not None and func is aten.nonzero.default:
+                value = torch.rand(tensor.shape, device="cpu") < self.assumptions.selected
         return value, is_assumed
 
     def _assume(self, what: object) -> None:
@@ -608,10 +630,8 @@ class OperatorRecorder:
     def _item(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         known = self.values.known(tensor) if self.phase in ("forward", "backward") else None
-        if known is not None and not (known[1] and tensor.dtype is torch.bool):
-            if known[1]:
-                self._assume(func)
-            return known[0].item()
+        if known is not None:
+            return self._assumed_truth(func, tensor, known[0]) if known[1] else known[0].item()
         whole = not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
         if whole and (self.phase == "forward" or self.modules):
             raise Unpredictable("the model reads an integer from a tensor on the device (.item(), .tolist())")
@@ -620,6 +640,15 @@ class OperatorRecorder:
         if self.phase != "optimizer":  # a gradient scaler asks whether there were infinities
             self.note("the step reads the value of a tensor: zero was assumed")
         return 0 if whole else 0.0
+
+    def _assumed_truth(self, func: Any, tensor: torch.Tensor, value: torch.Tensor) -> Any:
+        """Return a number or truth that random values gave; a mask of weights that may hide nothing hides nothing."""
+        if tensor.dtype is torch.bool and self._is_whole(self.index(tensor)):
+            return True
+        self._assume(func)
+        if tensor.dtype is torch.bool and self.assumptions.selected is not None:
+            return self.assumptions.selected > 0
+        return value.item()
 
     def _is_whole(self, index: int) -> bool:
         """Tell whether a truth value says that all of a mask is set, by `all` or a count: masks hide nothing here."""
@@ -692,6 +721,7 @@ def _without_data(made: Any) -> Any:
     return type(made)([_without_data(each) for each in made]) if isinstance(made, (list, tuple)) else made
 
 
+_SELECTED = 0.5  # of a mask whose values are not computed
 _DATA_NAMES = (
     "nonzero nonzero_numpy argwhere masked_select bincount unique_dim _unique _unique2 unique_consecutive "
     "unique_dim_consecutive"

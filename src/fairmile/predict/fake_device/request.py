@@ -14,6 +14,7 @@ from fairmile.base.errors import MissingExtra, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.steps import StepTrace, read_trace
+from fairmile.predict.fake_device.assumptions import parse_assumptions
 
 REFUSED = 3
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -47,7 +48,7 @@ class TraceRequest:
     channels_last: bool | None = None
     optimizer_form: str | None = None
     batch_argument: str | None = None
-    selected: float | None = None  # share of elements that masks select which depend on weights
+    assume: Sequence[str] | None = None  # facts about values that depend on weights, as parse_assumptions reads them
     partial: bool = False  # whether a step that cannot be followed to its end is traced as far as it can be
 
     def __post_init__(self) -> None:
@@ -59,8 +60,7 @@ class TraceRequest:
             )
         if self.precision is not None and self.precision not in PRECISIONS:
             raise UsageError(f"{self.precision!r} is not a precision", hint=f"use one of {', '.join(PRECISIONS)}")
-        if self.selected is not None and not 0 <= self.selected <= 1:
-            raise UsageError(f"selected is {self.selected:g}", hint="use a share from 0 to 1")
+        parse_assumptions(self.assume or ())
         if self.optimizer_form is not None and self.optimizer_form not in FORMS:
             raise UsageError(
                 f"{self.optimizer_form!r} is not an implementation of the optimizer step",

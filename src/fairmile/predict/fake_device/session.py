@@ -10,6 +10,7 @@ import torch
 
 from fairmile.costs.steps import FORMAT
 from fairmile.predict.fake_device import device, kernels, program
+from fairmile.predict.fake_device.assumptions import parse_assumptions
 from fairmile.predict.fake_device.dispatch import calibrate, recording
 from fairmile.predict.fake_device.operators import OperatorRecorder
 from fairmile.predict.fake_device.request import TraceRequest
@@ -22,14 +23,17 @@ class TraceSession:
         torch.set_num_threads(1)
         self.place = device.set_up()
         self.place.building = False
-        calibrate()
+        self._is_calibrated = False
 
     def trace(self, request: TraceRequest) -> bytes:
         """Return the trace as the JSON document that `perf.steps.read_trace` reads; `Refused` says why not."""
+        if not self._is_calibrated:  # not earlier: autograd works in no process that is forked after it
+            calibrate()
+            self._is_calibrated = True
         kernels.forget()
         with recording() as recorder:
             self.place.notes = recorder.notes
-            recorder.selected = request.selected
+            recorder.assume(parse_assumptions(request.assume or ()))
             built = program.build(request, recorder, self.place)
             steps = program.run(built, request, recorder)
             return document(recorder, built, steps)
@@ -90,8 +94,8 @@ def _assumption(recorder: OperatorRecorder) -> list[str]:
         return []
     first, more = recorder.assumed[0], len(recorder.assumed) - 1
     places = f"{first} and {more:,} other place{'s' if more > 1 else ''}" if more else first
-    values = "random values were" if recorder.selected is None else f"masks that select {recorder.selected:.0%} were"
-    return [f"shapes depend on values that are computed from weights ({places}): {values} assumed"]
+    words = recorder.assumptions.words
+    return [f"shapes depend on values that are computed from weights ({places}): {words}"]
 
 
 def _json(value: Any) -> str:

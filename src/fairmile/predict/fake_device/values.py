@@ -7,6 +7,7 @@ from random numbers instead, and marked as assumed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -67,8 +68,8 @@ class _Call:
         self.views, self.written = views, written
         self.outputs: list[torch.Tensor] | None = None
 
-    def run(self) -> None:
-        """Compute the outputs; whatever goes in has its values."""
+    def run(self, *, is_balanced: bool) -> None:
+        """Compute the outputs; whatever goes in has its values, or random ones, for a router balanced ones."""
         changed = {id(view.node): view.node.value.clone() for view in self.written if view.node.value is not None}
 
         def real(value: Any) -> Any:
@@ -77,6 +78,8 @@ class _Call:
                 assert elements is not None
                 return value.of(elements)
             if isinstance(value, _Random):
+                if is_balanced and self.func in _CHOICES:
+                    return _balanced(self.func, self.args, self.kwargs, value)
                 return torch.randn(value.shape, device=_HOST).to(value.dtype)
             if isinstance(value, (list, tuple)):
                 return type(value)([real(each) for each in value])
@@ -99,6 +102,7 @@ class Values:
         self._index, self._size_bytes = index, size_bytes
         self._nodes: dict[int, _Node] = {}
         self._calls = 0
+        self.is_balanced = False  # whether choices of weights fall on all alike
 
     def _room(self, tensor: torch.Tensor) -> int:
         return self._size_bytes(self._index(tensor)) // tensor.dtype.itemsize
@@ -160,6 +164,7 @@ class Values:
 
         kept = [held(arg) for arg in args]
         named = {name: held(value) for name, value in kwargs.items()}
+        is_assumed = is_assumed and not _asks_whether_finite(func, args)
         nodes = {index: self._nodes[index] for index in changed if index in self._nodes}
         firsts = {id(node): next(view for view in views if view.node is node) for node in nodes.values()}
         self._calls += 1
@@ -186,14 +191,14 @@ class Values:
         node = self._nodes.get(self._index(tensor))
         if node is None:
             return (torch.empty(tensor.shape, dtype=tensor.dtype, device=_HOST), False) if not tensor.numel() else None
-        if not _compute(node):
+        if not _compute(node, is_balanced=self.is_balanced):
             self._nodes.pop(self._index(tensor), None)
             return None
         assert node.value is not None
         return _View(node, tensor).of(node.value), node.is_assumed
 
 
-def _compute(wanted: _Node) -> bool:
+def _compute(wanted: _Node, *, is_balanced: bool) -> bool:
     """Compute what a storage holds, and all that it follows from; say whether that can be done."""
     waiting = [wanted]
     while waiting:
@@ -210,7 +215,7 @@ def _compute(wanted: _Node) -> bool:
                 waiting += missing
                 continue
             try:
-                call.run()
+                call.run(is_balanced=is_balanced)
             except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError):
                 return False
         at, shape, strides, offset = place
@@ -238,6 +243,33 @@ class _drawing:
         torch.random.set_rng_state(self._state)
         for guard in reversed(self._guards):
             guard.__exit__(*raised)
+
+
+def _asks_whether_finite(func: Any, args: Any) -> bool:
+    """Say whether a call looks for what is no number or infinite: nothing is, in a step that works."""
+    if func in _FINITE_CHECKS:
+        return True
+    if func.overloadpacket not in _COMPARISONS or len(args) < 2:
+        return False
+    return args[0] is args[1] or (isinstance(args[1], float) and math.isinf(args[1]))
+
+
+aten = torch.ops.aten
+_CHOICES = frozenset((aten.topk.default, aten.argmax.default, aten.max.dim, aten.sort.default, aten.sort.stable))
+_FINITE_CHECKS = frozenset((aten.isnan.default, aten.isinf.default, aten.isfinite.default))
+_COMPARISONS = frozenset((aten.eq, aten.ne))
+
+
+def _balanced(func: Any, args: Any, kwargs: Any, scores: _Random) -> torch.Tensor:
+    """Return scores of which each row's highest follow those of the row before: all are chosen equally often."""
+    named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+    dim = named.get("dim", -1)
+    dim = -1 if dim is None or not scores.shape else dim
+    experts = scores.shape[dim] if scores.shape else 1
+    rest = [*scores.shape[:dim], *scores.shape[dim:][1:]]
+    rows = torch.arange(math.prod(rest), device=_HOST)[:, None] * named.get("k", 1)
+    order: torch.Tensor = (torch.arange(experts, device=_HOST) - rows) % max(1, experts)
+    return -order.view(*rest, experts).movedim(-1, dim).to(scores.dtype)
 
 
 def _as_fractions(value: Any) -> Any:
