@@ -137,7 +137,7 @@ class SlurmCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
-        for name in ("state", "run", "log", "munge"):
+        for name in ("state", "run", "log", "munge", *(f"tmp.{node}" for node in self.nodes)):
             (self.folder / name).mkdir()
         self.folder.chmod(0o755)
         ports = _free_ports(len(self.nodes) + 3)
@@ -287,6 +287,8 @@ CredType=cred/munge
 AuthInfo=socket={root}/munge/munge.socket,cred_expire=5
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool.%n
+# Where PMIx keeps the sockets of a step, which two nodes of one machine must not share.
+TmpFS={root}/tmp.%n
 SlurmctldPidFile={root}/run/slurmctld.pid
 SlurmdPidFile={root}/run/slurmd.%n.pid
 SlurmctldLogFile={root}/log/slurmctld.log

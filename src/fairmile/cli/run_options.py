@@ -44,6 +44,12 @@ _OPTIONS = (
         is_flag=True,
         help="Run two programs as one, a solver and a model beside it: SOLVER... : MODEL...",
     ),
+    click.option(
+        "--model-resources",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Give the model nodes of its own in a heterogeneous job, such as partition=gpu; repeatable.",
+    ),
     click.option("--seed", type=int, metavar="N", help="Random seed, passed as {seed} and FAIRMILE_SEED."),
     click.option(
         "--data",
@@ -168,6 +174,7 @@ def changes_from(options: Mapping[str, Any]) -> dict[str, Any]:
         "params": parse_params(options.get("params", ())),
         "reads_params": options["reads_params"],
         "coupled": options["coupled"],
+        "model_resources": parse_params(options["model_resources"]) or None,
         "seed": options["seed"],
         "env": dict(job.env),
         "inputs": {key: Input.named(value, Path.cwd()) for key, value in pairs("--data", options["inputs"])},

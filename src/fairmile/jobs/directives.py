@@ -31,31 +31,16 @@ _CONDITIONS = {
 
 def slurm_directives(request: Request, files: JobFiles) -> list[str]:
     """Return the `#SBATCH` lines; the key stands in the job's comment."""
-    return [f"#SBATCH {option}" for option in (*_slurm_asked(request, files), *request.options)]
+    lines = [f"#SBATCH {option}" for option in (*_slurm_asked(request, files), *request.options)]
+    if request.beside is not None:
+        second = (*_slurm_place(request.beside), *request.beside.options)
+        lines += ["#SBATCH hetjob", *(f"#SBATCH {option}" for option in second)]
+    return lines
 
 
 def _slurm_asked(request: Request, files: JobFiles) -> Iterator[str]:
-    asked = request.spec.resources
     yield f"--job-name={request.spec.name}"
-    yield from _given("--account={}", request.account)
-    yield from _given("--partition={}", request.partition if request.names_partition else "")
-    yield from _given("--qos={}", request.qos)
-    yield f"--nodes={request.nodes}"
-    yield f"--ntasks-per-node={request.tasks_per_node}"
-    yield from _given("--cpus-per-task={}", request.cpus_per_task)
-    if request.gpus_per_node:
-        if request.gpu_option in ("gpus-per-node", "both"):
-            yield f"--gpus-per-node={request.gpus_per_node}"
-        if request.gpu_option in ("gres", "both"):
-            yield f"--gres=gpu:{request.gpus_per_node}"
-    if request.memory_gib is not None:
-        yield f"--mem={_mebibytes(request.memory_gib)}M"
-    if request.time_s is not None:
-        yield f"--time={_slurm_time(request.time_s)}"
-    yield from _given("--constraint={}", _quoted(asked.constraint))
-    yield from _given("--reservation={}", asked.reservation)
-    if request.exclusive:
-        yield "--exclusive"
+    yield from _slurm_place(request)
     if request.array is not None:
         yield f"--array=0-{request.array.count - 1}" + _at_once(request)
     if request.signal is not None:
@@ -75,6 +60,30 @@ def _slurm_asked(request: Request, files: JobFiles) -> Iterator[str]:
         parts = (f"{word}:{':'.join(ids)}" for word, ids in _dependencies("slurm", files))
         yield f"--dependency={','.join(parts)}"
         yield "--kill-on-invalid-dep=yes"  # else it waits for ever
+
+
+def _slurm_place(request: Request) -> Iterator[str]:
+    """Yield what a job asks for, of which a heterogeneous one has several."""
+    asked = request.spec.resources
+    yield from _given("--account={}", request.account)
+    yield from _given("--partition={}", request.partition if request.names_partition else "")
+    yield from _given("--qos={}", request.qos)
+    yield f"--nodes={request.nodes}"
+    yield f"--ntasks-per-node={request.tasks_per_node}"
+    yield from _given("--cpus-per-task={}", request.cpus_per_task)
+    if request.gpus_per_node:
+        if request.gpu_option in ("gpus-per-node", "both"):
+            yield f"--gpus-per-node={request.gpus_per_node}"
+        if request.gpu_option in ("gres", "both"):
+            yield f"--gres=gpu:{request.gpus_per_node}"
+    if request.memory_gib is not None:
+        yield f"--mem={_mebibytes(request.memory_gib)}M"
+    if request.time_s is not None:
+        yield f"--time={_slurm_time(request.time_s)}"
+    yield from _given("--constraint={}", _quoted(asked.constraint))
+    yield from _given("--reservation={}", asked.reservation)
+    if request.exclusive:
+        yield "--exclusive"
 
 
 def _slurm_time(seconds: float) -> str:

@@ -65,10 +65,28 @@ def make_launch(request: Request, system: System) -> Launch:
         return Launch(threads, words)
     if request.launch == "ray":
         return Launch(tuple(_ray(request, system)), words)
+    if request.beside is not None:
+        return Launch(threads, _started_beside(cut, request, request.beside, system))
     if request.launch == "horovodrun":
         prepare, command = _horovodrun(request)
         return Launch((*threads, *prepare), f"{command} {words}")
     return Launch(threads, f"{_started(request.launch, cut, request, system)} {words}")
+
+
+def _started_beside(cut: _Cut, request: Request, second: Request, system: System) -> str:
+    """Return the command that starts both programs of a heterogeneous job as one MPI job."""
+    second_cut = _Cut(second.nodes, second.tasks_per_node, second.cpus_per_task, second.gpus_per_node)
+    own_threads = [f"OMP_NUM_THREADS={max(second.cpus_per_task or 1, 1)}"]
+    wrap = request.spec.wrap
+    return " ".join(
+        [
+            _started("srun", cut, request, system).replace("srun ", "srun --het-group=0 ", 1),
+            _quoted(wrap, request.spec.argv),
+            ":",
+            _started("srun", second_cut, second, system).replace("srun ", "--het-group=1 ", 1),
+            _quoted(["env", *own_threads], wrap, second.spec.argv),
+        ]
+    )
 
 
 def _quoted(*words: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ class Request:
     qos: str
     exclusive: bool | None
     launch: str
+    beside: Request | None = None  # what the second part of a heterogeneous job asks for
     options: tuple[str, ...] = ()  # of the system and of the job, as header options
     gpu_option: str = "gpus-per-node"
     names_partition: bool = True  # whether the header names the partition; elsewhere options choose the nodes

@@ -32,6 +32,9 @@ def make_request(spec: JobSpec, system: System, *, check_account: bool = True) -
     What the job leaves open comes from the software set, then from the partition. `check_account` is False where a
     script is only shown: then a missing account is a note.
     """
+    beside = _beside(spec, system, check_account=check_account)
+    if beside is not None:
+        spec = spec.model_copy(update={"launch": "srun"})
     partition, sets = _place(spec, system)
     choice = _Choice(spec, system, partition, sets)
     choice.decide()
@@ -59,6 +62,7 @@ def make_request(spec: JobSpec, system: System, *, check_account: bool = True) -
         qos=choice.qos,
         exclusive=spec.resources.exclusive,
         launch=choice.launch,
+        beside=beside,
         options=tuple(dict.fromkeys((*system.scheduler.options, *choice.here.options, *spec.resources.options))),
         gpu_option=system.scheduler.gpu_option,
         names_partition=choice.here.named,
@@ -66,6 +70,28 @@ def make_request(spec: JobSpec, system: System, *, check_account: bool = True) -
         lines=tuple(lines),
         notes=tuple(dict.fromkeys(notes)),
         origins=choice.origins,
+    )
+
+
+def _beside(spec: JobSpec, system: System, *, check_account: bool) -> Request | None:
+    """Return what the second part of a heterogeneous job asks for; account and time are those of the first."""
+    if spec.beside is None:
+        return None
+    if system.scheduler.dialect != "slurm":
+        message = f"a heterogeneous job needs Slurm, {system.name} has {system.scheduler.dialect}"
+        raise InvalidDocument([Problem(message, "beside", hint="give both programs the same resources")])
+    if spec.launch not in (None, "srun"):
+        message = f"a heterogeneous job is started by srun, not by {spec.launch}"
+        raise InvalidDocument([Problem(message, "launch", hint="leave out --launch")])
+    if spec.array is not None:
+        raise InvalidDocument(
+            [Problem("a heterogeneous job cannot be an array", "array", hint="submit its tasks one by one")]
+        )
+    first, own = spec.resources, spec.beside.resources
+    inherited = {"account": own.account or first.account, "time_s": own.time_s or first.time_s}
+    resources = own.model_copy(update=inherited)
+    return make_request(
+        JobSpec(argv=spec.beside.argv, resources=resources, launch="srun"), system, check_account=check_account
     )
 
 

@@ -73,6 +73,13 @@ class Signal(Specification):
     before_s: Seconds = 120.0
 
 
+class Beside(Specification):
+    """Another program of the same MPI job, on nodes of its own: with it, a job is a heterogeneous one."""
+
+    argv: Annotated[tuple[str, ...], Limits(min_length=1)]
+    resources: Resources = Resources()
+
+
 class JobSpec(Specification):
     """A job: its program, resources and environment."""
 
@@ -81,6 +88,7 @@ class JobSpec(Specification):
     name: Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "job"
     env: Mapping[str, str] = {}
     resources: Resources = Resources()
+    beside: Beside | None = None
     software: tuple[str, ...] = ()  # software sets of the system: `ddp`, `horovod`
     # How `argv` is started: None follows the software set and the system.
     launch: Launch | None = None

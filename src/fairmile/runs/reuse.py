@@ -33,7 +33,7 @@ _MOST_ALIKE = 10  # older runs are not looked at
 # Larger results are not kept a second time: what lost them is run again.
 _MOST_KEPT_BYTES = 50_000_000
 _MOST_KEPT_INPUT_BYTES = 10_000_000  # of all that one run read
-_FIELDS = ("system", "resources", "software", "launch", "metrics", "outputs", "watch_s")
+_FIELDS = ("system", "resources", "model_resources", "software", "launch", "metrics", "outputs", "watch_s")
 _DECLARE_OUT = "declare outputs with --out PATTERN"
 _DECLARE = "to reuse results, declare inputs with --data NAME=PATH and outputs with --out PATTERN"
 

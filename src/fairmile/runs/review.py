@@ -106,13 +106,14 @@ def restrict(spec: RunSpec, original: Run) -> tuple[RunSpec, dict[str, str]]:
     """Return what of a specification from elsewhere is executed, and what it states but does not get."""
     env = settable(spec.env)
     dropped = {name: value for name, value in spec.env.items() if name not in env}
-    resources = spec.resources
-    if resources.options:
-        dropped["scheduler options"] = " ".join(resources.options)
-        resources = resources.model_copy(update={"options": ()})
+    asked = {"resources": spec.resources, "model_resources": spec.model_resources}
+    for name, resources in asked.items():
+        if resources is not None and resources.options:
+            dropped["scheduler options"] = " ".join([*dropped.get("scheduler options", "").split(), *resources.options])
+            asked[name] = resources.model_copy(update={"options": ()})
     variables = (environment_definition(original) or {}).get("variables") or {}
     dropped |= {f"environment {name}": str(value) for name, value in variables.items() if _NEVER.fullmatch(name)}
-    return spec.model_copy(update={"env": env, "resources": resources, "anyway": False}), dropped
+    return spec.model_copy(update={"env": env, **asked, "anyway": False}), dropped
 
 
 def environment_definition(original: Run) -> Mapping[str, Any] | None:

@@ -244,8 +244,9 @@ class TestStatus:
         assert set(status(text, "7_1")) == {"7_1"}
         assert set(status(text, "7")) == {"7_0", "7_1"}
 
-    def test_leaves_out_parts_of_heterogeneous_jobs_and_lines_it_cannot_read(self) -> None:
-        assert status("7+0|RUNNING|0|0|n1|None|\n\nslurm is in maintenance\n7|RUN\n") == {}
+    def test_the_first_part_of_a_heterogeneous_job_stands_for_it_and_lines_it_cannot_read_are_left_out(self) -> None:
+        text = "7+0|RUNNING|0|0|n1|None|\n7+1|PENDING|0|0||None|\n\nslurm is in maintenance\n7|RUN\n"
+        assert {job: seen.nodes for job, seen in status(text).items()} == {"7": "n1"}
 
     @pytest.mark.parametrize(
         "reason, words",

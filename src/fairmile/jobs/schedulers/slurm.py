@@ -16,7 +16,8 @@ from fairmile.jobs.schedulers.answers import message_of, no_answer
 from fairmile.jobs.schedulers.slurm_words import HELD_REASONS, NOT_SET_UP, STATES, TRANSIENT, WRONG, explain
 from fairmile.jobs.states import Observed, State, Usage
 
-_ID = re.compile(r"(?P<base>\d+)(_(?P<index>\d+))?")  # a part of a heterogeneous job (7+1) is not ours
+_ID = re.compile(r"(?P<base>\d+)(_(?P<index>\d+))?")
+_FIRST_PART = "+0"  # of a heterogeneous job, which runs the script; the others (7+1) are not asked about
 _STEP = re.compile(r"([^.]+)\.(\w+)")
 _ACCEPTED = re.compile(r"(\d+)(;\S+)?")  # in a federation the cluster follows
 _LONGEST_LIST = 60_000  # characters; one argument of a command, such as what ssh hands on, holds 128 KiB
@@ -122,6 +123,7 @@ def _read_status(line: str) -> tuple[str, Observed]:
     if len(row) != len(_STATUS_FIELDS):
         return "", Observed(State.UNKNOWN)
     job, native, status, restarts, nodes, reason = (word.strip() for word in row)
+    job = job.removesuffix(_FIRST_PART)
     state = _state(native, reason)
     code, signal = _exit(state, status)
     if state is State.CANCELLED and not reason.startswith("Dependency"):
@@ -173,6 +175,7 @@ def _last_runs(text: str) -> dict[str, _Run]:
         row = line.split("|", len(_HISTORY_FIELDS) - 1)
         if len(row) != len(_HISTORY_FIELDS):
             continue
+        row[0] = row[0].replace(_FIRST_PART, "", 1)
         step = _STEP.fullmatch(row[0])
         if step is None:
             for job in _tasks(row[0]):

@@ -33,12 +33,14 @@ from fairmile.runs.record.crate import INPUTS
 from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, THERE, WORK, WORK_THERE, read_record, record_text
 from fairmile.runs.record.record import Attempt, Captured, JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.values import split_coupled
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import Jobs, JobStatus
-    from fairmile.jobs.spec import JobSpec, Nearby
+    from fairmile.jobs.spec import Beside, JobSpec, Nearby
     from fairmile.runs.record.spec import RunSpec
 else:
+    Beside = lazy("fairmile.jobs.spec:Beside")
     JobSpec = lazy("fairmile.jobs.spec:JobSpec")
 
 RECORDER = "fairmile-recorder.pyz"
@@ -219,8 +221,13 @@ def travelling_inputs(captured: Captured) -> list[tuple[str, str]]:
 
 
 def _job(spec: RunSpec, argv: Sequence[str], key: str, *, recorder: tuple[str, ...], folder: str) -> JobSpec:
+    beside = None
+    if spec.model_resources is not None:
+        argv, model = split_coupled(argv)
+        beside = Beside(argv=tuple(model), resources=spec.model_resources)
     return JobSpec(
         argv=tuple(argv),
+        beside=beside,
         name=spec.name,
         env=spec.env,
         resources=spec.resources,

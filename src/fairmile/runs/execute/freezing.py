@@ -61,6 +61,8 @@ def freeze(
     code = folder / WORK
     env = dict(spec.env)
     wrapper: tuple[str, ...] = (MEMBER,)
+    if spec.model_resources is not None:
+        raise Unsupported("the points of a sweep cannot be heterogeneous jobs: omit model_resources")
     if spec.environment and not spec.system:
         if spec.coupled:
             raise Unsupported("the points of a sweep cannot be coupled runs in an environment")

@@ -70,6 +70,7 @@ class RecordedSpec(Part):
     environment: str = ""
     system: str = ""
     resources: dict[str, Any] = field(default_factory=dict)
+    model_resources: dict[str, Any] | None = None
     software: list[str] = field(default_factory=list)
     launch: str | None = None
     needs: list[str] = field(default_factory=list)

@@ -41,6 +41,7 @@ class RecordedSpecDict(TypedDict):
     environment: NotRequired[str]
     system: NotRequired[str]
     resources: NotRequired[dict[str, Any]]
+    model_resources: NotRequired[dict[str, Any]]
     software: NotRequired[list[str]]
     launch: NotRequired[str]
     needs: NotRequired[list[str]]

@@ -12,7 +12,7 @@ from fairmile.base.specifications import Limits, Specification, check
 from fairmile.jobs.launch import Launch
 from fairmile.jobs.spec import Resources
 from fairmile.runs.record.commands import is_inside
-from fairmile.runs.record.values import COUPLED, Better, Value, is_job_part, split_coupled
+from fairmile.runs.record.values import COUPLED, Better, Value, is_job_part, is_onnx, split_coupled
 
 
 class MetricSpec(Specification):
@@ -66,6 +66,7 @@ class RunSpec(Specification):
     environment: str = ""
     system: str = ""  # empty: this machine, in this process
     resources: Resources = Resources()
+    model_resources: Resources | None = None  # of the model beside a solver: both are one heterogeneous job
     software: tuple[str, ...] = ()
     launch: Launch | None = None
     needs: tuple[str, ...] = ()  # hardware and frameworks that are declared, such as `NVIDIA GPU`, `horovod`
@@ -79,12 +80,20 @@ class RunSpec(Specification):
 
     def _check_whole(self) -> None:
         if not self.coupled:
+            if self.model_resources is not None:
+                raise ValueError(f"model_resources need a coupled run: two programs, SOLVER… {COUPLED} MODEL…")
             return
         if not all(split_coupled(self.argv)):
             raise ValueError(f"a coupled run is two programs: write SOLVER… {COUPLED} MODEL…")
         if self.environment and self.system:
             raise ValueError("a coupled run on a system takes its software from that system: omit the environment")
-        if (self.resources.nodes or 1) > 1 and not is_job_part(split_coupled(self.argv)[1]):
+        model = split_coupled(self.argv)[1]
+        if self.model_resources is not None:
+            if not self.system:
+                raise ValueError("model_resources are those of a job: name a system")
+            if is_onnx(model) or is_job_part(model):
+                raise ValueError("with model_resources, the model is a program without options of a launcher before it")
+        elif (self.resources.nodes or 1) > 1 and not is_job_part(model):
             raise ValueError(
                 "the programs of a coupled run share the memory of one node: ask for nodes=1, or have the model in "
                 "ranks of the same MPI job: mpirun -n 3 SOLVER : -n 1 python model.py"
