@@ -325,7 +325,7 @@ def test_runs_of_every_end_go_out_and_come_back(tmp_path: Path) -> None:
 
 
 def test_every_format_is_in_the_registry_and_a_wrong_word_gets_the_nearest() -> None:
-    assert EXCHANGES.names()[:5] == ["rocrate", "mlflow", "clearml", "openml", "zenodo", "tensorboard"]
+    assert EXCHANGES.names()[:6] == ["rocrate", "mlflow", "clearml", "openml", "zenodo", "tensorboard"]
     with pytest.raises(NotFound, match="did you mean 'rocrate'"):
         EXCHANGES["rocrat"]
 
