@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,17 @@ def made(name: str) -> str:
 
 
 class TestGoldenFiles:
+    @pytest.fixture(autouse=True)
+    def day(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The lines of a system get old, and scripts say so."""
+
+        class Day(date):
+            @classmethod
+            def today(cls) -> Day:
+                return cls(2026, 11, 18)
+
+        monkeypatch.setattr("fairmile.systems.model.date", Day)
+
     @pytest.mark.parametrize("name", CASES)
     def test_a_script_is_byte_for_byte_what_it_was(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """FAIRMILE_UPDATE_GOLDEN=1 writes the files anew; read the difference before you keep it."""

@@ -57,7 +57,7 @@ def test_a_region_is_found_by_code_and_name(name: str) -> None:
 def test_what_the_table_does_not_know_is_said_and_not_invented() -> None:
     found = footprint(3.6e6, "Germany")
     assert found.cost is None and found.currency is None
-    assert "the table has no price for Germany" in found.notes
+    assert "no price of Germany is known: give one in your own table (footprint.table or --table)" in found.notes
 
 
 def test_an_unknown_region_is_an_error_with_the_nearest(table: Path) -> None:

@@ -121,7 +121,8 @@ def _print_software(system: System, out: Out) -> None:
             out.line()
             where = f" on {', '.join(each.partitions)}" if each.partitions else ""
             word = f"{name}:{variant}" if len(sets) > 1 else name
-            out.heading(marked(system, f"software.{name}", f"{word}{where}"))
+            age = f" ({each.age})" if each.age else ""
+            out.heading(marked(system, f"software.{name}", f"{word}{where}") + age)
             if text := resources(each):
                 out.line(f"  {text}")
             for line in each.lines:

@@ -19,6 +19,7 @@ from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.spec import JobSpec
+from fairmile.systems.blocks import choose_sets
 from fairmile.systems.model import System
 
 _LABELS = {
@@ -232,7 +233,7 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
         if not line.isprintable():
             raise UsageError(f"the header line {line!r} would hold a control character", hint="change that value")
     parts = [
-        ["#!/bin/bash", *header, _about(system)],
+        ["#!/bin/bash", *header, *_about(system, request)],
         [". /etc/profile"] if system.scheduler.source_profile else [],
         [*_variables(request, files, scheduler)],
     ]
@@ -266,8 +267,12 @@ def _refuse_options(parts: list[list[str]]) -> None:
             )
 
 
-def _about(system: System) -> str:
-    return f"# Made by Fairmile {__version__} for {system.name}, whose description was {system.compared}."
+def _about(system: System, request: Request) -> Iterator[str]:
+    yield f"# Made by Fairmile {__version__} for {system.name}, whose description was {system.compared}."
+    software = request.spec.software
+    for word, each in zip(software, choose_sets(system, software, request.partition), strict=True):
+        if each.age:
+            yield f"# The lines of {word} are {each.age}."
 
 
 def _variables(request: Request, files: JobFiles, scheduler: Scheduler) -> Iterator[str]:

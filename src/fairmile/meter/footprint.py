@@ -188,7 +188,7 @@ def footprint(
     notes = []
     for what, figure in (("carbon intensity", place.carbon), ("price", place.price)):
         if figure is None:
-            notes.append(f"the table has no {what} for {place.name}")
+            notes.append(f"no {what} of {place.name} is known: give one in your own table (footprint.table or --table)")
         elif figure.unverified:
             notes.append(f"the {what} of {place.name} is unverified")
     price = place.price

@@ -6,7 +6,6 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from datetime import date
 from typing import Protocol, TypedDict
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, UsageError
@@ -232,9 +231,9 @@ def _about(system: System, word: str, chosen: SoftwareSet, partition: str) -> It
         yield f"{name} on {system.name}: {sentence} Fairmile follows the system's file."
     if chosen.note:
         yield f"{name} on {system.name}: {chosen.note}"
-    if chosen.lines and chosen.is_old(date.today()):
+    if chosen.age:
         yield (
-            f"The lines of {name} on {system.name} are old, of {chosen.dated}."
+            f"The lines of {name} on {system.name} are {chosen.age}."
             f" `fairmile system report {system.name}` there shows which modules changed."
         )
 

@@ -192,6 +192,11 @@ class SoftwareSet(StrictDocument):
         year, month = map(int, (self.dated + "-12")[:7].split("-"))
         return 12 * (today.year - year) + today.month - month > _OLD_MONTHS
 
+    @property
+    def age(self) -> str:
+        """Such as "old, of 2022" today; "" for lines that are not old, and for none."""
+        return f"old, of {self.dated}" if self.lines and self.is_old(date.today()) else ""
+
 
 class System(StrictDocument):
     """A machine."""

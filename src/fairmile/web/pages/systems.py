@@ -60,7 +60,8 @@ def _blocks(system: System, origin: str) -> Iterator[Block]:
         for variant, each in system.variants(name).items():
             where = f" on {', '.join(each.partitions)}" if each.partitions else ""
             word = f"{name}:{variant}" if len(sets) > 1 else name
-            yield Text(f"{word}{where}" + (f": {text}" if (text := resources(each)) else ""))
+            age = f" ({each.age})" if each.age else ""
+            yield Text(f"{word}{where}{age}" + (f": {text}" if (text := resources(each)) else ""))
             if each.lines:
                 yield Code("\n".join(each.lines))
             yield from (Note(text, "dim") for text in (*each.disagrees, each.note) if text)
