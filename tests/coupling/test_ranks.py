@@ -58,6 +58,46 @@ for exchange in coupling.serve():
     exchange.answers["heating"][...] = -0.5 * exchange.fields["temperature"]
 print("served to the end")
 """
+LABELS = [
+    "temperature_of_the_air_in_the_lowest_layer_above_the_ground.in-K",
+    "heating_of_the_air_in_the_lowest_layer_above_the_ground.in-K-s-1",
+]
+SOLVER_F90 = f"""
+program solver
+  use mpi
+  use fairmile_couple
+  use, intrinsic :: iso_c_binding, only: c_double
+  implicit none
+  real(c_double), allocatable, target :: t(:), q(:)
+  integer :: comm, rank, size, error, n, at, own = 0, held = 0, answer
+  call MPI_Init(error)
+  comm = fairmile_couple_comm()
+  call MPI_Comm_rank(comm, rank, error)
+  call MPI_Comm_size(comm, size, error)
+  t = [(rank + 1d0 / (at + 3), at = 0, 499 + rank)]
+  q = 0 * t
+  call fairmile_couple_out('{LABELS[0]}', t)
+  call fairmile_couple_in('{LABELS[1]}', q)
+  do n = 1, 10
+    answer = fairmile_couple_step()
+    if (answer == fairmile_held) held = held + 1
+    if (answer == fairmile_physics) own = own + 1
+    t = t + q
+  end do
+  print '(4(a,i0),a)', 'rank ', rank, ' of ', size, ': 10 steps, ', own, ' own, ', held, ' held, ended'
+  call MPI_Finalize(error)
+end program
+"""
+PAIR = f"""
+from fairmile import coupling
+for exchange in coupling.serve():
+    assert (list(exchange.fields), list(exchange.answers)) == ({LABELS[:1]}, {LABELS[1:]})
+    assert exchange.fields["{LABELS[0]}"].shape == (500 + exchange.solver.rank,)
+    assert (exchange.solver.every, exchange.solver.size) == (2, 2)
+    exchange.answers["{LABELS[1]}"][...] = -0.5 * exchange.fields["{LABELS[0]}"]
+    last = exchange.step
+print("rank of the model: served to step", last)
+"""
 MPIRUN = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 
 
@@ -93,6 +133,33 @@ def test_ranks_of_different_sizes_get_the_same_bits_from_several_ranks_of_the_mo
     coupled, complaints, code = run(solver, "answers", solvers=3, models=2)
     assert code == 0, complaints
     assert coupled == [line.replace("10 own", "0 own") for line in alone]
+
+
+@pytest.mark.parametrize("language", ["c", "c++", "fortran"])
+def test_in_each_language_labels_sizes_and_frequency_arrive_and_the_end_is_heard(language: str, tmp_path: Path) -> None:
+    compiler = {"c": "mpicc", "c++": "mpicxx", "fortran": "mpif90"}[language]
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+    folder, suffix = coupling.include(), {"c": "c", "c++": "cpp", "fortran": "f90"}[language]
+    text = SOLVER_F90 if language == "fortran" else SOLVER_C
+    for own, long in zip(("temperature", "heating"), LABELS, strict=True):
+        text = text.replace(f'"{own}"', f'"{long}"')
+    (tmp_path / f"solver.{suffix}").write_text(text)
+    (tmp_path / "model.py").write_text(PAIR)
+    parts = [f"-I{folder}"]
+    if language == "fortran":
+        subprocess.run(
+            ["mpicc", "-DFAIRMILE_COUPLE_MPI", "-c", str(folder / "fairmile_couple.c")], cwd=tmp_path, check=True
+        )
+        parts = [str(folder / "fairmile_couple.f90"), "fairmile_couple.o"]
+    subprocess.run([compiler, *parts, f"solver.{suffix}", "-o", "solver"], cwd=tmp_path, check=True)
+    lines, complaints, code = run(tmp_path / "solver", "answers", every=2)
+    assert code == 0, complaints
+    assert [line.split(", ")[:3] for line in lines] == [
+        ["rank 0 of 2: 10 steps", "0 own", "5 held"],
+        ["rank 1 of 2: 10 steps", "0 own", "5 held"],
+        ["rank of the model: served to step 4"],
+    ]
 
 
 @pytest.mark.thorough
