@@ -1,6 +1,6 @@
 """Counts which public models `fairmile predict memory` follows, and compares their memory with real steps on the host.
 
-Run: python speed/zoo.py --out FILE [--family NAME] [--only TEXT] [--every K] [--jobs N] [--host all|failed]
+Run: python speed/zoo.py --out FILE [--family NAME] [--only TEXT] [--sample N] [--jobs N] [--host all|failed]
 
 Every model trains one step in a process of its own: traced without a device, and on the host. It is followed, followed
 with assumed values, followed up to a point (lower bound), or fails for a reason. What the host cannot run either is
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
 import signal
 import statistics
@@ -245,8 +246,8 @@ def main() -> None:
     families = ("others", "transformers", "timm", "torchvision")
     parser.add_argument("--family", action="append", choices=families, help="Only this family; repeatable.")
     parser.add_argument("--only", default="", help="Only models with this text in their name.")
-    parser.add_argument("--every", type=int, default=1, metavar="K", help="Only every K-th model of a family.")
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="Start with model N of a family.")
+    parser.add_argument("--sample", type=int, metavar="N", help="Only N models of each family, drawn at random.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the sample: a larger one has the smaller inside.")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Number of models to follow concurrently.")
     parser.add_argument("--timeout", type=float, default=120, metavar="SECONDS", help="Limit for each model.")
     parser.add_argument("--host", choices=("all", "failed", "none"), default="failed", help="Steps to run on the host.")
@@ -260,7 +261,9 @@ def main() -> None:
 
         zoo_steps.without_extension()
         names = [name for name in zoo_steps.cases(family) if chosen.only.casefold() in name.casefold()]
-        names = [name for name in names[chosen.skip :: chosen.every] if (family, name) not in known]
+        if chosen.sample is not None:
+            random.Random(f"{family} {chosen.seed}").shuffle(names)
+        names = [name for name in names[: chosen.sample] if (family, name) not in known]
         with chosen.out.open("a") as out:
             for row in go_through(family, names, chosen) if names else ():
                 rows.append(row)

@@ -138,7 +138,7 @@ def _known(*paths: Path) -> dict[str, OperatorTiming]:
 
 
 def _with_origins(row: OperatorTiming, origins: Sequence[str]) -> OperatorTiming:
-    return replace(row, origins=tuple(dict.fromkeys((*row.origins, *origins))))
+    return row._replace(origins=tuple(dict.fromkeys((*row.origins, *origins))))
 
 
 def _torch() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.resources import as_file, files
@@ -26,6 +26,7 @@ from fairmile.costs.operators.features import (
     recurrence,
     strain,
 )
+from fairmile.costs.operators.fitted import Family, fitted
 from fairmile.costs.operators.signatures import read_signature, signature
 from fairmile.costs.operators.table import OperatorTiming, TableOrigin, read_rows
 from fairmile.costs.operators.work import Work, kind_of_name, work_of
@@ -70,7 +71,7 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    row: OperatorTiming
+    host_us: float
     features: Features
     ratio: float  # log of measured over smooth
     host_ratio: float  # the same of the host's time, where it depends on sizes
@@ -78,21 +79,12 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Near:
-    """What relatives say of a call: logs of its times over the smooth ones, the spread, and the nearest of them."""
+    """What relatives say of a call: logs of its times over the smooth ones, the spread, and the nearest's host."""
 
     ratio: float
     host_ratio: float
     spread: float
-    row: OperatorTiming
-
-
-@dataclass
-class _Family:
-    numbers: Any
-    ratios: Any
-    marks: Any  # each word as its number in `words`
-    words: dict[str, int]
-    known: list[_Known]
+    host_us: float
 
 
 class OpTimes:
@@ -113,7 +105,7 @@ class OpTimes:
             self._by_kind[kind_of_name(name)].append(row)
             hosts[name].append(row.host_us)
         self._hosts = {name: sorted(times)[len(times) // 4] for name, times in hosts.items()}
-        self._families: dict[tuple[str, ...], dict[str, _Family]] = {}  # by the kinds that are read together
+        self._families: dict[tuple[str, ...], Mapping[str, Family]] = {}  # by the kinds that are read together
         self._known: dict[str, _Known] = {}
         self._here: frozenset[str] = frozenset()
         self._answers: dict[tuple[str, bool], OpTime] = {}
@@ -149,7 +141,7 @@ class OpTimes:
         row = self._exact.get(text)
         if row is not None and not (tf32 and _gains_from_tf32(op, work)):
             how = "view" if work.kind == "view" else "here" if text in self._here else "exact"
-            return OpTime(self._us(row) * 1e-6, self._host_us(op, work, row) * 1e-6, how, _NOISE)
+            return OpTime(self._us(row) * 1e-6, self._host_us(op, work, row.host_us) * 1e-6, how, _NOISE)
         host_s = self._host_us(op, work, None) * 1e-6
         if work.kind in ("view", "wait"):
             return OpTime(0.0, host_s, "view", 0.0)
@@ -165,33 +157,38 @@ class OpTimes:
                 own_s = _smooth_s(op, work, self.measured_on) * math.exp(near.ratio)
                 device_s = own_s + _beside_s(op, self.measured_on)
                 many = _host_smooth_us(op)
-                host_us = many * math.exp(near.host_ratio) if many else self._host_us(op, work, near.row)
+                host_us = many * math.exp(near.host_ratio) if many else self._host_us(op, work, near.host_us)
                 spread = near.spread * _DOUBT.get(work.kind, 1.0)
                 return OpTime(device_s, host_us * 1e-6, "interpolated", spread)
         return OpTime(expected_s(op, work, self.measured_on, tf32=tf32), host_s, "roofline", _ROOF_SPREAD)
 
-    def _host_us(self, op: Op, work: Work, row: OperatorTiming | None) -> float:
+    def _host_us(self, op: Op, work: Work, own_us: float | None) -> float:
         """Return the host's microseconds: those of calls of one name differ by chance, save where lists are given."""
-        if row is not None and work.kind in ("optimizer", "rnn"):
-            return row.host_us
+        if own_us is not None and work.kind in ("optimizer", "rnn"):
+            return own_us
         return self._hosts.get(op.name, _HOST_US)
 
     def _us(self, row: OperatorTiming) -> float:
         return row.device_us + self.cold_share * (row.cold_us - row.device_us)
 
-    def _families_of(self, kinds: tuple[str, ...]) -> dict[str, _Family]:
+    def _families_of(self, kinds: tuple[str, ...]) -> Mapping[str, Family]:
         """Return the rows of some kinds, sorted into families; a step uses few of all kinds."""
         families = self._families.get(kinds)
         if families is None:
-            by_family: dict[str, list[_Known]] = defaultdict(list)
-            for row in chain.from_iterable(self._by_kind.get(kind, ()) for kind in kinds):
-                known = self._known.get(row.signature)
-                if known is None and row.device_us > 0:
-                    known = self._known[row.signature] = self._learnt(row)
-                if known is not None:
-                    by_family[known.features.family].append(known)
-            families = self._families[kinds] = {name: _family(members) for name, members in by_family.items()}
+            rows = list(chain.from_iterable(self._by_kind.get(kind, ()) for kind in kinds))
+            families = fitted(rows, self.measured_on, self.cold_share, lambda: self._sorted(rows))
+            self._families[kinds] = families
         return families
+
+    def _sorted(self, rows: list[OperatorTiming]) -> dict[str, Family]:
+        by_family: dict[str, list[_Known]] = defaultdict(list)
+        for row in rows:
+            known = self._known.get(row.signature)
+            if known is None and row.device_us > 0:
+                known = self._known[row.signature] = self._learnt(row)
+            if known is not None:
+                by_family[known.features.family].append(known)
+        return {name: _family(members) for name, members in by_family.items()}
 
     def _learnt(self, row: OperatorTiming) -> _Known:
         op = read_signature(row.signature, row.outputs)
@@ -201,7 +198,7 @@ class OpTimes:
         ratio = math.log(own_s / _smooth_s(op, work, self.measured_on))
         many = _host_smooth_us(op)
         host_ratio = math.log(max(row.host_us, 1.0) / many) if many else 0.0
-        return _Known(row, features_of(op, work), ratio, host_ratio)
+        return _Known(row.host_us, features_of(op, work), ratio, host_ratio)
 
     def _interpolated(self, asked: Features, kinds: tuple[str, ...]) -> _Near | None:
         """Return what the nearest relatives say, None where there are none."""
@@ -225,7 +222,7 @@ class OpTimes:
         estimates = means + to_asked @ (solved[:, 2:] - means * solved[:, 1:2])
         unknown = max(1.0 - float(to_asked @ solved[:, 0]), 0.0)
         spread = math.sqrt(_NOISE**2 + _SIGNAL**2 * unknown)
-        return _Near(float(estimates[0]), float(estimates[1]), spread, family.known[int(nearest[0])].row)
+        return _Near(float(estimates[0]), float(estimates[1]), spread, float(family.host_us[nearest[0]]))
 
 
 def _together(kind: str) -> tuple[str, ...]:
@@ -233,15 +230,15 @@ def _together(kind: str) -> tuple[str, ...]:
     return _PLAIN if kind in _PLAIN else (kind,)
 
 
-def _family(members: list[_Known]) -> _Family:
+def _family(members: list[_Known]) -> Family:
     import numpy as np
 
     words: dict[str, int] = {}
     numbered = [[words.setdefault(word, len(words)) for word in each.features.marks] for each in members]
     marks = np.array(numbered, dtype=np.int64).reshape(len(members), -1)
-    numbers = np.array([each.features.numbers for each in members])
+    numbers = np.array([each.features.numbers for each in members], dtype=np.float64).reshape(len(members), -1)
     ratios = np.array([(each.ratio, each.host_ratio) for each in members])
-    return _Family(numbers, ratios, marks, words, members)
+    return Family(numbers, ratios, marks, words, np.array([each.host_us for each in members]))
 
 
 def roof_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:

@@ -7,6 +7,7 @@ import gzip
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
 from fairmile.base.files import write_atomic, write_failure
@@ -15,11 +16,10 @@ from fairmile.base.quick_dataclass import dataclass
 _COLUMNS = ("signature", "outputs", "origins", "device_us", "cold_us", "host_us", "workspace_bytes", "problem")
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTiming:
+class OperatorTiming(NamedTuple):
     """A measured operator: microseconds on the device with its tensors in the cache and not, and on the host.
 
-    `problem` says why there are no times.
+    `problem` says why there are no times. A tuple, as a table has tens of thousands.
     """
 
     signature: str
