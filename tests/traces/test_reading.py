@@ -126,6 +126,13 @@ def test_files_that_are_called_like_traces_and_hold_none_are_named(tmp_path: Pat
     assert read_traces(tmp_path).notes == [passed_over]
 
 
+def test_a_folder_with_nothing_but_such_files_names_them(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes(b"")
+    with pytest.raises(NotFound, match="no trace found in") as raised:
+        read_traces(tmp_path)
+    assert "skipped files that are not traces: rank0.json; known formats: kineto" in (raised.value.hint or "")
+
+
 def test_a_flight_recorder_is_known_by_its_content_whatever_its_name(tmp_path: Path) -> None:
     entry = {"collective_seq_id": 1, "process_group": ("0", ""), "profiling_name": "nccl:all_reduce"}
     (tmp_path / "dump_3").write_bytes(pickle.dumps({"entries": [entry | {"time_created_ns": 5}]}, protocol=2))

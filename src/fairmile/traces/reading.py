@@ -120,7 +120,8 @@ def _jobs(paths: str | Path | Iterable[str | Path], format: str | None) -> tuple
         raise UsageError(f"{unknown[0]} is not a trace in a known format", hint=f"known: {known}")
     if not jobs:
         names = ", ".join(map(str, [paths] if isinstance(paths, str | Path) else paths))
-        raise NotFound(f"no trace found in {names}", hint=f"known formats: {', '.join(FORMATS.names())}")
+        known = f"known formats: {', '.join(FORMATS.names())}"
+        raise NotFound(f"no trace found in {names}", hint="; ".join([*_passed_over(broken), known]))
     # The logs of one run are one: processes on other hosts write their own.
     logs: dict[Path, list[tuple[str, Path]]] = {
         (file.parent if name == "meter" else file): [] for file, name in jobs.items()

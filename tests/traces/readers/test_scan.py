@@ -197,6 +197,16 @@ def test_a_gzipped_file_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> 
     assert any("is truncated: no complete event after byte" in note for note in reading.notes)
 
 
+@pytest.mark.parametrize("lost", [1, 8, 20, 200])
+def test_a_small_gzipped_file_without_its_end_gives_what_is_whole_too(tmp_path: Path, lost: int) -> None:
+    file = tmp_path / "rank0.json.gz"
+    file.write_bytes(gzip.compress(text_of(EVENTS).encode())[:-lost])
+    found, reading = read(file)
+    assert [each.name for each in found] == [f"event {number}" for number in range(len(found))]
+    assert len(found) == 500 if lost <= 8 else 200 < len(found) <= 500
+    assert any("compressed file is truncated or damaged" in note for note in reading.notes)
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"a": 1}', "hello"])
 def test_a_file_without_a_list_of_events_is_an_error_with_its_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "rank0.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, cast
 
@@ -27,10 +28,27 @@ def open_trace(file: Path) -> IO[bytes]:
     return stream
 
 
+def read_block(stream: IO[bytes], size_bytes: int) -> bytes:
+    """Return the next bytes, fewer where the trace ends or is damaged: what is whole before that place is not lost."""
+    pieces: list[bytes] = []
+    while size_bytes > 0:
+        try:
+            piece = cast(BufferedReader, stream).read1(size_bytes)
+        except BROKEN:
+            if not pieces:
+                raise
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+        size_bytes -= len(piece)
+    return b"".join(pieces)
+
+
 def head_of(file: Path, size_bytes: int = 64 << 10) -> bytes:
     """Return the beginning of a trace, unpacked."""
     with open_trace(file) as stream:
         try:
-            return stream.read(size_bytes)
+            return read_block(stream, size_bytes)
         except BROKEN:
             return b""

@@ -18,7 +18,7 @@ import msgspec
 
 from fairmile.base.errors import Integrity
 from fairmile.base.units import format_size
-from fairmile.traces.readers.opening import BROKEN, open_trace
+from fairmile.traces.readers.opening import BROKEN, open_trace, read_block
 
 E = TypeVar("E")
 
@@ -101,7 +101,7 @@ class Events(Generic[E]):
     def _blocks(self) -> Iterator[bytes]:
         with open_trace(self.file) as stream:
             try:
-                while block := stream.read(_BLOCK):
+                while block := read_block(stream, _BLOCK):
                     yield block
             except BROKEN as error:
                 self.notes.append(f"{self.file.name}: the compressed file is truncated or damaged ({error})")
