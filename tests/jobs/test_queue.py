@@ -561,6 +561,23 @@ def test_a_batch_system_is_asked_twice_a_minute_however_many_jobs_and_however_ma
     jobs.cancel([job.id for job in jobs.ls()])
 
 
+def test_a_job_that_ends_while_the_batch_system_is_asked_has_the_time_of_its_end(
+    batch: tuple[Jobs, Batch, Counted, list[float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, scheduler, _, _ = batch
+    job = jobs.submit(sh(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
+
+    def ends_meanwhile(ids: Any) -> Question[dict[str, Observed]]:
+        (tmp_path / "go").touch()
+        until((Path(job.folder) / "ended").exists)
+        return Question(("true",), lambda _: {job.scheduler_id: Observed(State.DONE)})
+
+    monkeypatch.setattr(scheduler, "status", ends_meanwhile)
+    status = jobs.get(job.id).status
+    assert status.state is State.DONE
+    assert status.started is not None and status.ended is not None
+
+
 def test_a_batch_system_that_does_not_answer_is_asked_less_and_less(
     batch: tuple[Jobs, Batch, Counted, list[float]],
 ) -> None:

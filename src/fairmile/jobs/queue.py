@@ -361,8 +361,8 @@ class Jobs(Noun, internal=_INTERNAL, package=__package__):
         unclear = [each for each in weighed if each.wants_word and each.record.submitted]
         if unclear and self._polling.may_ask(machine):
             self._ask(machine, unclear)
-            # Who is on no list may have ended, and said so, since we looked.
-            gone = {each.record.id: each for each in unclear if each.missing_since is not None}
+            # Whoever is on no list, or has ended by the scheduler's word, may have noted its end since we looked.
+            gone = {each.record.id: each for each in unclear if each.missing_since is not None or not each.wants_word}
             try:
                 looked = machine.place.look(list(gone)) if gone else {}
             except (Transient, SystemFailure) as error:
