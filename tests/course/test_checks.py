@@ -62,7 +62,7 @@ def test_an_answer_is_json_whatever_a_call_returned() -> None:
         "bad": math.nan,
     }
     assert as_data(given) == {"n": 3, "x": 0.5, "all": [0, 1], "path": "a", "gap": None, "bad": "nan"}
-    with pytest.raises(UsageError, match="an answer cannot be a object"):
+    with pytest.raises(UsageError, match="an answer cannot be of type object"):
         as_data(object())
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fairmile.base.errors import FairmileError, MissingExtra, NotFound, SystemFailure
+from fairmile.base.errors import FairmileError, MissingExtra, NotFound, SystemFailure, UsageError
 from fairmile.course import course
+from fairmile.course import lessons as course_lessons
 from fairmile.course.answers import ANSWER, given_answers
 from fairmile.course.checks import judge
 from fairmile.course.course import Course
@@ -93,6 +94,36 @@ class TestCheck:
         with pytest.raises(NotFound, match="has no notebook of the course"):
             fresh.check(tmp_path)
 
+    def test_a_file_or_a_lesson_that_is_not_there_is_an_error(self, fresh: Course, tmp_path: Path) -> None:
+        fresh.start(tmp_path, [2])
+        with pytest.raises(UsageError, match=r"02-run\.ipynb is a file; expected the folder"):
+            fresh.check(tmp_path / "02-run.ipynb")
+        with pytest.raises(NotFound, match=r"has no 05-compare\.ipynb") as caught:
+            fresh.check(tmp_path, [2, 5])
+        assert caught.value.hint == f"`fairmile course start {tmp_path} 5` writes it"
+
+    def test_a_deleted_cell_is_named(self, fresh: Course, tmp_path: Path) -> None:
+        fresh.start(tmp_path, [2])
+        document = json.loads((file := tmp_path / "02-run.ipynb").read_text())
+        document["cells"] = [each for each in document["cells"] if "2.2" not in str(each)]
+        file.write_text(json.dumps(document))
+        reasons = [each.reason for each in fresh.check(tmp_path)]
+        assert reasons == ["there is no answer yet", "the notebook has no cell for this exercise", reasons[0]]
+
+    @pytest.mark.thorough
+    def test_an_endless_loop_is_interrupted_and_a_dead_kernel_is_named(
+        self, fresh: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(course_lessons, "LONGEST_S", 1)
+        fresh.start(tmp_path, [3])
+        answer_in(tmp_path / "03-energy.ipynb", _3_1="while True:\n    pass", _3_3="import os\nos._exit(1)")
+        loop, empty, dead = fresh.check(tmp_path)
+        assert (loop.verdict, empty.verdict, dead.verdict) == ("failed", "empty", "failed")
+        assert "was interrupted: does a loop in it never end?" in loop.reason
+        assert (
+            f"the lesson ended before it showed this answer (exit code 1); `fairmile runs log {dead.run}" in dead.reason
+        )
+
     @pytest.mark.thorough
     def test_judges_each_answer_from_a_fresh_execution_of_its_own_lesson(self, fresh: Course, tmp_path: Path) -> None:
         fresh.start(tmp_path, [3])
@@ -135,6 +166,28 @@ class TestReady:
         with pytest.raises(MissingExtra, match="lesson 2 needs pandas") as caught_extra:
             fresh.ready(2)
         assert caught_extra.value.hint == "pip install 'fairmile[interop]'"
+
+
+def test_the_reason_of_an_answer_that_is_not_shown_is_its_first_error(tmp_path: Path) -> None:
+    def cell(source: str, *outputs: dict[str, object], **metadata: str) -> dict[str, object]:
+        return {"cell_type": "code", "source": [source], "metadata": metadata, "outputs": outputs}
+
+    def error(kind: str, message: str) -> dict[str, object]:
+        return {"output_type": "error", "ename": kind, "evalue": message}
+
+    planted = {"output_type": "display_data", "data": {ANSWER: {"exercise": "3.2", "value": 10944.4}}}
+    cells = [
+        cell("energy_j = = 3", error("SyntaxError", "invalid syntax (416.py, line 1)"), exercise="3.1"),
+        cell("fm.course.answer('3.1', energy_j)", error("NameError", "name 'energy_j' is not defined")),
+        cell("…", planted, exercise="3.2"),
+        cell('fm.course.answer("3.2", above_idle_j)', error("UsageError", "an answer cannot be of type object")),
+        cell("cores = helper()", error("NameError", "name 'helper' is not defined"), exercise="3.3"),
+    ]
+    (file := tmp_path / "executed.ipynb").write_text(json.dumps({"cells": cells}))
+    reasons = {name: str(each) for name, each in given_answers(file, None).items()}  # type: ignore[arg-type]
+    assert reasons["3.1"] == "SyntaxError: invalid syntax (line 1)"
+    assert reasons["3.2"] == "UsageError: an answer cannot be of type object"
+    assert reasons["3.3"].endswith("only those of the exercises are executed, so put all that one needs into it")
 
 
 def test_an_answer_shows_whether_it_is_right_and_keeps_its_value(fresh: Course) -> None:

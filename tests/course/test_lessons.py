@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -62,6 +63,47 @@ def test_of_a_notebook_only_exercises_are_read(tmp_path: Path) -> None:
     sources = exercise_sources(file)
     assert list(sources) == ["2.1", "2.2", "2.3"]
     assert sources["2.1"] == "better = 1"
-    file.write_text("[]")
-    with pytest.raises(UsageError, match="is not a notebook"):
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "<<<<<<< mine", '{"cells": [{"source": [1]}], "metadata": {}}', "\xff"]
+)
+def test_what_is_no_notebook_is_an_error(text: str, tmp_path: Path) -> None:
+    (file := tmp_path / "02-run.ipynb").write_text(text, encoding="latin-1")
+    with pytest.raises(UsageError, match=r"02-run\.ipynb is not a notebook"):
         exercise_sources(file)
+
+
+def test_a_notebook_of_another_language_is_an_error(tmp_path: Path) -> None:
+    notebook = find_lesson(2).with_answers({"2.1": "better <- 1"})
+    notebook.metadata["language_info"] = {"name": "R"}
+    write_notebook(notebook, file := tmp_path / "02-run.ipynb")
+    with pytest.raises(UsageError, match=r"is a notebook in R, and the lesson is in Python"):
+        exercise_sources(file)
+
+
+class TestAnswersAsEditorsSaveThem:
+    def test_the_halves_of_a_cell_that_was_split_belong_together(self, tmp_path: Path) -> None:
+        notebook = find_lesson(2).with_answers({"2.1": "width = 32"})
+        at = next(n for n, cell in enumerate(notebook.cells) if cell.metadata.get("exercise") == "2.1")
+        half = copy.deepcopy(notebook.cells[at])
+        half.source = "better = width"
+        notebook.cells.insert(at + 1, half)
+        write_notebook(notebook, file := tmp_path / "02-run.ipynb")
+        assert exercise_sources(file)["2.1"] == "width = 32\nbetter = width"
+
+    def test_without_metadata_the_code_between_text_and_answer_counts(self, tmp_path: Path) -> None:
+        notebook = find_lesson(2).with_answers({"2.1": "better = 1"})
+        for cell in notebook.cells:
+            cell.metadata = {}
+        write_notebook(notebook, file := tmp_path / "02-run.ipynb")
+        assert exercise_sources(file) == find_lesson(2).skeletons() | {"2.1": "better = 1"}
+
+    def test_metadata_of_editors_change_nothing(self, tmp_path: Path) -> None:
+        notebook = find_lesson(2).with_answers({"2.1": "better = 1"})
+        notebook.metadata |= {"vscode": {"interpreter": {"hash": "0"}}, "language_info": {"name": "python"}}
+        for cell in notebook.cells:
+            cell.metadata |= {"vscode": {"languageId": "python"}, "collapsed": True}
+            cell.source = cell.source.splitlines(keepends=True)
+        write_notebook(notebook, file := tmp_path / "02-run.ipynb")
+        assert exercise_sources(file) == find_lesson(2).skeletons() | {"2.1": "better = 1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from fairmile.base.errors import RunFailed
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.course.checks import judge
+from fairmile.course.lessons import LONGEST_S, answered_exercise
 from fairmile.runs.record.run import Run
 
+_CELL_FILE = re.compile(r"\(\d+\.py, ")  # what IPython calls a cell
 ANSWER = "application/vnd.fairmile.answer+json"
 
 
@@ -40,20 +43,28 @@ class Answer(Result):
 
 
 def given_answers(executed: Path, run: Run) -> dict[str, Any]:
-    """Return the answers that an executed notebook shows, or the error of the cell that should show one."""
+    """Return the answers that an executed notebook shows; for one that is not shown, the error that prevented it."""
     try:
         cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
     except FileNotFoundError:
         raise RunFailed(f"run {run.id} did not execute the lesson: {run.reason}", hint=run.hint or None) from None
     answers: dict[str, Any] = {}
-    exercise, problem = "", ""
     for cell in (each for each in cells if each["cell_type"] == "code"):
-        exercise = cell["metadata"].get("exercise", "")
+        exercise = cell["metadata"].get("exercise") or answered_exercise("".join(cell["source"]))
         for output in cell["outputs"]:
             shown = output.get("data", {}).get(ANSWER)
-            if shown:
-                answers[shown["exercise"]] = shown["value"]
+            if shown and shown["exercise"] == exercise and "exercise" not in cell["metadata"]:
+                answers[exercise] = shown["value"]
             if output["output_type"] == "error" and exercise:
-                problem = " ".join(f"{output['ename']}: {output['evalue']}".split())
-                answers[exercise] = RunFailed(problem)
+                # The first of them is the reason: without its variable, the answer fails, too.
+                answers.setdefault(exercise, RunFailed(_problem(output["ename"], output["evalue"])))
     return answers
+
+
+def _problem(kind: str, message: str) -> str:
+    if kind == "KeyboardInterrupt":
+        return f"the cell ran for {LONGEST_S} s and was interrupted: does a loop in it never end?"
+    text = _CELL_FILE.sub("(", " ".join(f"{kind}: {message}".split()))
+    if kind == "NameError":
+        return f"{text}; of your cells, only those of the exercises are executed, so put all that one needs into it"
+    return text

@@ -39,7 +39,7 @@ def as_data(value: Any) -> Any:
     if hasattr(value, "tolist"):  # numbers and arrays of NumPy and PyTorch
         return as_data(value.tolist())
     raise UsageError(
-        f"an answer cannot be a {type(value).__name__}",
+        f"an answer cannot be of type {type(value).__name__}",
         hint="give a number, a text, a list, or what a call of Fairmile returned",
     )
 

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from fairmile.base.errors import MissingExtra, NotFound, RunFailed, SystemFailure
+from fairmile.base.errors import MissingExtra, NotFound, RunFailed, SystemFailure, UsageError
+from fairmile.base.files import write_atomic
 from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
 from fairmile.base.quick_dataclass import dataclass
@@ -236,13 +237,12 @@ class Course(Noun, package=__package__):
         started = StartedCourse(place, [each for each in targets if each not in kept], kept, dry_run=dry_run)
         if dry_run:
             return started
-        place.mkdir(parents=True, exist_ok=True)
         for lesson in wanted:
             if (target := place / f"{lesson.name}.ipynb") not in kept:
                 write_notebook(lesson.with_answers({}), target)
         for file in files:
             if (target := place / file.name) not in kept:
-                shutil.copyfile(file, target)
+                write_atomic(target, file.read_bytes())
         return started
 
     def check(self, folder: str | Path, chosen: Sequence[str | int] = (), *, dry_run: bool = False) -> CheckedCourse:
@@ -251,7 +251,19 @@ class Course(Noun, package=__package__):
         Of the learner's notebooks only the cells of the exercises count. A lesson without any answer is not executed.
         """
         place = Path(folder)
-        found = [lesson for lesson in _chosen(chosen) if (place / f"{lesson.name}.ipynb").is_file()]
+        if place.is_file():
+            raise UsageError(
+                f"{place} is a file; expected the folder of the notebooks",
+                hint=f"`fairmile course check {place.parent}` judges those beside it",
+            )
+        wanted = _chosen(chosen)
+        found = [lesson for lesson in wanted if (place / f"{lesson.name}.ipynb").is_file()]
+        if found and chosen and len(found) < len(wanted):
+            missing = next(lesson for lesson in wanted if lesson not in found)
+            raise NotFound(
+                f"{place} has no {missing.name}.ipynb",
+                hint=f"`fairmile course start {place} {missing.number}` writes it",
+            )
         if not found:
             raise NotFound(
                 f"{place} has no notebook of the course", hint=f"`fairmile course start {place}` writes them"
@@ -333,15 +345,18 @@ class Course(Noun, package=__package__):
             run = self.execute(lesson.name, folder, given)
             values = given_answers(folder / notebook_argv(lesson.name)[-1], run)
         for name in lesson.exercises:
-            yield _judged(name, lesson, name in given, values, run)
+            if name in given:
+                yield _judged(name, lesson, values, run)
+            else:
+                reason = "there is no answer yet" if name in sources else "the notebook has no cell for this exercise"
+                yield Judged(name, lesson.name, "empty", reason)
 
 
-def _judged(name: str, lesson: Lesson, is_given: bool, values: Mapping[str, Any], run: Run | None) -> Judged:
-    if not is_given:
-        return Judged(name, lesson.name, "empty", "there is no answer yet")
+def _judged(name: str, lesson: Lesson, values: Mapping[str, Any], run: Run | None) -> Judged:
     if run is None:
         return Judged(name, lesson.name, "given")
-    value = values.get(name, RunFailed("the lesson ended before this exercise"))
+    log = f"`fairmile runs log {run.id}` shows why"
+    value = values.get(name, RunFailed(f"the lesson ended before it showed this answer ({run.reason}); {log}"))
     if isinstance(value, RunFailed):
         return Judged(name, lesson.name, "failed", str(value), run.id)
     problem = judge(name, value)
@@ -349,4 +364,4 @@ def _judged(name: str, lesson: Lesson, is_given: bool, values: Mapping[str, Any]
 
 
 def _chosen(words: Sequence[str | int]) -> list[Lesson]:
-    return [find_lesson(word) for word in words] if words else lessons()
+    return list(dict.fromkeys(map(find_lesson, words))) if words else lessons()

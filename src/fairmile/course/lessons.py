@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import MissingExtra, NotFound, SystemFailure, UsageError
+from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
 from fairmile.base.yaml import load
@@ -25,6 +26,8 @@ FILES = Path(__file__).with_name("files")
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _EXERCISE = re.compile(r'^exercise: "([\d.]+)"$', re.MULTILINE)
 _FRONT = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
+_ANSWERED = re.compile(r"""fm\.course\.answer\(\s*["']([\d.]+)["']""")
+LONGEST_S = 300  # for one cell of a learner; the longest of a model solution takes a few seconds
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Lesson:
     def with_answers(self, answers: Mapping[str, str]) -> Any:
         """Return the notebook with these sources of exercises; any other stays empty.
 
-        What such a cell raises does not end the lesson.
+        What such a cell raises does not end the lesson, and one that takes too long is interrupted.
         """
         notebook, skeletons = self.solved(), self.skeletons()
         for cell, following in pairwise(notebook.cells):
@@ -100,6 +103,7 @@ class Lesson:
             if exercise:
                 cell.source = answers.get(exercise, skeletons[exercise])
                 cell.metadata["tags"] = following.metadata["tags"] = ["raises-exception"]
+                cell.metadata["time_s"] = LONGEST_S
         return notebook
 
 
@@ -120,25 +124,65 @@ def find_lesson(word: str | int) -> Lesson:
     raise NotFound(f"no lesson {text!r}", hint="; ".join(filter(None, [near, "`fairmile course ls` lists them"])))
 
 
+def answered_exercise(source: str) -> str:
+    """Return the name of the exercise whose answer a cell shows; an empty text for any other cell."""
+    match = _ANSWERED.search(source)
+    return match[1] if match else ""
+
+
 def exercise_sources(notebook: Path) -> dict[str, str]:
-    """Return what stands in the cells of the exercises of a notebook, and nothing else of it."""
+    """Return what stands in the cells of the exercises of a notebook, and nothing else of it.
+
+    The pieces of a cell that was split belong together. Where an editor dropped the metadata of cells, the code
+    between the text of an exercise and its answer counts.
+    """
     try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        exercises = [(cell["metadata"].get("exercise"), cell["source"]) for cell in cells]
+        document = json.loads(notebook.read_text(encoding="utf-8"))
+        cells = [(cell["cell_type"], cell["metadata"], _text(cell["source"])) for cell in document["cells"]]
+        language = _language(document["metadata"])
+        marked = [(str(metadata["exercise"]), text) for _, metadata, text in cells if "exercise" in metadata]
     except OSError as error:
         raise SystemFailure(f"cannot read {notebook}: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{notebook} is not a notebook", hint="move it away; `course start` writes it again"
         ) from error
-    return {str(name): source if isinstance(source, str) else "".join(source) for name, source in exercises if name}
+    if language.lower() not in ("python", "ipython"):
+        raise UsageError(
+            f"{notebook} is a notebook in {language}, and the lesson is in Python",
+            hint="choose a Python kernel for it and save it again",
+        )
+    sources: dict[str, str] = {}
+    for name, text in marked:
+        sources[name] = f"{sources[name]}\n{text}" if name in sources else text
+    return _between_texts_and_answers(cells) | sources
+
+
+def _between_texts_and_answers(cells: Sequence[tuple[str, Mapping[str, Any], str]]) -> dict[str, str]:
+    sources: dict[str, str] = {}
+    before: list[str] = []
+    for kind, _, text in cells:
+        exercise = answered_exercise(text) if kind == "code" else ""
+        if exercise:
+            sources[exercise] = "\n".join(before)
+        before = [*before, text] if kind == "code" and not exercise else []
+    return sources
+
+
+def _text(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _language(metadata: Mapping[str, Any]) -> str:
+    kernel, info = metadata.get("kernelspec", {}), metadata.get("language_info", {})
+    return str(info.get("name") or kernel.get("language") or "python")
 
 
 def write_notebook(notebook: Any, file: Path) -> None:
     """Write a notebook; the same one gives the same bytes."""
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
-    file.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    write_atomic(file, json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def _jupytext() -> Any:

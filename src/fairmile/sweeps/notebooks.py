@@ -4,7 +4,8 @@
 
 The parameters are those of the run that this process is part of (FAIRMILE_PARAMS). As papermill has it, they are set
 in a cell of their own after the one tagged `parameters`, or before all others where none is. What cells print goes to
-the output of the run. Papermill executes where it is installed, nbclient else.
+the output of the run. A cell with `time_s` in its metadata is interrupted after that many seconds. Papermill
+executes where it is installed, nbclient else.
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ def _by_papermill(document: Any, out: Path, params: Mapping[str, Value], kernel:
             parameters=dict(params),
             kernel_name=kernel,
             progress_bar=False,
+            timeout_func=_time_limit,
+            interrupt_on_timeout=True,
             stdout_file=sys.stdout,
             stderr_file=sys.stderr,
         )
@@ -138,7 +141,7 @@ def _by_nbclient(document: Any, out: Path, params: Mapping[str, Value], kernel: 
 
     if params:
         _inject(document, params, nbformat)
-    client = Client(document, kernel_name=kernel, timeout=None)
+    client = Client(document, kernel_name=kernel, timeout_func=_time_limit, interrupt_on_timeout=True)
     try:
         client.execute()
     except CellExecutionError as error:
@@ -147,6 +150,11 @@ def _by_nbclient(document: Any, out: Path, params: Mapping[str, Value], kernel: 
         raise _cell_failed(out, client.running.execution_count, error.ename, error.evalue) from error
     finally:
         nbformat.write(document, out)
+
+
+def _time_limit(cell: Any) -> int | None:
+    limit = cell.metadata.get("time_s")
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def _inject(document: Any, params: Mapping[str, Value], nbformat: Any) -> None:
