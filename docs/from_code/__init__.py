@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from from_code.calls import calls_page
 from from_code.cards import card_page
 from from_code.commands import command_pages
 from from_code.course import course_pages
@@ -27,6 +28,7 @@ def reference_pages() -> dict[str, str]:
         "reference/settings.md": settings_page(),
         "reference/schemas.md": schema_page(),
         "reference/cards.md": card_page(),
+        "reference/commands-and-calls.md": calls_page(),
         "reference/fair.md": fair_page(),
         "reference/systems.md": system_page(),
         "reference/plugins.md": plugin_page(),

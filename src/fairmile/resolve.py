@@ -15,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairmile.base.errors import NotFound, SystemFailure, UsageError
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.files import read_text
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
@@ -262,12 +263,7 @@ def refuse_unused_options(options: Mapping[str, Any], kind: str, text: str) -> N
 
 def read_document(file: Path) -> Located:
     """Return what a YAML or JSON file holds, with its lines."""
-    try:
-        return parse_document(file.read_text(encoding="utf-8"), str(file))
-    except FileNotFoundError:
-        raise NotFound(f"no such file: {file}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemFailure(f"cannot read {file}: {error}") from error
+    return parse_document(read_text(file), str(file))
 
 
 def parse_document(text: str, file: str) -> Located:

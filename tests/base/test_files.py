@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairmile.base.errors import DiskFailure, SystemFailure, Transient, UsageError
-from fairmile.base.files import Lock, safe_join, write_atomic, written_aside
+from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, SystemFailure, Transient, UsageError
+from fairmile.base.files import Lock, read_text, safe_join, write_atomic, written_aside
 
 
 def python(script: str, *words: str) -> subprocess.Popen[str]:
@@ -195,6 +195,19 @@ def test_a_write_aside_that_fails_keeps_the_old_file_and_the_first_error(tmp_pat
     with pytest.raises(DiskFailure, match="No space"), written_aside(target):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert target.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_text_of_a_user_is_read_with_the_reason_where_it_cannot_be(tmp_path: Path) -> None:
+    file = tmp_path / "tides.yaml"
+    file.write_bytes("\ufeffhigh: é\n".encode())
+    assert read_text(file) == "high: é\n"
+    file.write_bytes(b"high: 1\nlow: \xff\n")
+    with pytest.raises(InvalidDocument, match=r"tides\.yaml:2: is not UTF-8 text"):
+        read_text(file)
+    with pytest.raises(NotFound, match="no such file: nowhere"):
+        read_text(Path("nowhere"))
+    with pytest.raises(SystemFailure, match=f"cannot read {tmp_path}: Is a directory"):
+        read_text(tmp_path)
 
 
 @pytest.mark.parametrize("relative", ["a", "a/b.txt", "./a", ".", "a//b", "a/..b", "~root"])

@@ -22,7 +22,7 @@ import fairmile.completion
 import fairmile.meter.watching
 from fairmile.base.results import Result, Results
 from fairmile.cli.main import run
-from fairmile.testing.calls import EXAMPLES, Example, page
+from fairmile.testing.calls import EXAMPLES, Example
 from fairmile.testing.schemas import commands, result_types, schema_of
 
 ROOT = Path(__file__).parents[2]
@@ -182,8 +182,3 @@ def _exact(schema: Any) -> Any:
         return schema
     closed = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {}
     return {key: _exact(value) for key, value in schema.items()} | closed
-
-
-def test_the_page_lists_every_command_with_its_calls() -> None:
-    """After a wanted change: python -m fairmile.testing.calls docs/reference/commands-and-calls.md."""
-    assert (ROOT / "docs" / "reference" / "commands-and-calls.md").read_text(encoding="utf-8") == page()

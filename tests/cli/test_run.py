@@ -8,6 +8,7 @@ import pty
 import select
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ class TestExitCodes:
             ["run"],
             ["run", "--data", "d", "--", "true"],
             ["run", "-p", "x", "--", "true"],
+            ["run", "--out", "../x", "--", "true"],
             ["run", "--resume", "nothing"],
             ["rerun", "nothing"],
             ["run", "--data", "d=./nothing.csv", "--", "true"],
@@ -75,6 +77,14 @@ class TestExitCodes:
         (id,) = run_ids(place)
         record = json.loads((place.parent / "home" / "runs" / id / "run.json").read_text())
         assert (record["state"], record["result"]["reason"]) == ("cancelled", "ended by INT")
+
+    @pytest.mark.parametrize("more", [[], ["--repeat", "2"]])
+    def test_are_three_for_a_machine_that_nothing_reached_and_no_run_is_left(
+        self, fairmile: Fairmile, place: Path, more: list[str]
+    ) -> None:
+        result = fairmile("run", *more, "--on", "ssh://127.0.0.1:1", "--", "true")
+        assert (result.code, run_ids(place)) == (3, [])
+        assert "check that `ssh -o BatchMode=yes ssh://127.0.0.1:1 true` works" in result.err
 
     def test_are_three_for_a_folder_that_cannot_be_written(self, fairmile: Fairmile, place: Path) -> None:
         (place.parent / "home" / "runs").write_text("a file where a folder is needed")
@@ -375,6 +385,20 @@ class TestHints:
         assert "wrote    model.bin (not kept: no --out named it)" in fairmile("runs", "show", "last").out
         assert "but it wrote model.bin without declaring it" in fairmile("run", "train.py").err
         assert "keeps the files that it wrote" not in fairmile("run", "--out", "model.bin", "train.py").err
+
+    def test_files_of_one_folder_are_named_together(self, fairmile: Fairmile, place: Path) -> None:
+        script = """\
+            import pathlib, time
+            folder = pathlib.Path("outputs", str(time.time_ns()))
+            folder.mkdir(parents=True)
+            for name in ("train.log", "config.yaml"):
+                (folder / name).write_text("1")
+            pathlib.Path("model.bin").write_text("1")
+            """
+        (place / "train.py").write_text(textwrap.dedent(script))
+        assert "hint: --out model.bin --out 'outputs/**' keeps the files" in fairmile("run", "train.py").err
+        fairmile("run", "--out", "model.bin", "--out", "outputs/**", "train.py")
+        assert fairmile("run", "--out", "model.bin", "--out", "outputs/**", "train.py").err.startswith("reuse: ")
 
     def test_answer_a_typo_in_an_argument_with_the_help_of_the_program(self, fairmile: Fairmile, place: Path) -> None:
         (place / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")

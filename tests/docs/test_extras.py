@@ -233,3 +233,42 @@ def test_a_benchmark_without_torch_ends_with_its_installation(tmp_path: Path) ->
 
 def test_the_doctor_knows_every_extra() -> None:
     assert set(EXTRAS) == extras() - COLLECTIONS
+
+
+def test_every_command_is_read_without_what_extras_bring(tmp_path: Path) -> None:
+    code = """
+import importlib.abc, importlib.metadata, re, sys
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+core, waiting = set(), ["fairmile"]
+while waiting:
+    name = plain(waiting.pop())
+    if name in core:
+        continue
+    core.add(name)
+    try:
+        needs = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        continue
+    waiting += [re.match("[A-Za-z0-9._-]+", need)[0] for need in needs if "extra ==" not in need]
+
+packages = importlib.metadata.packages_distributions()
+of_extras = {name for name, owners in packages.items() if not core & {plain(owner) for owner in owners}}
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if path is None and name in of_extras:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import fairmile
+from fairmile.testing.schemas import commands
+
+assert "starlette" in of_extras and "click" not in of_extras
+print(len(list(commands())), len([getattr(fairmile, name) for name in fairmile.__all__]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [int(number) > 30 for number in done.stdout.split()] == [True, True]

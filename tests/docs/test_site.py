@@ -97,6 +97,8 @@ def test_the_reference_has_every_name_command_option_and_setting(site: Path, pag
     assert {f"cmdoption-fairmile-{name.replace(' ', '-')}-json" for name, _ in commands()} - anchors == set()
     settings = (site / "reference" / "settings.html").read_text(encoding="utf-8")
     assert {key for key in options({"HOME": "/"}) if f">{key}<" not in settings} == set()
+    called = pages[site / "reference" / "commands-and-calls.html"].anchors
+    assert {name for name, _ in commands() if f"fairmile-{name.partition(' ')[0]}" not in called} == set()
     fields = (site / "reference" / "systems.html").read_text(encoding="utf-8")
     parts = (System, SchedulerRules, Partition, Gpu, FileSystem, SoftwareSet, LaunchRules)
     assert {name for part in parts for name in part.model_fields if f">{name}<" not in fields} == set()

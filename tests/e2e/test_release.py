@@ -114,3 +114,4 @@ def test_what_an_extra_brings_is_answered_with_its_installation(user: Callable[.
     command = ["tune", "--objective", "loss", "--trials", "1", "train.py", "--lr", "0.1..1.0"]
     assert user(*command, code=3).splitlines()[-1].strip() == "hint: pip install 'fairmile[tune]'"
     assert user("run", "mnist", code=2).splitlines()[-1].strip() == "hint: pip install 'fairmile[benchmarks]'"
+    assert user("serve", "--no-browser", code=3).splitlines()[-1].strip() == "hint: pip install 'fairmile[web]'"

@@ -63,7 +63,7 @@ def test_python_makes_the_same_flow_as_a_file(flows: Flows, write: Write) -> Non
         ("{command: echo, inputs: x, outputs: x}", "flow.yaml:2 steps.a.inputs: it takes its own output as an input"),
         ("{command: echo, when: never}", "flow.yaml:2 steps.a.when: 'never' names no metric of a step"),
         ("{command: echo, over: {n: '1,2'}, outputs: x}", "steps.a.outputs: 'x' is an output of both a[1] and a[2]"),
-        ("{flow: other.yaml}", "flow.yaml:2 steps.a.flow: there is no file"),
+        ("{flow: other.yaml}", "flow.yaml:2 steps.a.flow: no such file"),
         ("{flow: flow.yaml}", "flow.yaml:2 steps.a.flow: flow.yaml is part of itself"),
     ],
 )

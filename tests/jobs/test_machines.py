@@ -69,6 +69,15 @@ def test_a_system_that_this_machine_is_not_takes_no_jobs_without_a_host(machines
 
 
 @pytest.mark.parametrize(
+    ("address", "host", "folder"),
+    [("me@box", "me@box", ""), ("me@box/scratch", "me@box", "/scratch"), ("box:2222/d", "ssh://box:2222", "/d")],
+)
+def test_an_address_may_have_a_port_and_a_folder(machines: Machines, address: str, host: str, folder: str) -> None:
+    reach = machines[f"ssh://{address}"].reach
+    assert (reach.host, reach.folder) == (host, folder)
+
+
+@pytest.mark.parametrize(
     "given", ["me@login.example.org", {"host": "login"}, "here", {"host": "here", "account": "me"}]
 )
 def test_a_host_in_the_settings_or_here_is_enough(tmp_path: Path, elsewhere: Path, given: object) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cases import for_each
 
-from fairmile.base.errors import InvalidDocument, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import InvalidDocument, NotFound, UsageError
 from fairmile.meter.footprint import Supply, footprint, pue_of, regions
 
 TABLE = """\
@@ -134,7 +134,7 @@ def test_a_tariff_that_cannot_be_read_is_told_where(tmp_path: Path, old: str, ne
 
 
 def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SystemFailure, match="cannot read"):
+    with pytest.raises(NotFound, match=r"no such file: .*missing\.yaml"):
         regions(tmp_path / "missing.yaml")
 
 

@@ -89,7 +89,7 @@ def test_a_card_in_a_file_is_none(place: Path) -> None:
         ("nosuch.py:build", None, "no such file: nosuch.py"),
         ("nosuch.yaml", None, "no such file: nosuch.yaml"),
         ("nosuch", None, "'nosuch' is not a file here, a benchmark or an asset of the catalog"),
-        ("bad.yaml", b"\xff\xfe", "cannot read bad.yaml: 'utf-8' codec"),
+        ("bad.yaml", b"\xff\xfe", "bad.yaml:1: is not UTF-8 text"),
         ("bad.yaml", b"kind: [", "bad.yaml:1"),
         ("bad.yaml", b"", "bad.yaml is not a model description: it is empty"),
         ("bad.json", b"[1]", "bad.json is not a model description: it has no fields"),

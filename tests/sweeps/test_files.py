@@ -343,7 +343,7 @@ def test_all_mistakes_of_a_file_are_told_with_their_lines(read: Read) -> None:
         ("axes: {lr: 1}\nresources: {nodez: 2}\n", "0.yaml:2 resources.nodez", "no such field"),
         ("axes: {lr: 1}\nresources:\n  nodes: many\n", "0.yaml:3 resources.nodes", "many"),
         ("axes: {lr: 1}\ntimeout: soon\n", "0.yaml:2 timeout", "not a duration"),
-        ("axes: {lr: 1}\nseed: x\n", "0.yaml:2 seed", "integer"),
+        ("axes: {lr: 1}\nseed: x\n", "0.yaml:2 seed", "whole number"),
         ("axes: {lr: 1}\nmetrics:\n  loss: '(['\n", "0.yaml:3 metrics.loss.pattern", "regular expression"),
         ("axes: {lr: 1, lr: 2}\n", "0.yaml:1", "twice"),
         ("axes:\n  lr: 1\nsettings: {lr: 1}\n", "0.yaml:2 axes.lr", "an axis and a setting"),

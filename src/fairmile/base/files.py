@@ -10,7 +10,16 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from fairmile.base.errors import DiskFailure, FairmileError, Locked, SystemFailure, UsageError
+from fairmile.base.errors import (
+    DiskFailure,
+    FairmileError,
+    InvalidDocument,
+    Locked,
+    NotFound,
+    Problem,
+    SystemFailure,
+    UsageError,
+)
 from fairmile.base.units import format_size
 
 if TYPE_CHECKING:
@@ -120,6 +129,26 @@ def written_aside(target: Path) -> Iterator[Path]:
         raise write_failure(str(target), error) from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file that a user named."""
+    try:
+        return decode_text(file.read_bytes(), str(file))
+    except FileNotFoundError:
+        raise NotFound(f"no such file: {file}") from None
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise SystemFailure(f"cannot read {file}: {reason}") from error
+
+
+def decode_text(data: bytes, shown: str) -> str:
+    """Return bytes of a user's file as text."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidDocument([Problem("is not UTF-8 text", file=shown, line=line)]) from error
 
 
 def safe_join(root: Path, relative: str) -> Path:

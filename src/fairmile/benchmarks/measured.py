@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
-from fairmile.base.files import write_atomic
+from fairmile.base.files import read_text, write_atomic
 from fairmile.base.lazy import lazy
 from fairmile.base.yaml import load
 from fairmile.benchmarks.benchmarks import Benchmarks
@@ -162,10 +162,7 @@ class MeasuredBenchmarks(Benchmarks):
 
 def _read_description(file: str | Path) -> Mapping[str, Any]:
     """Return the fields of a system description that a file states."""
-    try:
-        document = load(Path(file).read_text(encoding="utf-8"), file=str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {file}: {error}") from error
+    document = load(read_text(Path(file)), file=str(file))
     if not isinstance(document, Mapping):
         raise UsageError(f"{file} does not state fields of a system", hint="write lines such as `cooling: air`")
     return document

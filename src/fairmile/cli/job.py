@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 import click
 
-from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure
+from fairmile.base.errors import InvalidDocument, Problem
+from fairmile.base.files import decode_text, read_text
 from fairmile.base.units import format_duration, format_size, parse_time
 from fairmile.cli.job_options import job_options, spec_from, submit_options
 from fairmile.cli.lazy import LazyGroup
@@ -175,17 +176,7 @@ def _commands(file: Path) -> list[list[str]]:
 
 
 def _text(file: Path) -> str:
-    try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    except FileNotFoundError as error:
-        raise NotFound(f"no such file: {file}") from error
-    except OSError as error:
-        raise SystemFailure(f"cannot read {file}: {error.strerror}") from error
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidDocument([Problem("is not UTF-8 text", file=str(file), line=line)]) from error
+    return decode_text(sys.stdin.buffer.read(), "-") if str(file) == "-" else read_text(file)
 
 
 @contextmanager

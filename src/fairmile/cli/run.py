@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -279,8 +280,15 @@ def _print_run(out: Out, runs: Runs, run: Run) -> None:
     elif not run.state.is_end:
         out.hint(f"`fairmile runs show {run.id}` shows its progress")
     elif names := run.undeclared:
-        named = " ".join(f"--out {shlex.quote(name)}" for name in names[:_NAMED])
+        named = " ".join(f"--out {shlex.quote(name)}" for name in _patterns(names)[:_NAMED])
         out.hint(f"{named} keeps the files that it wrote, and lets the result be reused")
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return what names these files, those of a folder together: the next run may give them other names."""
+    folders = Counter(name.partition("/")[0] for name in names if "/" in name)
+    heads = ((name, name.partition("/")[0]) for name in names)
+    return list(dict.fromkeys(f"{head}/**" if folders[head] > 1 else name for name, head in heads))
 
 
 def _print_rerun(out: Out, done: Rerun) -> None:

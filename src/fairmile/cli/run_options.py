@@ -169,7 +169,7 @@ def run_options(command: F) -> F:
 
 def changes_from(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a run that the options state; those of commands that have no -p, without parameters."""
-    job = spec_from({**options, "argv": ("true",), "name": options.get("name") or ""})
+    job = spec_from({**options, "argv": ("true",), "name": options.get("name") or "", "outputs": ()})
     fields: dict[str, Any] = {
         "params": parse_params(options.get("params", ())),
         "reads_params": options["reads_params"],

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import Here
-from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.files import read_text
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load, load_located
@@ -299,12 +300,7 @@ def _read_all(files: Sequence[Path], allow_code: bool) -> list[_Source]:
 
 
 def _read(file: Path, allow_code: bool) -> _Source:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise NotFound(f"no such file: {file}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemFailure(f"cannot read {file}: {error}") from error
+    text = read_text(file)
     if file.suffix.lower() in PROGRAMS:
         if not allow_code:
             raise UsageError(

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairmile.base.digest import sha256_hex
-from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
-from fairmile.base.files import write_atomic
+from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.files import read_text, write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.specifications import errors_of, expected_by
@@ -170,12 +170,7 @@ class _Reading:
 
 
 def _read(file: Path, copies: Path | None, changes: Mapping[str, Any]) -> Source:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {file}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemFailure(f"cannot read {file}: {error}") from error
+    text = read_text(file)
     copy = _copy_of(text, copies)
     kept = _read_copy(copy)
     data = load(text, file=str(file)) if kept is None else kept

@@ -365,6 +365,8 @@ class Machines(Noun, internal=_INTERNAL, package="fairmile.systems"):
     def _machine(self, name: str) -> Machine:
         if name.startswith(_ADDRESS):
             host, _, folder = name.removeprefix(_ADDRESS).partition("/")
+            if ":" in host:  # ssh takes a port in an address only
+                host = f"{_ADDRESS}{host}"
             if not host:
                 raise UsageError(f"{name!r} names no machine", hint="write ssh://HOST or ssh://USER@HOST")
             system = self.registry["laptop"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base import yaml
-from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.files import read_text
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.quick_typed_dict import TypedDict
@@ -166,11 +167,7 @@ def regions(file: Path | None = None) -> dict[str, Region]:
     """Return the regions of a table, of ours where none is given."""
     if file is None:
         return dict(_shipped())
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemFailure(f"cannot read {file}: {error}") from error
-    return _parse(text, str(file))
+    return _parse(read_text(file), str(file))
 
 
 def footprint(

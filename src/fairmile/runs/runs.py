@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
+from fairmile.base.errors import Conflict, FairmileError, NotFound, Transient, UsageError
 from fairmile.base.files import written_aside
 from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
@@ -20,7 +20,7 @@ from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.claims import is_claimed
-from fairmile.runs.execute.executor import After, Executor, Graph, Handle, PreparedRun, Task
+from fairmile.runs.execute.executor import After, Executor, Graph, Handle, PreparedRun, Task, Work
 from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.program import Ending
 from fairmile.runs.execute.recorder import begin, finish
@@ -166,11 +166,23 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
     def _execute(self, tasks: Sequence[Task], echo: BinaryIO | None) -> list[Run]:
         """Execute tasks and return the runs that began; what a system executes has not ended then."""
         graph = Graph(tasks, Executors(self._host, echo=echo).place)
-        graph.submit()
+        try:
+            graph.submit()
+        except Transient:
+            self._forget_unsent(graph.works.values())
+            raise
         if any(work.system for work in graph.works.values()):
             return [self.get(handle.run) for handle in graph.handles.values()]
         graph.follow()
         return [graph.collect(task.name) for task in tasks if graph.has_begun(task.name)]
+
+    def _forget_unsent(self, works: Iterable[Work]) -> None:
+        """Remove fresh runs whose job never left this machine; one that may have arrived keeps its record."""
+        for work in works:
+            if isinstance(work, PreparedRun) and not work.record.attempts:
+                job = self.get(work.id).job
+                if job is not None and self._host.jobs().find(job.key) is None:
+                    shutil.rmtree(work.folder, ignore_errors=True)
 
     def capture(self, plan: RunPlan) -> Captured:
         """Fetch what a run needs and return what goes in, for runs that share it; see `prepare_captured`."""

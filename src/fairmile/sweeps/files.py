@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairmile.base.errors import NotFound, SystemFailure, UsageError
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.files import read_text
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest
 from fairmile.base.yaml import Located
@@ -197,12 +198,7 @@ def _collect(file: Path, texts: dict[str, str], shown: dict[str, str]) -> None:
     path = os.path.abspath(file)
     if path in texts:
         return
-    try:
-        texts[path] = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise NotFound(f"no such file: {file}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemFailure(f"cannot read {file}: {error}") from error
+    texts[path] = read_text(file)
     shown[path] = str(file)
     if path.endswith(PROGRAMS):
         return

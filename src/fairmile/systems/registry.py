@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
-from fairmile.base.files import write_atomic
+from fairmile.base.files import decode_text, write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
@@ -466,11 +466,7 @@ def _read(file: Path | Traversable, shown: str) -> str:
         raise SystemFailure(f"cannot read {shown}: {reason}") from error
     if len(data) > _LARGEST:
         raise InvalidDocument([Problem("is larger than 1 MiB, too large for a system file", file=shown)])
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidDocument([Problem("is not UTF-8 text", file=shown, line=line)]) from error
+    return decode_text(data, shown)
 
 
 def _built_in() -> Traversable:

@@ -1,27 +1,11 @@
-"""Every command beside the Python call that does the same: `--json` prints what the call's `to_dict()` returns.
-
-`python -m fairmile.testing.calls docs/reference/commands-and-calls.md` writes the page that lists them.
-"""
+"""Every command beside the Python call that does the same: `--json` prints what the call's `to_dict()` returns."""
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.testing.schemas import commands
-
-_HEAD = """\
----
-orphan: true
----
-
-# Commands and calls
-
-Everything that the command line does is one call in Python, after `import fairmile as fm`. The call's `to_dict()` is
-what the command prints with `--json`. Tests execute these pairs and compare them, except those marked with *: they take
-long, need a GPU or a second machine, or do something new each time."""
 
 
 @dataclass(frozen=True)
@@ -287,24 +271,3 @@ EXAMPLES = (
 def command_names() -> tuple[str, ...]:
     """Return the words of every command."""
     return tuple(name for name, _ in commands())
-
-
-def page() -> str:
-    """Return the page that lists every command with its calls."""
-    lines = [_HEAD]
-    group = None
-    for name in command_names():
-        if name.partition(" ")[0] != group:
-            group = name.partition(" ")[0]
-            lines.append(f"\n## fairmile {group}\n\n| command | Python |\n|---|---|")
-        lines += [_row(each) for each in EXAMPLES if each.command == name]
-    return "\n".join(lines) + "\n"
-
-
-def _row(example: Example) -> str:
-    mark = "" if example.is_executed else " *"
-    return f"| `fairmile {example.shell}`{mark} | `{example.python}` |"
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

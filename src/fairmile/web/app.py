@@ -20,12 +20,13 @@ from fairmile.web.accounts import Views
 from fairmile.web.api.shared_catalog import SharedIndexes
 from fairmile.web.description import describe
 from fairmile.web.errors import Refused
-from fairmile.web.guard import Guard, Limits
+from fairmile.web.guard import Guard
 from fairmile.web.kept import Kept
 from fairmile.web.live import Live
 from fairmile.web.render import Pages
 from fairmile.web.repeats import Repeats
 from fairmile.web.routes import Routes, error_response
+from fairmile.web.serve import Limits
 from fairmile.web.shortcuts import Shortcuts
 from fairmile.web.static_files import StaticFiles
 from fairmile.web.table import MODULES, NAVIGATION, SHORTCUTS, TOPICS

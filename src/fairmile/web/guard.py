@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from fairmile.base.quick_dataclass import dataclass
 from fairmile.web.access import STRANGER, Access, Scope
 from fairmile.web.errors import Refused, error_body, facts_of, is_api, status_of
+from fairmile.web.serve import Limits
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -41,14 +41,6 @@ _ENCRYPTED_ONLY = (b"strict-transport-security", b"max-age=31536000")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 FILES_PATH = "/api/catalog/"
 _OPEN_PATHS = ("/static/", "/login", "/api/login")  # what people need in order to log in
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The most that one request may ask for."""
-
-    body_bytes: int = 4 << 20
-    seconds: float = 60.0
 
 
 class Guard:

@@ -13,13 +13,20 @@ from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
-from fairmile.web.guard import Limits
 from fairmile.workspace import Workspace
 
 HOST, PORT = "127.0.0.1", 8765
 _SERVERS: Registry[Callable[..., Serving]] = Registry(
     "server", {"web": Plugin("fairmile.web.server:run_server", extra="web")}
 )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one request may ask for."""
+
+    body_bytes: int = 4 << 20
+    seconds: float = 60.0
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ def test_a_line_of_a_training_log_states_metrics(line, expected):
         "loss: 1.2.3",
         "accuracy: 12:30:00",
         "error code ENOENT",
+        "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
     ],
 )
 def test_other_numbers_are_no_metrics(line):

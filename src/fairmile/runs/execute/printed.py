@@ -25,6 +25,7 @@ _PAIR = lazy_pattern(
 )
 _SPACED = lazy_pattern(rf"(?<![\w./])({_WHICH}[\w./-]{{0,30}}?(?:{_QUALITY_WORDS}))[ \t]{{1,4}}{_NUMBER}", re.I)
 _STEP = lazy_pattern(rf"(?<![a-z])({_STEP_WORDS})s?['\"]?[ \t]{{0,4}}[=:#]?[ \t]{{0,4}}[\[(]?(\d+(?:\.\d+)?)", re.I)
+_VARIABLE = lazy_pattern(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+){2,}=\S*")  # of the environment: HYDRA_FULL_ERROR=1
 _LONGEST_LINE = 2000
 _MOST_NAMES, MOST_VALUES = 50, 100_000
 
@@ -50,6 +51,7 @@ class MetricFinder:
         text = line.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar its last state
         if len(text) > _LONGEST_LINE:
             return
+        text = _VARIABLE.sub("", text)
         steps = {match[1].lower(): float(match[2]) for match in _STEP.finditer(text)}
         if steps:
             self._step = next((value for name, value in steps.items() if name != "epoch"), steps.get("epoch"))
