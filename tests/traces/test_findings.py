@@ -167,6 +167,33 @@ def test_kernels_that_only_turn_data_are_told_with_the_layout_that_spares_them()
     assert finding.where == "1 kernels per step and rank" and "channels_last" in finding.what_to_try
 
 
+COMPILATIONS = ("PjRtCpuClient::Compile", "$compiler.py:387 compile_or_get_cached", "XlaCompilationCache::Compile")
+
+
+@for_each("name", COMPILATIONS)
+def test_steps_that_compile_programs_are_told_so_and_are_not_slow_to_launch(name: str) -> None:
+    def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
+        rows.add(EventKind.KERNEL, "gemm", start, start + 4 * MS, stream)
+        rows.add(EventKind.REGION, name, start + 3 * MS, start + 9 * MS, main)
+        rows.add(EventKind.REGION, "backend_compile_and_load", start + 4 * MS, start + 8 * MS, main)
+        rows.add(EventKind.KERNEL, "gemm", start + 9 * MS, start + 10 * MS, stream)
+
+    found = analyze(device_trace(add))
+    finding = of_kind(found, "compilation")
+    assert finding.seconds == pytest.approx(5 * 0.005)
+    assert {each.name for each in finding.events} == {name}, "not what lies within it"
+    assert {each.kind for each in found.findings} == {"compilation"}
+
+
+@for_each("name", ["Torch-Compiled Region: 0/0", "CompiledFunctionBackward", "aten::mm"])
+def test_running_what_was_compiled_is_no_compilation(name: str) -> None:
+    def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
+        rows.add(EventKind.REGION, name, start, start + 9 * MS, main)
+        rows.add(EventKind.KERNEL, "gemm", start + 8 * MS, start + 10 * MS, stream)
+
+    assert "compilation" not in {each.kind for each in analyze(device_trace(add)).findings}
+
+
 def test_synchronising_calls_that_drain_the_device_are_told() -> None:
     def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
         rows.add(EventKind.KERNEL, "gemm", start, start + 6 * MS, stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -10,7 +11,7 @@ import numpy as np
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.traces.activity import Activity, on_device
 from fairmile.traces.breakdown import NS, Breakdown
-from fairmile.traces.events import EventKind, EventTable
+from fairmile.traces.events import Array, EventKind, EventTable
 from fairmile.traces.finding_events import FindingEvent, FindingEventDict, UsedEvents, events_within
 from fairmile.traces.intervals import Spans, nothing, spans
 from fairmile.traces.replay import Replay, WhatIf
@@ -19,6 +20,13 @@ from fairmile.traces.waiting import CollectiveSummary, Waiting, mean_over_ranks
 
 STEPS = "the time of the steps"
 LONG_CALL_NS = 1_000_000  # of the host: from there a call costs by what it does, not by being one of many
+
+
+# What JAX, TensorFlow and PyTorch call the tracing and compilation of a program, in their profiles.
+_COMPILES = re.compile(
+    r"backend_compile|compile_or_get_cached|Client::Compile|Compiler::(?:Compile|Run)|XlaCompil|lower_sharding_computation"
+    r"|lower_jaxpr|\btrace_to_jaxpr|\bcompile_fx\b|\bcompile_inner\b"
+)
 
 
 class FindingDict(TypedDict):
@@ -79,6 +87,9 @@ class Evidence:
         self.has_work = any(len(each.compute) or len(each.input) or len(each.host) for each in rank_activity)
         self.drained = [_drained(table, each) if self.has_device else nothing() for each in rank_activity]
         self.synced_s = self.mean_in_steps(self.drained)
+        compiles = np.array([bool(_COMPILES.search(name)) for name in table.names] or [False], bool)
+        self.compiles = _outermost(table, compiles[table.name] & table.of_kind(EventKind.REGION) & ~table.on_device())
+        self.compiling = [_compiling(table, each, self.compiles) for each in rank_activity]
 
     def finding(
         self,
@@ -145,6 +156,26 @@ class Evidence:
     @property
     def steps(self) -> int:
         return max(each.steps for each in self.times.ranks)
+
+
+def _outermost(table: EventTable, chosen: Array) -> Array:
+    """Return of some rows (a mask) those that lie in no other of them in the same lane."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.lexsort((-table.end_ns[rows], table.start_ns[rows], table.lane[rows]))]
+    kept = np.zeros(len(table), bool)
+    lane, reach = -1, 0
+    for row in rows.tolist():
+        if table.lane[row] != lane or table.end_ns[row] > reach:
+            lane, reach = int(table.lane[row]), int(table.end_ns[row])
+            kept[row] = True
+    return kept
+
+
+def _compiling(table: EventTable, each: Activity, compiles: Array) -> Spans:
+    """Return when a rank compiles programs; what its device computes meanwhile is not lost."""
+    rows = each.rows[compiles[each.rows]]
+    moments = spans(table.start_ns[rows], table.end_ns[rows])
+    return moments - each.compute if each.has_device else moments
 
 
 def _drained(table: EventTable, each: Activity) -> Spans:

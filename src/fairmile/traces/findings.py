@@ -54,6 +54,7 @@ def findings(
         *late_ranks(evidence),
         *_shared_input(evidence),
         *_communication(evidence),
+        *_compilation(evidence),
         *_device(evidence),
         *_host(evidence),
         *_unrecorded(evidence),
@@ -79,6 +80,22 @@ def _shared_input(evidence: Evidence) -> Iterator[Finding]:
             "Use more loader workers, persistent_workers and prefetch_factor; cache decoded data; use faster storage. "
             "`fairmile predict time` predicts the rate that the loader must deliver.",
             events=evidence.events_within("input"),
+        )
+
+
+def _compilation(evidence: Evidence) -> Iterator[Finding]:
+    seconds = evidence.mean_in_steps(evidence.compiling)
+    if seconds > 0:
+        rows = evidence.compiles
+        yield evidence.finding(
+            "compilation",
+            "Programs are compiled within the steps",
+            seconds,
+            "all ranks" if evidence.count > 1 else evidence.activity[0].label,
+            f"For {_percent(seconds / evidence.total_s)} of the time, programs are traced and compiled, not run.",
+            "Warm up before recording. If it happens in every step, shapes or Python values change from step to step: "
+            "pad to a few sizes, and look with jax.log_compiles() or TORCH_LOGS=recompiles.",
+            events=events_overlapping(evidence.table, evidence.activity, evidence.compiling, rows),
         )
 
 
@@ -352,7 +369,8 @@ def _unrecorded(evidence: Evidence) -> Iterator[Finding]:
 
 def _host(evidence: Evidence) -> Iterator[Finding]:
     launches = [
-        each.parts["launch"] - drained for each, drained in zip(evidence.activity, evidence.drained, strict=True)
+        each.parts["launch"] - drained - compiling
+        for each, drained, compiling in zip(evidence.activity, evidence.drained, evidence.compiling, strict=True)
     ]
     launch = evidence.mean_in_steps(launches)
     if launch <= 0.03 * evidence.total_s:

@@ -122,13 +122,25 @@ def _jobs(paths: str | Path | Iterable[str | Path], format: str | None) -> tuple
         names = ", ".join(map(str, [paths] if isinstance(paths, str | Path) else paths))
         known = f"known formats: {', '.join(FORMATS.names())}"
         raise NotFound(f"no trace found in {names}", hint="; ".join([*_passed_over(broken), known]))
+    twins = [file for file in jobs if _is_twin(file, jobs)]
+    for file in twins:
+        del jobs[file]
     # The logs of one run are one: processes on other hosts write their own.
     logs: dict[Path, list[tuple[str, Path]]] = {
         (file.parent if name == "meter" else file): [] for file, name in jobs.items()
     }
     for file, name in jobs.items():
         logs[file.parent if name == "meter" else file].append((name, file))
-    return [(same[0][0], tuple(file for _, file in same)) for same in logs.values()], _passed_over(broken)
+    notes = _passed_over(broken)
+    if twins:
+        notes.append(f"skipped {', '.join(_distinct_processes(twins))}: the same events as in *.xplane.pb beside")
+    return [(same[0][0], tuple(file for _, file in same)) for same in logs.values()], notes
+
+
+def _is_twin(file: Path, jobs: Mapping[Path, str]) -> bool:
+    """Tell whether a file is what JAX and TensorFlow write once more, for viewers, beside their profile."""
+    stem = file.name.removesuffix(".gz").removesuffix(".trace.json")
+    return file.name.endswith((".trace.json", ".trace.json.gz")) and file.with_name(f"{stem}.xplane.pb") in jobs
 
 
 def _seems_broken(file: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,31 @@ def test_threads_streams_and_steps_are_read(tmp_path: Path, packed: bool) -> Non
     assert table.step[table.of_kind(EventKind.PHASE)].tolist() == [0, 1, 2, 3]
     found = analyze(table)
     assert found.steps == 4 and found.step_s == pytest.approx(0.01)
+
+
+def test_what_the_profiler_writes_once_more_for_viewers_does_not_count_twice(tmp_path: Path) -> None:
+    (tmp_path / "host.xplane.pb").write_bytes(profile())
+    alone = read_traces(tmp_path)
+    event = {"ph": "X", "name": "train", "ts": 0, "dur": 10_000, "pid": 1, "tid": 1}
+    for name in ("host.trace.json.gz", "other.trace.json.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(json.dumps({"traceEvents": [event]}).encode()))
+    both = read_traces(tmp_path)
+    assert "skipped host.trace.json.gz: the same events as in *.xplane.pb beside" in both.notes
+    assert len(both) == len(alone) + 1, "another program's trace beside it is read"
+    assert len(read_traces(tmp_path / "host.trace.json.gz")) == 1
+
+
+def test_steps_in_which_jax_compiles_are_told(tmp_path: Path) -> None:
+    host = {
+        "python": [("train", step * 10 * MS, 10 * MS) for step in range(4)]
+        + [("PjitFunction(step)", 0, 9 * MS), ("backend_compile_and_load", MS, 7 * MS)],
+        "compiler": [("PjRtCpuClient::Compile", 2 * MS, 5 * MS)],
+        "worker": [("dot.1", 9 * MS, 31 * MS)],
+    }
+    file = tmp_path / "host.xplane.pb"
+    file.write_bytes(plane("/host:CPU", host, steps=True))
+    first = analyze(read_traces(file)).findings[0]
+    assert (first.kind, first.seconds) == ("compilation", pytest.approx(0.007))
 
 
 def test_what_is_truncated_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
