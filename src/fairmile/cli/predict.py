@@ -36,7 +36,7 @@ _TOP = 8
 class _PredictCommand(SectionedCommand):
     sections: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Step": (
-            *("-a", "--precision", "--accumulate", "--checkpointing", "--channels-last"),
+            *("-a", "--precision", "--accumulate", "--ranks", "--checkpointing", "--channels-last"),
             *("--optimizer-form", "--inference", "--assume", "--batch-argument", "--allocator"),
         ),
         "GPU": ("--gpu", "--list-gpus", "--largest"),
@@ -75,6 +75,13 @@ def _target_options(command: F) -> F:
             default=1,
             show_default=True,
             help="Number of batches per optimizer step.",
+        ),
+        click.option(
+            "--ranks",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Processes of a program that shards itself, as by fully_shard; one is predicted.  "
+            "[default: WORLD_SIZE or 1]",
         ),
         click.option(
             "--checkpointing",
@@ -133,6 +140,7 @@ def _trace_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that change how the target is run, for the API; None leaves it to the target."""
     fields: dict[str, Any] = {name: options[name] for name in ("precision", "accumulate", "optimizer_form")}
     fields["assume"] = options["assume"] or None
+    fields["ranks"] = options["ranks"]
     for name in ("checkpointing", "channels_last"):
         fields[name] = True if options[name] else None
     if options["inference"]:

@@ -68,6 +68,7 @@ _OF_DESCRIPTIONS = {
 _NO_GPU = "run it on a machine with a GPU, or measure the CPU into a file: --device cpu -o FILE.csv"
 _LONGEST_S = 3600.0  # a trace takes seconds: what takes as long as this does not end
 _TENSOR_NOTE = "how tensor parallelism splits this model is unknown: a transformer's split is assumed"
+_SENT_NOTE = "communication between the ranks takes further time"
 _FOLLOWED = "a prediction from code, FILE.py:FUNCTION, replays the allocator"
 _FORM_ERROR = 0.1  # of closed forms: none of the measured steps was off by more
 _SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
@@ -154,6 +155,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
             trace = self._trace(asked, arguments or {}, {**how, "partial": layout is None})
         if layout is not None:
             _refuse_stopped(asked.name, trace)
+            _refuse_sharded(asked.name, trace)
         taken = _account(trace, on, options)
         if trace.assumed and layout is None and parse_assumptions(how.get("assume") or ()).selected is None:
             with _tracing(progress, asked.name):
@@ -268,6 +270,8 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         with _tracing(progress, asked.name):
             trace = self._trace(asked, arguments or {}, how)
         step, batch = self._measured.step_time(trace, on), _samples(trace, how)
+        if trace.ranks > 1:
+            step = replace(step, notes=[*step.notes, _SENT_NOTE])
         fed = None
         if storage is not None or decode_s:
             fed = loading(step.step_time_s, batch, sample_bytes, storage or {}, workers=workers, decode_s=decode_s)
@@ -326,6 +330,7 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         name = batch_argument or _batch_name(asked, given)
         with _tracing(progress, asked.name) as state:
             trace = fewer = self._trace(asked, given, how)
+            _refuse_sharded(asked.name, trace)
             many = batch_of(trace)
             if mode == "strong" and name and many >= _SMALLER:
                 state(f"tracing the step with a batch of {many // _SMALLER:,}")
@@ -623,6 +628,15 @@ def _refuse_stopped(target: str, trace: StepTrace) -> None:
         raise UsageError(
             f"cannot trace {target} to the end of its step: {trace.stopped}",
             hint="`fairmile predict memory` without these options predicts a lower bound",
+        )
+
+
+def _refuse_sharded(target: str, trace: StepTrace) -> None:
+    """Refuse to split the step of a rank once more."""
+    if trace.ranks > 1:
+        raise UsageError(
+            f"{target} divides its work over {trace.ranks} ranks itself, so no other layout can be predicted",
+            hint="predict its memory and time with --ranks alone, or remove fully_shard and the process group",
         )
 
 

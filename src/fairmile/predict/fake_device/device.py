@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.utils.backend_registration as backends
 
-from fairmile.predict.fake_device import casts, dispatch, kernels, parallel
+from fairmile.predict.fake_device import casts, dispatch, kernels, moving, parallel
 from fairmile.predict.fake_device.request import Refused
 
 NAME = kernels.NAME
@@ -76,6 +76,12 @@ class _Module:
 
     def is_bf16_supported(self) -> bool:
         return True
+
+    def current_stream(self, device: Any = None) -> _Nothing:
+        return _Nothing()
+
+    def stream(self, stream: Any) -> _Nothing:
+        return _Nothing()
 
 
 class DefaultDevice:
@@ -220,8 +226,7 @@ def _patch_moves() -> None:
     _torch.nn.Module.cuda = lambda self, device=None: self.to(NAME)
     _torch.Tensor.pin_memory = lambda self, *args: self
     _torch.Tensor.is_cuda = property(lambda self: self.device.type == NAME)
-    # Parameters keep their identity when they change the device, as they do on CUDA.
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    moving.patch()
 
 
 def _patch_values(place: DefaultDevice) -> None:
@@ -270,6 +275,7 @@ def _patch_cuda() -> None:
         setattr(cuda, name, lambda *args, **kwargs: None)
     cuda.Stream = cuda.Event = cuda.device = _Nothing
     cuda.nvtx._nvtx = _Nothing()
+    _torch._C._cuda_getCurrentRawStream = lambda device: 0
     for name in ("current_stream", "default_stream", "stream"):
         setattr(cuda, name, lambda *args, **kwargs: _Nothing())
     _torch.Generator = type("Generator", (_generator,), {"__new__": _new_generator})
@@ -285,12 +291,18 @@ class _Nothing:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *args, **kwargs: 0.0
 
+    def record_event(self, event: Any = None) -> _Nothing:
+        return _Nothing()
+
     def __enter__(self) -> _Nothing:
         return self
 
     def __exit__(self, *raised: object) -> None:
         pass
 
+
+_module: Any = _Module
+_module.Stream = _module.Event = _Nothing
 
 _generator: Any = torch.Generator
 
@@ -302,17 +314,27 @@ def _new_generator(kind: Any, device: Any = None) -> Any:
 def _patch_compilers(place: DefaultDevice) -> None:
     """Leave models as they are where they would be compiled: what eager mode does is traced."""
 
-    def noted() -> None:
-        sentence = "the model is compiled: its eager form was traced, which keeps other tensors"
+    def note(what: str) -> None:
+        sentence = f"{what} is compiled: its eager form was traced, which keeps other tensors"
         if sentence not in place.notes:
             place.notes.append(sentence)
 
     def compiled(model: Any = None, **options: Any) -> Any:
-        noted()
-        return (lambda function: function) if model is None else model
+        if model is None:
+            return compiled
+        if isinstance(model, torch.nn.Module):
+            note("the model")
+            return model
+
+        @functools.wraps(model)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            note(f"`{getattr(model, '__name__', model)}`")
+            return model(*args, **kwargs)
+
+        return call
 
     _torch.compile = compiled
-    _torch.nn.Module.compile = lambda self, *args, **kwargs: noted()
+    _torch.nn.Module.compile = lambda self, *args, **kwargs: note("the model")
     _torch.jit.script = lambda obj, *args, **kwargs: obj
     # There is one device: its only replica is the module itself.
     _torch.nn.DataParallel.forward = lambda self, *args, **kwargs: self.module(*args, **kwargs)

@@ -61,6 +61,31 @@ def install(library: Any) -> None:
 
 
 _kept: list[Any] = []
+_adopted: set[str] = set()
+
+
+def adopt() -> None:
+    """Answer for operators of other libraries as their CUDA kernels would, whatever they do on other devices."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, short = name.partition("::")
+        if space in ("aten", "c10d") or name in _adopted or has_kernel(name, "PrivateUse1"):
+            continue
+        if has_kernel(name, "CUDA") and has_kernel(name, "Meta"):
+            packet, _, overload = short.partition(".")
+            func = getattr(getattr(getattr(_torch.ops, space), packet), overload or "default")
+            library = _torch.library.Library(space, "FRAGMENT")
+            library.impl(short, functools.partial(_answer, func), "PrivateUse1")
+            _kept.append(library)
+            _adopted.add(name)
+
+
+def refill(tensor: torch.Tensor, *, is_full: bool) -> None:
+    """Note that a tensor's storage gives its memory back, or takes it again; one of the host really does."""
+    if tensor.device.type == kernels.NAME:
+        _current[-1].refill(tensor, is_full=is_full)
+    else:
+        tensor.untyped_storage().resize_(tensor.numel() * tensor.itemsize if is_full else 0)
 
 
 def is_in_model() -> bool:

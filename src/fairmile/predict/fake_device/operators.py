@@ -26,7 +26,7 @@ from fairmile.predict.fake_device.signatures import (
     numbers_as_tensors,
     typed_values,
 )
-from fairmile.predict.fake_device.values import Values, flattened
+from fairmile.predict.fake_device.values import Values, flattened, plain_tensors
 
 aten = torch.ops.aten
 
@@ -80,6 +80,7 @@ class OperatorRecorder:
         self.claimed: dict[int, str] = {}
         self.kept: set[int] = set()
         self._lives: dict[int, _Life] = {}
+        self._hollow: set[int] = set()  # storages that are there without memory
         self._making = -1
         self._mixed = False
         self._empty: tuple[int, ...] | None = None
@@ -176,16 +177,17 @@ class OperatorRecorder:
 
     def alive(self) -> set[int]:
         """Return the numbers of all storages that are there now."""
-        return {life.index for life in self._lives.values()}
+        return {life.index for life in self._lives.values() if life.key not in self._hollow}
 
     def claim(self, tensor: torch.Tensor, category: str, module: str | None = None) -> None:
         """Say what a tensor's storage is for, and whose it is."""
-        self.wake(tensor)
-        index = self.index(tensor)
-        if index >= 0 and index not in self.claimed:
-            self.claimed[index] = category
-            if module is not None:
-                self.made[index] = (*self.made[index][:2], module)
+        for plain in plain_tensors(tensor):
+            self.wake(plain)
+            index = self.index(plain)
+            if index >= 0 and index not in self.claimed:
+                self.claimed[index] = category
+                if module is not None:
+                    self.made[index] = (*self.made[index][:2], module)
 
     def rest(self) -> None:
         """Note the allocation of everything else that was made while the model was built."""
@@ -222,7 +224,7 @@ class OperatorRecorder:
         """The optimizer's step has ended."""
         for state in optimizer.state.values():
             for value in state.values():
-                if isinstance(value, torch.Tensor) and value.device == self._gpu:
+                if isinstance(value, torch.Tensor):
                     self.claim(value, "optimizer")
 
     def categories(self) -> list[str]:
@@ -241,10 +243,14 @@ class OperatorRecorder:
 
     def _own(self, tensor: torch.Tensor, size_bytes: int) -> int:
         storage = tensor.untyped_storage()
-        index = len(self.sizes)
         life = _Life(storage, self._freed)
-        life.index, life.key = index, storage._cdata
+        life.index, life.key = self._number(size_bytes), storage._cdata
         self._lives[life.key] = life
+        return life.index
+
+    def _number(self, size_bytes: int) -> int:
+        """Return the number of a new piece of memory, its allocation noted."""
+        index = len(self.sizes)
         self.sizes.append(size_bytes)
         self.made.append((self._making, self._part(), self.module()))
         if self.dormant is not None and self.phase == "build":
@@ -252,6 +258,19 @@ class OperatorRecorder:
         else:
             self._events_append((_ALLOC, index, 0))
         return index
+
+    def refill(self, tensor: torch.Tensor, *, is_full: bool) -> None:
+        """Note that a storage of gathered parameters gives its memory back and stays, or takes memory again."""
+        life = self._lives[tensor.untyped_storage()._cdata]
+        if is_full == (life.key not in self._hollow):
+            return
+        if is_full:
+            self._hollow.discard(life.key)
+            life.index = self._number(self.sizes[life.index])
+            self.claimed[life.index] = "parameter"
+        else:
+            self._hollow.add(life.key)
+            self._events_append((_FREE, life.index, 0))
 
     def _part(self) -> str:
         if self.phase == "forward":
@@ -262,7 +281,8 @@ class OperatorRecorder:
     def _freed(self, life: _Life) -> None:
         del self._lives[life.key]
         self.values.forget(life.index)
-        if self.phase == "end":
+        if self.phase == "end" or life.key in self._hollow:
+            self._hollow.discard(life.key)
             return
         if self.dormant and self.dormant.pop(life.index, None) is not None:
             return

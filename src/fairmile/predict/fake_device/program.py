@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 
 from fairmile.base.errors import UsageError
 from fairmile.predict.fake_device import device, moving
-from fairmile.predict.fake_device.dispatch import hooked
+from fairmile.predict.fake_device.dispatch import adopt, hooked
 from fairmile.predict.fake_device.kernels import NAME
 from fairmile.predict.fake_device.operators import Mixed, OperatorRecorder, Unpredictable
 from fairmile.predict.fake_device.request import PRECISIONS, Refused, TraceRequest, Unfollowed
@@ -70,10 +69,12 @@ def build(request: TraceRequest, recorder: OperatorRecorder, place: device.Defau
     """Call the user's function and bring its model onto the device, nothing of which takes memory."""
     _seed()
     function = _load(request)
+    adopt()
     place.building = True
     with device.without_initialisation(), _parameters_moved(), _explain_errors(request, "cannot build the model"):
         program = TracedProgram(function(**request.arguments), request)
     place.building = False
+    adopt()  # what came with modules that the function imported
     model = program.model
     with _explain_errors(request, "cannot move the model to the device"):
         moving.bring(model, recorder)
@@ -243,7 +244,7 @@ def _take_over(program: TracedProgram, recorder: OperatorRecorder) -> bool:
     They stay the same objects.
     """
     gc.collect()  # what the forward left that came upon them
-    held = [tensor for tensor in _held(program.loss, 4) if tensor.device.type == "cpu" and tensor.dim()]
+    held = [tensor for tensor in moving.held(program.loss, 4) if tensor.device.type == "cpu" and tensor.dim()]
     for tensor in held:
         with torch.no_grad():
             there = tensor.detach().to(NAME).requires_grad_(tensor.requires_grad)
@@ -253,34 +254,6 @@ def _take_over(program: TracedProgram, recorder: OperatorRecorder) -> bool:
     if held:
         recorder.note("host tensors were used on the device: they count as inputs")
     return bool(held)
-
-
-def _held(value: Any, depth: int) -> list[torch.Tensor]:
-    """Return the tensors that a function, or what it holds, holds."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if depth == 0 or isinstance(value, (str, bytes, int, float, type, ModuleType, torch.nn.Module)):
-        return []
-    parts: list[Any] = []
-    if isinstance(value, dict):
-        parts = list(value.values())
-    elif isinstance(value, (list, tuple, set)):
-        parts = list(value)
-    else:
-        parts = list(getattr(value, "__dict__", {}).values())
-        parts += [getattr(value, name, None) for name in ("__self__", "__defaults__", "func", "args", "keywords")]
-        if isinstance(value, FunctionType):
-            parts += [value.__globals__.get(name) for name in value.__code__.co_names]
-        parts += [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_filled(cell)]
-    tensors = {id(tensor): tensor for part in parts for tensor in _held(part, depth - 1)}
-    return list(tensors.values())
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
 
 
 def _step(
@@ -300,6 +273,7 @@ def _optimizer(program: TracedProgram, request: TraceRequest) -> Any:
     if not all(callable(getattr(optimizer, name, None)) for name in ("step", "zero_grad")):
         where = f"{request.file}:{request.function}"
         raise Refused(f"`optimizer` of {where} returns a {type(optimizer).__name__}", "return a torch.optim.Optimizer")
+    adopt()
     form = request.optimizer_form
     if form is not None:
         for group in [optimizer.defaults, *optimizer.param_groups]:

@@ -44,6 +44,7 @@ class TraceRequest:
     training: bool | None = None
     precision: str | None = None
     accumulate: int = 1
+    ranks: int | None = None  # of the group that the program makes, of which the first is followed; None: WORLD_SIZE
     checkpointing: bool | None = None
     channels_last: bool | None = None
     optimizer_form: str | None = None
@@ -58,6 +59,8 @@ class TraceRequest:
             raise UsageError(
                 f"accumulate is {self.accumulate}, expected at least 1", hint="use 1 or more batches per step"
             )
+        if self.ranks is not None and self.ranks < 1:
+            raise UsageError(f"ranks is {self.ranks}, expected at least 1", hint="use the number of processes")
         if self.precision is not None and self.precision not in PRECISIONS:
             raise UsageError(f"{self.precision!r} is not a precision", hint=f"use one of {', '.join(PRECISIONS)}")
         parse_assumptions(self.assume or ())

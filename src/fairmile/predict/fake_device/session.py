@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fairmile.costs.steps import FORMAT
-from fairmile.predict.fake_device import device, kernels, program
+from fairmile.predict.fake_device import device, kernels, parallel, program
 from fairmile.predict.fake_device.assumptions import parse_assumptions
 from fairmile.predict.fake_device.dispatch import calibrate, recording
 from fairmile.predict.fake_device.operators import OperatorRecorder
@@ -31,15 +31,16 @@ class TraceSession:
             calibrate()
             self._is_calibrated = True
         kernels.forget()
+        parallel.begin(request.ranks)
         with recording() as recorder:
             self.place.notes = recorder.notes
             recorder.assume(parse_assumptions(request.assume or ()))
             built = program.build(request, recorder, self.place)
             steps = program.run(built, request, recorder)
-            return document(recorder, built, steps)
+            return document(recorder, built, steps, ranks=parallel.ranks())
 
 
-def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: int) -> bytes:
+def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: int, *, ranks: int = 1) -> bytes:
     """Return what was recorded in the form that `perf.steps.read_trace` reads."""
     forms: dict[Any, str] = {}
 
@@ -82,6 +83,7 @@ def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: in
         "notes": [*recorder.notes, *_assumption(recorder)],
         "stopped": recorder.stopped,
         "assumed": bool(recorder.assumed),
+        "ranks": ranks,
     }
     whole = (
         f'{{"format":{FORMAT},"ops":[{",".join(ops)}],"storages":{_json(storages)},"events":{_json(recorder.events)},'

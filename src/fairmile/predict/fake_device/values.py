@@ -276,6 +276,18 @@ def _as_fractions(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and _is_discrete(value) else value
 
 
+def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Return the tensors that one of a subclass holds its data in, or the tensor itself."""
+    taken_apart = getattr(tensor, "__tensor_flatten__", None)
+    if taken_apart is None:
+        yield tensor
+        return
+    for name in taken_apart()[0]:
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):
+            yield from plain_tensors(part)
+
+
 def _is_discrete(tensor: torch.Tensor) -> bool:
     return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
 

@@ -86,11 +86,13 @@ def _is_copy_of_parameter(trace: StepTrace, storage: Storage) -> bool:
 def batch_of(trace: StepTrace) -> int:
     """Return how many samples a batch has: what the program says, or the first length that most of the inputs have.
 
-    Inputs count as they are made. Where none is made, those that came from the host count as they are first used.
+    Inputs count as they are made, those of the loss first. Where none is made, those that came from the host count as
+    they are first used.
     """
     if trace.samples:
         return trace.samples
-    made = _first_lengths(trace, (spec for op in trace.ops for spec in op.outputs))
+    of_loss = _first_lengths(trace, (spec for op in trace.ops if op.phase == "forward" for spec in op.outputs))
+    made = of_loss or _first_lengths(trace, (spec for op in trace.ops for spec in op.outputs))
     lengths = made or _first_lengths(trace, (spec for op in trace.ops for spec in op.inputs))
     return lengths.most_common(1)[0][0] if lengths else 1
 
