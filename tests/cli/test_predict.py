@@ -95,6 +95,19 @@ def test_a_spread_step_tells_the_fullest_rank(fairmile: Fairmile) -> None:
         assert shown[name] == format_size(told["rank"][f"{name}_bytes"])
 
 
+@pytest.mark.usefixtures("traced")
+@pytest.mark.thorough
+def test_a_program_that_shards_itself_is_one_of_its_ranks_and_not_split_once_more(fairmile: Fairmile) -> None:
+    step = ("sharded.py:build", "--ranks", "8", "-a", "layers=2", "-a", "width=256")
+    told = fairmile("predict", "memory", *step, "--json").json
+    assert "this is one of 8 ranks, each with such a batch" in told["notes"]
+    assert "communication between the ranks takes further time" in fairmile("predict", "time", *step, "--json").out
+    for split in (("memory", *step, "--data", "2"), ("scaling", *step, "--on", "juwels:booster")):
+        refused = fairmile("predict", *split)
+        assert refused.code == 2
+        assert "divides its work over 8 ranks itself, so no other layout can be predicted" in refused.err
+
+
 def test_what_does_not_fit_ends_with_1(fairmile: Fairmile) -> None:
     result = fairmile("predict", "memory", "gpt.yaml", "--gpu", "v100-16gb")
     assert (result.code, result.err) == (1, "")

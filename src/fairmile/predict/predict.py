@@ -160,7 +160,9 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         if trace.assumed and layout is None and parse_assumptions(how.get("assume") or ()).selected is None:
             with _tracing(progress, asked.name):
                 taken = self._bounded(taken, asked, arguments or {}, how, lambda trace: _account(trace, on, options))
-        prediction = _spread(MemoryPrediction(asked.name, on, batch_of(trace), taken), _footprint(trace, taken), layout)
+        alone = (f"this is one of {trace.ranks} ranks, each with such a batch",) if trace.ranks > 1 else ()
+        whole = MemoryPrediction(asked.name, on, batch_of(trace), taken, more_notes=alone)
+        prediction = _spread(whole, _footprint(trace, taken), layout)
         if prediction.rank is None or not _is_squeezed(prediction):
             return prediction
         # Replay the whole step on a device that is larger by the same factor as the step is larger than the rank.

@@ -56,7 +56,7 @@ def bring(module: torch.nn.Module, recorder: OperatorRecorder, path: str = "") -
         bring(child, recorder, f"{path}.{name}" if path else name)
     kinds = [parameter for parameter in module._parameters.values() if moves_itself(parameter)]
     if kinds:
-        module._apply(lambda tensor: tensor.to(NAME), recurse=False)
+        _torch.nn.Module._apply(module, lambda tensor: tensor.to(NAME), recurse=False)
     for parameter in module._parameters.values():
         if parameter is not None:
             if parameter.device.type == "cpu" and not hasattr(parameter, "device_mesh"):  # a shard stays where it is
