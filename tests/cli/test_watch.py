@@ -142,7 +142,7 @@ def test_a_person_is_told_energy_money_and_carbon_with_year_and_source(fairmile:
     assert "energy: 4 kJ measured (gpu0.power, gpu1.power)" in out
     assert "0.001111 kWh in Finland" in out
     assert "79 g/kWh, 2023, Our World in Data" in out
-    assert "EUR (0.0939 a kWh, 2024, Eurostat" in out
+    assert "EUR (0.0711 a kWh, 2025, Eurostat" in out
     assert "1 line of the log could not be read" in out
 
 
