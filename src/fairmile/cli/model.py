@@ -17,7 +17,7 @@ from fairmile.cli.out import Out, json_output
 from fairmile.envs.containers import RUNTIMES as CONTAINERS
 from fairmile.jobs.spec import Resources
 from fairmile.models.convert.conversion import Conversion
-from fairmile.models.convert.request import TARGETS
+from fairmile.models.convert.request import TARGETS, function_words, rounding_words
 from fairmile.models.explore.request import CRITERIA, DEVICES, PRECISIONS, RUNTIMES
 from fairmile.models.explore.results import Exploration, exploration_columns, exploration_row, unpredicted_reasons
 from fairmile.models.formats.description import ModelDescription, TensorSpec
@@ -122,8 +122,9 @@ def convert(
 ) -> int:
     """Convert a model to another format and prove that it computes the same.
 
-    Source and result are compared on several inputs: other batch sizes, zeros, large values. If they differ by more
-    than the tolerance, nothing is published, the exit code is 1, and the worst inputs are kept in the run.
+    Source and result are compared on several inputs: other batch sizes, zeros, large values. They must be the same
+    function in float64, and the result must round no worse than the source. Otherwise nothing is published, the exit
+    code is 1, and the worst inputs are kept in the run.
 
     \b
     Examples:
@@ -305,6 +306,8 @@ def _print_conversion(converted: Conversion, out: Out) -> None:
     facts = [
         ("way", converted.way),
         ("verdict", "the same within tolerance" if proof["holds"] else "not the same"),
+        ("function", function_words(proof)),
+        ("rounding", rounding_words(proof)),
         ("largest", f"{largest} relative, by {proof['judge']}"),
         ("typical", "" if proof["typical"] is None else f"{proof['typical']:.1e}"),
         ("tolerance", f"{proof['tolerance']:.1e}: {proof['tolerance_from']}"),
@@ -318,8 +321,12 @@ def _print_conversion(converted: Conversion, out: Out) -> None:
     out.line()
     for note in converted.notes:
         out.say(f"note: {note}")
-    rows = [[each["inputs"], _difference(each["largest"]), _difference(each["typical"])] for each in proof["cases"]]
-    out.table(["inputs", "largest", "typical"], rows)
+    columns = {"largest": "largest", "typical": "typical"}
+    if proof["function"] is not None:
+        columns |= {"function": "in float64", "source_error": "source rounds", "result_error": "result rounds"}
+    cases: list[dict[str, Any]] = [dict(each) for each in proof["cases"]]
+    rows = [[each["inputs"], *(_difference(each[name]) for name in columns)] for each in cases]
+    out.table(["inputs", *columns.values()], rows)
     if scores := proof.get("scores"):
         out.line()
         cells = [[name, f"{each['source']:.9g}", f"{each['result']:.9g}"] for name, each in scores.items()]

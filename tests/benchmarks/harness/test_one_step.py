@@ -18,6 +18,7 @@ SMALL = {
     "cosmoflow": {"batch_size": 2},
     "deepcam": {"batch_size": 2, "rows": 32, "shrink": 32, "middle": 1},
     "earthquake": {"batch_size": 2, "d_model": 8},
+    "miniweather": {"batch_size": 2},
     "mnist": {"batch_size": 2},
     "opencatalyst": {"batch_size": 2},
     "sgemm": {"batch_size": 2},

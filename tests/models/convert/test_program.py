@@ -83,7 +83,7 @@ def test_onnx_becomes_openvino_and_keras_and_keras_onnx_again(dense: Path, tmp_p
     assert (way, proof.holds) == ("Keras export", True)
 
 
-def test_a_graph_that_is_no_chain_of_known_layers_is_refused_for_keras(dense: Path, tmp_path: Path) -> None:
+def test_a_graph_with_an_operator_that_is_no_layer_is_refused_for_keras(dense: Path, tmp_path: Path) -> None:
     model = onnx.load(dense)
     model.graph.node[1].op_type = "Erf"
     onnx.save(model, dense)

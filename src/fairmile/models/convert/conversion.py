@@ -21,7 +21,15 @@ from fairmile.base.results import Result
 from fairmile.catalog.catalog import Catalog
 from fairmile.envs.envs import Envs
 from fairmile.envs.spec import EnvironmentSpec, PythonSpec
-from fairmile.models.convert.request import NO_TELEMETRY, TARGETS, ProofDict, Request, parse_input
+from fairmile.models.convert.request import (
+    NO_TELEMETRY,
+    TARGETS,
+    ProofDict,
+    Request,
+    function_words,
+    parse_input,
+    rounding_words,
+)
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.runs import Runs
@@ -206,6 +214,10 @@ def _execute(runs: Runs, request: Request, name: str) -> tuple[Run, Mapping[str,
             "largest_difference": MetricSpec(better="lower"),
             "typical_difference": MetricSpec(better="lower"),
             "tolerance": MetricSpec(),
+            "function_difference": MetricSpec(better="lower"),
+            "source_rounding": MetricSpec(better="lower"),
+            "result_rounding": MetricSpec(better="lower"),
+            "rounding_ratio": MetricSpec(better="lower"),
         },
         env=dict(NO_TELEMETRY),
         seed=request.seed,
@@ -260,11 +272,15 @@ def _copy_folder(source: Path, target: Path) -> None:
 def _add_card(catalog: Catalog, conversion: Conversion, origin: str, title: str) -> str:
     """Add a card of the new file, derived from its source, and return its handle."""
     digest = conversion.sha256
+    proof = conversion.proof
+    proved = "" if proof is None else f" Function: {function_words(proof)}."
+    if proof is not None and (rounding := rounding_words(proof)):
+        proved += f" Rounding beside float64: {rounding}."
     properties = {
         "name": f"{title} ({_FORMATS[conversion.to]})",
         "version": digest[:12],
         "wasDerivedFrom": origin,
-        "description": f"{title} in {_FORMATS[conversion.to]} format, converted by run {conversion.run}.",
+        "description": f"{title} in {_FORMATS[conversion.to]} format, converted by run {conversion.run}.{proved}",
     }
     described = catalog.describe(conversion.file, kind="model", set=properties, add=True)
     return described.added

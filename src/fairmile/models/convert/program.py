@@ -11,8 +11,8 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,8 +32,26 @@ from fairmile.models.convert.checkpoints import (
 )
 from fairmile.models.convert.data_sets import read_inputs
 from fairmile.models.convert.estimators import FLOAT32, plain_outputs
+from fairmile.models.convert.in_double import (
+    REFERENCE_BYTES,
+    graph_in_double,
+    keras_in_double,
+    keras_of,
+    program_in_double,
+    reference_in_double,
+)
 from fairmile.models.convert.keras_layers import write_keras
-from fairmile.models.convert.proof import Array, Arrays, Case, Compute, Proof, difference, prove, sample_inputs
+from fairmile.models.convert.proof import (
+    Array,
+    Arrays,
+    Case,
+    Compute,
+    FunctionCheck,
+    Proof,
+    difference,
+    prove,
+    sample_inputs,
+)
 from fairmile.models.convert.request import TARGETS, WEIGHTS_ALONE, Request
 from fairmile.models.convert.runtimes import in_order, onnxruntime_of, openvino_of, reference_of, torch_of
 from fairmile.models.convert.savedmodel import TensorFlow
@@ -44,7 +62,6 @@ from fairmile.models.formats.tensorflow import read_values
 
 RESULT = "proof.json"
 WORST = "worst.npz"
-_SECOND_OPINION_BYTES = 8 << 20  # the reference evaluator loops in Python: larger models would take minutes
 
 
 def convert(request: Request, folder: Path) -> tuple[Path, str, Proof]:
@@ -140,11 +157,13 @@ def _proved(
 ) -> tuple[Path, str, Proof]:
     """Write a model as ONNX and from there as what is wanted, and return the ONNX file, the way, and the proof."""
     hub, ways = _hub(request.to, source, folder, refused)
-    result, way = _target(request, hub, source, file)
+    result, wide, way = _target(request, hub, source, file)
     ways += [way] if way else []
     if source.kind == "sklearn":
         result = partial(_plain, result)
-    proof = prove(evidence.cases, source.compute, source.exact, result, _JUDGES[request.to])
+    functions, missing = _function_checks(source, request.to, hub, wide)
+    judge = _JUDGES[request.to]
+    proof = prove(evidence.cases, source.compute, source.exact, result, judge, functions=functions, missing=missing)
     if evidence.validation is not None and proof.holds:
         before, after = (evidence.validation.scores(each) for each in (source.compute, result))
         proof = dataclasses.replace(proof, scores={name: (before[name], after[name]) for name in before})
@@ -195,31 +214,69 @@ def _hub(to: str, source: Source, folder: Path, refused: str) -> tuple[Path, lis
     return hub, [write_onnx(source, hub, refused=refused)]
 
 
-def _target(request: Request, hub: Path, source: Source, file: Path) -> tuple[Compute, str]:
-    """Write the file of a target from ONNX, and return how it is computed and the way it took."""
+Wide = Callable[[], Compute]  # a result in float64, made where it is asked for
+
+
+def _target(request: Request, hub: Path, source: Source, file: Path) -> tuple[Compute, Wide | None, str]:
+    """Write the file of a target from ONNX, and return how it is computed, also in float64, and the way it took."""
     to = request.to
     if to == "onnx":
-        return onnxruntime_of(hub), ""
+        return onnxruntime_of(hub), lambda: graph_in_double(hub).compute, ""
     if to == "openvino":
         way = write_openvino(hub, file)
-        return openvino_of(file), way
+        return openvino_of(file), None, way
     if to == "savedmodel":
         layers = hub if source.kind == "keras" else file.with_name("layers.keras")
         ways = [] if layers == hub else [write_keras(hub, layers)]
         tensorflow = TensorFlow(request.python, layers, file)
-        return tensorflow, ", then ".join([*ways, f"Keras export in TensorFlow {tensorflow.version}"])
+        return tensorflow, None, ", then ".join([*ways, f"Keras export in TensorFlow {tensorflow.version}"])
     if to == "keras":
         import keras
 
         way = write_keras(hub, file)
-        model = keras.saving.load_model(file)
-        return lambda arrays: [keras.ops.convert_to_numpy(model(next(iter(arrays.values())), training=False))], way
+        model: Any = keras.saving.load_model(file)
+        names = [each.name for each in model.inputs]
+        return keras_of(model, names), lambda: keras_in_double(model, names), way
     way = write_torch(hub, source, file)
-    return torch_of(load_torch(file, "torchscript" if "TorchScript" in way else "pytorch-exported")), way
+    format = "torchscript" if "TorchScript" in way else "pytorch-exported"
+    return torch_of(load_torch(file, format)), lambda: program_in_double(file, format), way
+
+
+def _function_checks(source: Source, to: str, hub: Path, wide: Wide | None) -> tuple[tuple[FunctionCheck, ...], str]:
+    """Return what compares source and result in float64, and why nothing does, if so.
+
+    What becomes of an ONNX graph in PyTorch is our module: the source is then computed by ONNX's own evaluator.
+    """
+    if source.kind == "sklearn":
+        return (), "ONNX's operators for estimators compute in float32 alone"
+    if wide is None:
+        return (), f"{_JUDGES[to]} computes the file in float32"
+    checks: list[FunctionCheck] = []
+    is_own_module = source.kind == "onnx" and to == "pytorch"
+    if source.exact is not None and not is_own_module:
+        by = "Keras and PyTorch" if "keras" in (source.kind, to) else "PyTorch"
+        checks.append(FunctionCheck(source.exact.compute, _later(wide), by))
+    if hub.stat().st_size <= REFERENCE_BYTES:
+        reference = _later(lambda: reference_in_double(hub))
+        if source.kind == "onnx":
+            checks.append(FunctionCheck(reference, _later(wide), "ONNX's reference evaluator", is_slow=True))
+        elif source.exact is not None and to == "onnx":
+            checks.append(FunctionCheck(source.exact.compute, reference, "ONNX's reference evaluator", is_slow=True))
+    if checks:
+        return tuple(checks), ""
+    if is_own_module:
+        return (), "the model is too large for ONNX's reference evaluator"
+    return (), "the source cannot be computed in float64"
+
+
+def _later(make: Wide) -> Compute:
+    """Return what is made at the first call."""
+    made = cache(make)
+    return lambda arrays: made()(arrays)
 
 
 def _second(hub: Path, arrays: Mapping[str, Array], source: Source) -> str:
-    if hub.stat().st_size > _SECOND_OPINION_BYTES:
+    if hub.stat().st_size > REFERENCE_BYTES:
         return "not asked: the model is too large for the reference evaluator"
     try:
         largest, _ = difference(source.compute(arrays), reference_of(hub)(arrays))
@@ -270,7 +327,8 @@ def _same_weights(weights: Mapping[str, Any], again: Mapping[str, Any]) -> Proof
     tensors = {name: each for name, each in weights.items() if isinstance(each, torch.Tensor)}
     same = again.keys() == tensors.keys() and all(torch.equal(again[name], each) for name, each in tensors.items())
     gap = 0.0 if same else float("inf")
-    return Proof(0.0, "weights are copied bit by bit", "equality", (Case(f"{len(tensors)} weights", gap, gap),))
+    case = Case(f"{len(tensors)} weights", gap, gap, 0.0)
+    return Proof("weights are copied bit by bit", "equality", (case,), function_missing="nothing is computed")
 
 
 def main(argv: list[str]) -> int:
@@ -282,9 +340,7 @@ def main(argv: list[str]) -> int:
     except FairmileError as error:
         (folder / RESULT).write_text(json.dumps({"error": error.to_dict()}))
         return error.exit_code
-    if np.isfinite(proof.largest):
-        log(largest_difference=proof.largest, typical_difference=proof.typical)
-    log(tolerance=proof.tolerance)
+    log(**proof.metrics())
     for name, (before, after) in proof.scores.items():
         log(**{f"source.{name}": before, f"result.{name}": after})
     (folder / RESULT).write_text(json.dumps({"file": file.name, "way": way, "proof": proof.to_dict()}))

@@ -32,6 +32,29 @@ class CaseDict(TypedDict):
     inputs: str
     largest: float | None  # null where shapes differ, or one is not finite where the other is
     typical: float | None
+    tolerance: float
+    function: float | None  # the difference in float64; null where it was not computed
+    source_error: float | None  # beside float64
+    result_error: float | None
+
+
+class FunctionDict(TypedDict):
+    """Whether source and result are one function: their difference in float64, where rounding hides nothing."""
+
+    largest: float | None
+    tolerance: float
+    by: str  # what computes them
+    cases: int  # sets of inputs
+
+
+class RoundingDict(TypedDict):
+    """By how much source and result, each in its own precision, are off their function in float64."""
+
+    inputs: str  # on which the result is nearest to its tolerance
+    source: float
+    result: float | None
+    ratio: float | None  # null where the source does not round
+    tolerance: float  # of `result`
 
 
 class ScoreDict(TypedDict):
@@ -41,9 +64,12 @@ class ScoreDict(TypedDict):
 
 class ProofDict(TypedDict):
     holds: bool
-    largest: float | None
+    function: FunctionDict | None
+    function_missing: NotRequired[str]  # why float64 was not possible
+    rounding: RoundingDict | None
+    largest: float | None  # of the result beside the source, each in its own precision
     typical: float | None
-    tolerance: float
+    tolerance: float  # of rounding; without float64 of `largest`
     tolerance_from: str
     judge: str
     second_opinion: str
@@ -107,3 +133,26 @@ def parse_input(text: str, number: int) -> TensorSpec:
         if word:
             sizes.append(int(word) if word.isdigit() else None if word == "?" else word)
     return TensorSpec(match["name"] or f"input_{number}", match["type"], tuple(sizes))
+
+
+def function_words(proof: ProofDict) -> str:
+    """Return whether source and result are one function, as far as float64 shows it."""
+    function = proof["function"]
+    if function is None:
+        return f"not compared in float64: {proof.get('function_missing', '')}"
+    return (
+        f"{_number(function['largest'])} apart in float64 (tolerance {function['tolerance']:.0e}), by {function['by']}"
+    )
+
+
+def rounding_words(proof: ProofDict) -> str:
+    """Return how a result rounds beside its source; empty where float64 does not show it."""
+    rounding = proof["rounding"]
+    if rounding is None:
+        return ""
+    ratio = "" if rounding["ratio"] is None else f", ratio {rounding['ratio']:.2g}"
+    return f"{_number(rounding['result'])} in {proof['judge']}, {rounding['source']:.1e} in the source{ratio}"
+
+
+def _number(value: float | None) -> str:
+    return "another shape, or not finite," if value is None else f"{value:.1e}"

@@ -54,14 +54,12 @@ def openvino_of(file: Path) -> Compute:
     return compute
 
 
-def torch_of(module: Any, *, double: bool = False) -> Compute:
-    """Return a PyTorch module as a function of arrays, in double precision where asked for."""
+def torch_of(module: Any) -> Compute:
+    """Return a PyTorch module as a function of arrays."""
     import torch
 
     def compute(arrays: Mapping[str, Array]) -> list[Array]:
         tensors = [torch.from_numpy(np.array(each)) for each in arrays.values()]
-        if double:
-            tensors = [each.double() if each.dtype is torch.float32 else each for each in tensors]
         with torch.no_grad():
             outputs = module(*tensors)
         return [each.detach().numpy() for each in flat_outputs(outputs)]

@@ -19,7 +19,14 @@ import numpy as np
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.models.convert.estimators import compute_outputs
-from fairmile.models.convert.proof import Array, Compute
+from fairmile.models.convert.in_double import (
+    graph_in_double,
+    keras_in_double,
+    keras_of,
+    program_in_double,
+    torch_in_double,
+)
+from fairmile.models.convert.proof import Array, Compute, Double
 from fairmile.models.convert.request import Request, parse_input
 from fairmile.models.convert.runtimes import onnxruntime_of, torch_of
 from fairmile.models.formats import recognise
@@ -37,7 +44,7 @@ class Source:
     model: Any
     specs: tuple[TensorSpec, ...]
     compute: Compute
-    exact: Compute | None = None
+    exact: Double | None = None
     examples: tuple[Any, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -53,12 +60,18 @@ def open_model(
         return _torch_source(request, *(built or _built(request)), with_exact=with_exact)
     path = Path(request.source)
     if request.format == "onnx":
-        return Source("onnx", path, tuple(recognise(path).inputs), onnxruntime_of(path), _onnx_exact(path, with_exact))
+        return Source(
+            "onnx",
+            path,
+            tuple(recognise(path).inputs),
+            onnxruntime_of(path),
+            _graph_exact(path) if with_exact else None,
+        )
     if request.format in ("torchscript", "pytorch-exported"):
         request = request if request.inputs else dataclasses.replace(request, inputs=_declared_inputs(path))
         return _torch_source(request, load_torch(path, request.format), (), with_exact=with_exact)
     if request.format in ("keras", "keras-h5"):
-        return _keras_source(path)
+        return _keras_source(path, with_exact=with_exact)
     if request.format in ("sklearn-pickle", "pickle", "skops"):
         return _sklearn_source(request, path)
     if request.format in ("pytorch-state-dict", "safetensors"):
@@ -75,15 +88,9 @@ def _declared_inputs(path: Path) -> tuple[str, ...]:
     return tuple(f"{each.name}={each.type}{each.shape_text()}" for each in inputs if each.shape is not None)
 
 
-def _onnx_exact(path: Path, is_wanted: bool) -> Compute | None:
-    if not is_wanted:
-        return None
-    import torch
-
-    from fairmile.models.onnx_torch.module import OnnxModule
-
+def _graph_exact(path: Path) -> Double | None:
     try:
-        return torch_of(OnnxModule(path, precision=torch.float64).eval(), double=True)
+        return graph_in_double(path)
     except Unsupported:
         return None
 
@@ -182,23 +189,30 @@ def _torch_source(request: Request, model: Any, examples: tuple[Any, ...], *, wi
     # An exported program computes as it was exported: PyTorch refuses to change its mode.
     if isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule | torch.fx.GraphModule):
         model = model.eval()
-        exact = _in_double(copy.deepcopy(model), specs, examples) if with_exact else None
+        exact = _in_double(lambda: torch_in_double(copy.deepcopy(model)), specs, examples)
+    elif request.format in ("torchscript", "pytorch-exported") and not request.code:
+        exact = _in_double(lambda: program_in_double(request.source, request.format), specs, examples)
     else:
+        exact = None
+    if not with_exact:
         exact = None
     ranges = {
         spec.name: (float(each.min()), float(each.max()))
         for spec, each in zip(specs, examples, strict=True)
         if not each.is_floating_point() and each.numel()
     }
-    return Source("torch", model, specs, torch_of(model), exact, examples, ranges)
+    compute = torch_of(model)
+    return Source("torch", model, specs, compute, Double(exact, compute) if exact else None, examples, ranges)
 
 
-def _in_double(model: Any, specs: tuple[TensorSpec, ...], examples: tuple[Any, ...]) -> Compute | None:
+def _in_double(
+    widen: Callable[[], Compute], specs: tuple[TensorSpec, ...], examples: tuple[Any, ...]
+) -> Compute | None:
     """Return a model in double precision, None where it fixes another one."""
-    exact = torch_of(model.double(), double=True)
     try:
+        exact = widen()
         exact({spec.name: each.numpy() for spec, each in zip(specs, examples, strict=True)})
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         return None
     return exact
 
@@ -261,20 +275,16 @@ def load_torch(path: Path | str, format: str) -> Any:
     return load(path) if format == "torchscript" else torch.export.load(path).module()
 
 
-def _keras_source(path: Path) -> Source:
+def _keras_source(path: Path, *, with_exact: bool) -> Source:
     import keras
 
     model = keras.saving.load_model(path, compile=False)  # in Keras's safe mode: no code of the file is executed
     names = [each.name for each in model.inputs]
     specs = tuple(TensorSpec(each.name, str(each.dtype), ("batch", *each.shape[1:])) for each in model.inputs)
 
-    def compute(arrays: Mapping[str, Array]) -> list[Array]:
-        values = [arrays[name] for name in names]
-        outputs = model(values[0] if len(values) == 1 else values, training=False)
-        outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
-        return [keras.ops.convert_to_numpy(each) for each in outputs]
-
-    return Source("keras", model, specs, compute)
+    compute = keras_of(model, names)
+    exact = Double(keras_in_double(model, names), compute) if with_exact else None
+    return Source("keras", model, specs, compute, exact)
 
 
 def _sklearn_source(request: Request, path: Path) -> Source:

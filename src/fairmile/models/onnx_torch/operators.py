@@ -38,6 +38,7 @@ DTYPES: dict[int, torch.dtype] = {
     TensorProto.FLOAT8E5M2: torch.float8_e5m2,
     TensorProto.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
 }
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)  # what float64 replaces
 ONNX_TYPES = {dtype: number for number, dtype in DTYPES.items()}
 # PyTorch stores these but computes next to nothing with them.
 WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -66,7 +67,8 @@ class Node:
         if number not in DTYPES:
             raise Unsupported(f"{self.type}: PyTorch has no tensors of type {TensorProto.DataType.Name(number)}")
         dtype = DTYPES[number]
-        return self.precision if self.precision is not None and dtype is torch.float32 else dtype
+        replaced = _NARROW if self.precision is torch.float64 else (torch.float32,)
+        return self.precision if self.precision is not None and dtype in replaced else dtype
 
 
 def operator(*names: str, domain: str = "") -> Callable[[Operator], Operator]:
