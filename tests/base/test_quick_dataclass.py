@@ -154,3 +154,26 @@ def test_fields_are_found_at_their_first_use() -> None:
     assert [each.name for each in dataclasses.fields(Tide)] == ["heights"]
     assert isinstance(Tide.__dict__["__dataclass_fields__"], dict) and Tide.__match_args__ == ("heights",)
     assert Tide().heights == []
+
+
+@dataclass(frozen=True)
+class Sounding:
+    """A class of which one object after the other is made."""
+
+    depth_m: float
+    notes: list[str] = field(default_factory=list)
+    place: str = "fairway"
+
+
+def test_each_object_is_made_alike_however_many_there_were_before() -> None:
+    for number in range(100):
+        each = Sounding(number, place="bar")
+        assert (each.depth_m, each.notes, each.place) == (number, [], "bar")
+        assert each.notes is not Sounding(number).notes
+        for wrong in ((), (1.0, [], "bar", 2)):
+            with pytest.raises(TypeError, match=r"__init__\(\) (missing 1|takes from 2 to 4)"):
+                Sounding(*wrong)
+        with pytest.raises(TypeError, match="multiple values for argument 'depth_m'"):
+            Sounding(1.0, depth_m=2.0)  # type: ignore[misc]
+        with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+            Sounding(1.0, colour="red")  # type: ignore[call-arg]

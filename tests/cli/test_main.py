@@ -428,3 +428,21 @@ def test_who_interrupts_twice_gets_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_the_end_waits_for_threads_and_does_what_was_registered_for_it() -> None:
+    script = (
+        "import atexit, threading, time\nfrom fairmile.cli import main\n"
+        "def late():\n    time.sleep(0.2)\n    print('thread')\n"
+        "def work(words):\n    threading.Thread(target=late).start()\n    print('work', end=' ')\n    return 7\n"
+        "main.run = work\natexit.register(print, 'end')\nmain.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (7, ["work", "thread", "end"], "")
+
+
+def test_a_profiler_of_a_command_prints_its_table() -> None:
+    argv = [sys.executable, "-m", "cProfile", "-m", "fairmile", "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "function calls" in done.stdout

@@ -11,8 +11,8 @@ import pytest
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.catalog.resolvers import read_card
+from fairmile.runs.card_targets import card_target
 from fairmile.runs.record.spec import Input
-from fairmile.runs.targets import card_target
 from fairmile.workspace import Workspace
 
 CARD: dict[str, Any] = {

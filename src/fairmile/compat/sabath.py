@@ -32,7 +32,7 @@ from fairmile.resolve import Nouns, Resolver, Target, Word
 from fairmile.runs.execute.materials import Material
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
-from fairmile.runs.targets import Runnable, checked_spec
+from fairmile.runs.runnable import Runnable, checked_spec
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers.git import GitAddress
 

@@ -34,7 +34,8 @@ def keep_outputs(state: FlowState, flow: Flow, folder: Path, store: Store) -> st
     size_bytes = sum(status.st_size for _, status in wanted.values())
     try:
         absent = set(store.absent({digest for digest, _ in wanted.values()}))
-        pool = store.pools.choose(size_bytes, files=len(wanted), what=f"the outputs of flow {state.id}").pool
+        new = [status.st_size for digest, status in wanted.values() if digest in absent]
+        pool = store.pools.choose(sum(new), files=len(new) + 1, what=f"the outputs of flow {state.id}").pool
         with store.objects(pool).batch() as batch:
             for path, (digest, _) in list(wanted.items()):
                 if digest not in absent:

@@ -33,8 +33,9 @@ from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
 from fairmile.runs.rerun import check_repeatable, rerun_spec
 from fairmile.runs.review import is_foreign, restrict, review
+from fairmile.runs.runnable import Runnable, checked_spec
 from fairmile.runs.services import Services
-from fairmile.runs.targets import Runnable, checked_spec, resolve_run
+from fairmile.runs.targets import resolve_run
 
 if TYPE_CHECKING:
     from fairmile.jobs.queue import JobStatus

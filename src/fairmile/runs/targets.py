@@ -2,61 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.lazy import lazy, lazy_pattern
-from fairmile.base.placeholders import fill_words
-from fairmile.base.quick_dataclass import dataclass
-from fairmile.base.specifications import errors_of, expected_by, known_fields
-from fairmile.base.words import did_you_mean, slug
+from fairmile.base.words import slug
 from fairmile.base.yaml import Located
-from fairmile.catalog.card import ENVIRONMENT_LINKS, Card, as_list
 from fairmile.resolve import Nouns, Resolver, Target, Word, refuse_unused_options, resolve
 from fairmile.runs.arguments import argument_params, is_program, start_program, with_options
-from fairmile.runs.execute.materials import Material
-from fairmile.runs.needs import declared_needs
-from fairmile.runs.record.values import COUPLED, Value, split_coupled
+from fairmile.runs.record.values import COUPLED, split_coupled
+from fairmile.runs.runnable import Runnable, checked_spec, merged
 
 if TYPE_CHECKING:
     from fairmile.catalog.catalog import Catalog
-    from fairmile.catalog.needs import environment_of
-    from fairmile.runs.record.spec import MetricSpec, RunSpec
+    from fairmile.runs.card_targets import card_target
+    from fairmile.runs.record.spec import RunSpec
     from fairmile.transfer.credentials import shown_address
 else:
-    environment_of = lazy("fairmile.catalog.needs:environment_of")
+    card_target = lazy("fairmile.runs.card_targets:card_target")
     shown_address = lazy("fairmile.transfer.credentials:shown_address")
-    MetricSpec = lazy("fairmile.runs.record.spec:MetricSpec")
-    RunSpec = lazy("fairmile.runs.record.spec:RunSpec")
 
-_DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
-_INCLUDED = "{python} -m fairmile.benchmarks "  # of a benchmark whose program comes with Fairmile
-_PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
-_OWN_FOLDER = "{benchmark}"
 _INTERPRETERS = lazy_pattern(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
 
 
-@dataclass(frozen=True)
-class Runnable:
-    """What will be run, and what has to be there first."""
-
-    spec: RunSpec
-    sources: tuple[str, ...] = ()  # assets and addresses whose files go into the folder it runs in
-    notes: tuple[str, ...] = ()
-    where: str = ""  # where the command stands, for messages, unless a person typed it
-    declared: frozenset[str] = frozenset()  # parameters that a card says its program has
-    materials: tuple[Material, ...] = ()  # what it finds at places of its folder
-    is_complete: bool = False  # its placeholders are filled and its parameters used already
-
-
+@runtime_checkable
 class Maker(Protocol):
     """What a target from another tool holds: it makes a run of itself."""
 
@@ -130,9 +106,8 @@ def runnable_of(target: Target, catalog: Callable[[], Catalog], dataset: str, ch
         return file_target(target.path, changes, target.load())
     if target.kind == "program":
         return command_target(changes.get("argv") or [str(target.path)], changes)
-    if not isinstance(target.content, Card):
-        maker: Maker = target.content
-        return maker.runnable(dataset, changes)
+    if isinstance(target.content, Maker):
+        return target.content.runnable(dataset, changes)
     if target.path is None and changes.get("argv"):
         handle = target.content.handle
         return Runnable(checked_spec({"name": handle.name, "asset": str(handle), **changes}), (str(handle),))
@@ -176,53 +151,7 @@ def file_target(file: Path, changes: Mapping[str, Any], located: Located) -> Run
         fields["argv"] = shlex.split(fields["argv"])
     if isinstance(fields.get("code", []), list):  # else it is told below what is wrong
         fields["code"] = [*fields.get("code", []), str(file.absolute())]
-    return _with_arguments(_merged(fields, changes), str(file), located)
-
-
-def card_target(
-    catalog: Catalog, card: Card, dataset: str, changes: Mapping[str, Any], file: Path | None = None
-) -> Runnable:
-    """Return what a card with a command means; one in a file needs not be in the catalog and runs beside that file."""
-    command = changes.get("argv") or card.get("command")
-    name = str(file or card.handle)
-    if not command:
-        raise UsageError(
-            f"{name} cannot be run: its card has no `command`",
-            hint=f"`fairmile run {name} -- COMMAND…` runs a command with its files",
-        )
-    argv = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
-    data = dataset or ("" if card.get("makesData") is True else _data_of(catalog, card))
-    fields: dict[str, Any] = {
-        "name": slug(card.handle.name)[:64] or "run",
-        "argv": tuple(argv),
-        "params": _hyperparameters(card),
-        "metrics": _metrics(card),
-        "outputs": tuple(str(each) for each in as_list(card.get("outputs"))),
-    }
-    sources = _sources(catalog, card) if file is None else _addresses(card) or _programs(catalog, card)
-    if file is None:
-        fields["asset"] = str(card.handle)
-    elif any(_OWN_FOLDER in word for word in argv):  # the program lies beside the card, and works elsewhere
-        beside = str(file.absolute().parent)
-        fields |= {"argv": fill_words(argv, {"benchmark": beside}), "code": (beside,)}
-    elif not sources:
-        fields |= {"folder": str(file.absolute().parent), "code": (str(file.absolute()),)}
-    if data:
-        if Word(data).is_path:
-            raise UsageError(
-                f"{data} is a path, not a data set of the catalog", hint=f"--data data={data} gives a file or a folder"
-            )
-        fields["dataset"] = str(catalog.get(data).handle)
-        fields["inputs"] = {"data": {"asset": fields["dataset"]}}
-    bodies: list[Mapping[str, Any]] = [card.body]
-    for place in (card,) if file is None else [to for key, to in card.links if key in ENVIRONMENT_LINKS]:
-        if "environment" not in fields and (environment := environment_of(catalog, place)) is not None:
-            fields["environment"] = str(card.handle) if place is card else place
-            bodies.append(environment)
-    if needs := declared_needs(bodies):
-        fields["needs"] = needs
-    declared = frozenset(fields["params"])
-    return Runnable(checked_spec(_merged(fields, changes)), sources, where=f"the command of {name}", declared=declared)
+    return _with_arguments(merged(fields, changes), str(file), located)
 
 
 def _lasting(spec: RunSpec) -> RunSpec:
@@ -243,92 +172,9 @@ def is_run_file(name: str) -> bool:
     return name.endswith(_FILES)
 
 
-def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | None = None) -> RunSpec:
-    """Return a specification, or every reason why it is none."""
-    try:
-        return RunSpec.model_validate(given)
-    except ValueError as error:
-        problems = []
-        for each in errors_of(error):
-            place = ".".join(str(part) for part in each["loc"])
-            message, hint = str(each["msg"]).removeprefix("Value error, "), ""
-            if each["type"] == "extra_forbidden":
-                message, hint = "no such field", did_you_mean(each["loc"][-1], known_fields(RunSpec, each["loc"][:-1]))
-            elif each["type"] == "missing":
-                message = "is missing"
-            elif each["type"] != "value_error":
-                message = f"expected {expected_by(each)}, found {each['input']!r}"
-            line = located.line([part for part in each["loc"] if part != "argv"]) if located is not None else None
-            problems.append(Problem(message, place, file=file, line=line, hint=hint))
-        raise InvalidDocument(problems) from None
-
-
 def _name_of(argv: Sequence[str]) -> str:
     """Return a name for a command: its script where an interpreter runs one, else its program."""
     names = [Path(word).name for word in argv if not word.startswith("-")]
     is_interpreter = bool(names) and _INTERPRETERS.fullmatch(names[0])
     script = next((name for name in names[1:] if re.search(r"\.[A-Za-z]{1,3}$", name)), "") if is_interpreter else ""
     return (slug(Path(script).stem if script else names[0] if names else "run") or "run")[:64]
-
-
-def _merged(one: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields with those of a person on top; mappings are joined."""
-    both = dict(one)
-    for name, value in changes.items():
-        both[name] = {**both[name], **value} if isinstance(value, Mapping) and name in both else value
-    return both
-
-
-def _hyperparameters(card: Card) -> dict[str, Value]:
-    stated = card.get("hyperparameters")
-    return (
-        {k: v for k, v in stated.items() if v is None or isinstance(v, str | int | float | bool)}
-        if isinstance(stated, Mapping)
-        else {}
-    )
-
-
-def _metrics(card: Card) -> dict[str, Any]:
-    match = card.get("matchSpec")
-    if not isinstance(match, Mapping) or not isinstance(match.get("metric"), str):
-        return {}
-    direction = match.get("direction")
-    return {match["metric"]: MetricSpec(better=direction if direction in ("lower", "higher") else "")}
-
-
-def _data_of(catalog: Catalog, card: Card) -> str:
-    """Return the data set that a card names for itself, where it names exactly one that is there."""
-    match = card.get("matchSpec")
-    named = list(match.get("datasets", [])) if isinstance(match, Mapping) else []
-    named += [target for key, target in card.links if key in _DATA_LINKS]
-    assets = []
-    for name in dict.fromkeys(named):
-        try:
-            assets.append(str(catalog.get(str(name), kind="dataset").handle))
-        except (NotFound, UsageError):
-            continue
-    if len(assets) > 1:
-        raise UsageError(f"{card.handle} needs a data set: {', '.join(assets)}", hint="name one of them after it")
-    return assets[0] if assets else ""
-
-
-def _sources(catalog: Catalog, card: Card) -> tuple[str, ...]:
-    """Return what brings the files of a card's command: the card itself, or the programs that it links to."""
-    if _INCLUDED in card.text("command"):
-        return ()
-    return (str(card.handle),) if card.files or card.text("codeRepository") else _programs(catalog, card)
-
-
-def _programs(catalog: Catalog, card: Card) -> tuple[str, ...]:
-    programs = []
-    for key, target in card.links:
-        with contextlib.suppress(NotFound, UsageError):
-            if key in _PROGRAM_LINKS and (program := catalog.get(target)).kind == "program":
-                programs.append(str(program.handle))
-    return tuple(dict.fromkeys(programs))
-
-
-def _addresses(card: Card) -> tuple[str, ...]:
-    """Return where the files of a card lie that no catalog holds; those beside it need not be brought."""
-    named = [card.text("codeRepository"), *(each.url or "" for each in card.files)]
-    return tuple(dict.fromkeys(each for each in named if "://" in each or each.startswith("git@")))

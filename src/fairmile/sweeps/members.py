@@ -21,7 +21,7 @@ from fairmile.runs.parameters import first_seed, mentions
 from fairmile.runs.record.commands import value_texts
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
-from fairmile.runs.targets import checked_spec
+from fairmile.runs.runnable import checked_spec
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.sweeps.rendering import CONFIG, Renderer

@@ -16,7 +16,8 @@ from fairmile.base.units import parse_duration, parse_time
 from fairmile.base.words import did_you_mean, slug
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.record.values import Value, better_of
-from fairmile.runs.targets import checked_spec, command_target, is_run_file
+from fairmile.runs.runnable import checked_spec
+from fairmile.runs.targets import command_target, is_run_file
 from fairmile.sweeps.axes import parse_range, values
 from fairmile.sweeps.filters import Filter
 from fairmile.sweeps.model import Better, Definition, Objective, Points, place_of

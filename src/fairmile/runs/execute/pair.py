@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -44,6 +42,8 @@ def start(argv: Sequence[str]) -> int:
         return 2
     for number in _PASSED:  # whoever sends one sends it to the whole group
         signal.signal(number, lambda *_: None)
+    import tempfile  # the recorder loads this module, and few runs are coupled
+
     with tempfile.TemporaryDirectory(prefix="fairmile-couple-", ignore_cleanup_errors=True) as folder:
         shared = {_SOCKET: os.path.join(folder, "socket")}
         model = _begin(model_argv, shared | {_COMPONENT: "model"})
@@ -86,6 +86,8 @@ def _become(argv: Sequence[str], variables: Mapping[str, str]) -> int:
 
 def _wait(solver: subprocess.Popen[bytes], model: subprocess.Popen[bytes], folder: str) -> int:
     """Wait for the solver, which waits for the model no longer than that lives: without it the folder goes."""
+
+    import shutil
 
     def look() -> None:
         model.wait()
