@@ -25,7 +25,7 @@ from fairmile.base.errors import DiskFailure, InvalidDocument, NotFound, Problem
 from fairmile.base.files import read_text, write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
-from fairmile.base.specifications import errors_of, expected_by
+from fairmile.base.specifications import errors_of, expected_by, known_fields
 from fairmile.base.units import parse_time
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load, load_located
@@ -299,11 +299,16 @@ def _problem(error: Any, file: str, located: Located | None) -> Problem:
     message = str(error["msg"]).removeprefix("Value error, ")
     hint = ""
     if error["type"] == "extra_forbidden":
-        known = Step.model_fields if len(place) == 3 and place[0] == "steps" else Flow.model_fields
-        ours = _OUR_KEYS.get(place[-1], "") if known is Step.model_fields else ""
+        is_inside = len(place) > 2 and place[0] == "steps"
+        known = known_fields(Step, place[2:-1]) if is_inside else list(Flow.model_fields)
+        ours = _OUR_KEYS.get(place[-1], "") if is_inside and len(place) == 3 else ""
         near = f"did you mean {ours!r}?" if ours else did_you_mean(place[-1], known)
         message = f"no such key{f'; {near}' if near else ''}"
         hint = "" if near else f"keys: {', '.join(each for each in known if each not in ('label', 'shape', 'style'))}"
+    elif error["type"] == "too_short" and place == ["steps"]:
+        message = "expected at least one step"
+    elif error["type"] == "model_type" and len(place) == 2:
+        message = f"expected keys such as `shell` and `outputs`, found {error['input']!r:.60}"
     elif error["type"] != "value_error":
         message = f"expected {expected_by(error)}, found {error['input']!r:.60}"
     line = located.line([part if not part.isdigit() else int(part) for part in place]) if located is not None else None

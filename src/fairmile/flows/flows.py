@@ -401,12 +401,8 @@ class Flows(Noun, package=__package__):
         graph = StepGraph(source.flow, file=source.shown, line_of=source.line_of)
         digests = DigestCache(self.root / _DIGESTS)
         programs = Programs(source.flow, self._runs, self._envs, self._environ, digests)
-        check_steps(
-            graph,
-            {"on": lambda _, step: self._check_system(source.flow, step), "command": programs.check},
-            source.shown,
-            source.line_of,
-        )
+        checks = {"on": lambda _, step: self._check_system(source.flow, step), "command": programs.check}
+        check_steps(graph, checks)
         return Planner(source, graph, programs, self._points, digests, absent=self._absent, asset=self._asset)
 
     def _check_system(self, flow: Flow, step: Step) -> None:

@@ -38,6 +38,7 @@ _WILD = lazy_pattern(r"[*?\[]")
 _HOLE = lazy_pattern(r"\{[A-Za-z_][\w.-]*\}")
 _OF_RUNS = lazy_pattern(r"inputs\.\w+|run|source|python|seed")
 _MOST_NODES = 1_000_000
+_OTHERS = ("shell", "run", "notebook")  # what a step may have in the place of a command
 # Says in which line of the file a part of a step stands, such as ("clean", "inputs"); None where there is no file.
 LineOf = Callable[[Sequence[str]], int | None]
 Points = Callable[[str], Sequence[Mapping[str, Value]]]  # of a sweep file
@@ -335,7 +336,8 @@ class StepGraph:
             if step:
                 steps.add(step)
             else:
-                self._complain(f"{each!r} names no metric of a step: write STEP.METRIC", name, "when")
+                near = self._near(each.rpartition(".")[0]) if "." in each else ""
+                self._complain(f"{each!r} names no metric of a step: write STEP.METRIC{near}", name, "when")
         return steps
 
     def _ordered(self) -> list[str]:
@@ -351,9 +353,12 @@ class StepGraph:
         return f"; {near}" if near else ""
 
     def _complain(self, message: str, step: str, key: str = "") -> None:
+        self._problems.append(self.problem(message, step, key))
+
+    def problem(self, message: str, step: str, key: str = "", *, hint: str = "") -> Problem:
+        """Return what is wrong with a step, or with one of its keys, and in which line."""
         place = [step, key] if key else [step]
-        field = ".".join(["steps", *place])
-        self._problems.append(Problem(message, field, file=self._file, line=self._line_of(place)))
+        return Problem(message, ".".join(["steps", *place]), file=self._file, line=self._line_of(place), hint=hint)
 
 
 def metric_word(step: str) -> str:
@@ -445,22 +450,26 @@ class Expansion:
         root = os.path.join(self._folder, step.folder)
         if source.glob:
             own = [os.path.relpath(os.path.join(self._folder, each), root) for each in made]
-            names: Iterable[Value] = own or glob.glob(source.glob, root_dir=root, recursive=True)
+            names: Sequence[Value] = own or glob.glob(source.glob, root_dir=root, recursive=True)
+            if not names and not self._graph.sources(name):
+                message = f"no file matches {source.glob}, and no step gives one"
+                raise InvalidDocument([self._graph.problem(message, name, "over")])
             return sorted((each for each in names if not own or matches(source.glob, str(each))), key=str)
         path = os.path.join(root, source.path)
         try:
             text = Path(path).read_text(encoding="utf-8")
             listed: Any = json.loads(text) if source.json_ else [line for line in text.splitlines() if line.strip()]
         except (OSError, ValueError) as error:
-            raise UsageError(f"steps.{name}.over: cannot read the values in {path}: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            message = f"cannot read the values in {path}: {why}"
+            raise InvalidDocument([self._graph.problem(message, name, "over")]) from error
         if not isinstance(listed, list):
-            raise UsageError(f"steps.{name}.over: {path} holds no list", hint="write a JSON list of texts or numbers")
+            hint = "write a JSON list of texts or numbers"
+            raise InvalidDocument([self._graph.problem(f"{path} holds no list", name, "over", hint=hint)])
         return axis_values(listed, typed=False, where=f"steps.{name}.over: {path}") if listed else []
 
 
-def check_steps(
-    graph: StepGraph, checks: Mapping[str, Callable[[str, Step], None]], file: str, line_of: LineOf
-) -> None:
+def check_steps(graph: StepGraph, checks: Mapping[str, Callable[[str, Step], None]]) -> None:
     """Raise all that checks of single steps raise, each with the place of its field; nothing is checked twice."""
     problems = []
     for name in graph.order:
@@ -469,9 +478,7 @@ def check_steps(
             try:
                 check(name, step)
             except FairmileError as error:
-                hint = error.hint or ""
-                problems.append(
-                    Problem(str(error), f"steps.{name}.{key}", file=file, line=line_of([name, key]), hint=hint)
-                )
+                own = next((each for each in _OTHERS if key == "command" and getattr(step, each)), key)
+                problems.append(graph.problem(str(error), name, own, hint=error.hint or ""))
     if problems:
         raise InvalidDocument(problems)

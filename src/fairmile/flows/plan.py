@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.digest_cache import DigestCache
-from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.errors import InvalidDocument, NotFound, UsageError
 from fairmile.base.placeholders import fill_words
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.quick_typed_dict import TypedDict
@@ -226,10 +226,7 @@ class Planner:
 
     def refuse(self, node: Node, key: str, message: str, hint: str = "") -> InvalidDocument:
         """Return an error that names a part of a step with its line."""
-        line = self._source.line_of([node.step, key])
-        return InvalidDocument(
-            [Problem(message, f"steps.{node.step}.{key}", file=self._source.shown, line=line, hint=hint)]
-        )
+        return InvalidDocument([self._graph.problem(message, node.step, key, hint=hint)])
 
 
 class Round:
@@ -387,7 +384,10 @@ class Round:
             if path in self._given:
                 digests[path] = self._given[path]
             elif is_wild(path):
-                digests |= self._matched(path)
+                matched = self._matched(path)
+                if not matched and not any(self._may_come_from(path, self.steps[each]) for each in node.needs):
+                    raise self._planner.refuse(node, "inputs", f"{name}: no file matches {text}, and no step gives one")
+                digests |= matched
             else:
                 digests |= self._one(node, name, text, path)
         return digests, awaits
