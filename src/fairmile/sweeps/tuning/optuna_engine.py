@@ -13,6 +13,7 @@ import json
 import math
 import os
 import random
+import re
 import threading
 import time
 import warnings
@@ -215,7 +216,7 @@ class OptunaEngine:
                 options.setdefault("multivariate", True)
                 options.setdefault("constant_liar", True)  # the trials of other workers count as bad until they end
                 group = bool(options["multivariate"]) and self.space.has_conditions
-                return samplers.TPESampler(seed=own, group=group, warn_independent_sampling=False, **options)
+                return samplers.TPESampler(seed=own, group=group, **options)
             if name == "gp":
                 return samplers.GPSampler(seed=own, **options)
             if name == "cma-es":
@@ -449,7 +450,8 @@ def _quiet() -> Iterator[None]:
     # Two threads that change the filters at once would leave them changed.
     with _warnings, warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        warnings.filterwarnings("ignore", module=r"optuna\b")
+        # From Python 3.12 on, a warning of Optuna names the module that called it.
+        warnings.filterwarnings("ignore", module=rf"(optuna|{re.escape(__name__)})\b")
         yield
 
 
