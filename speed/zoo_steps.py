@@ -28,6 +28,7 @@ WITHOUT_LABELS = (
     *("audio_frame_classification", "depth_estimation", "keypoint_detection", "image_to_image", "mask_generation"),
     *("normal_estimation", "pose_estimation", "pointmap_estimation", "image_matting"),
 )
+TRANSCRIPTS = ("ctc", "rnnt", "tdt")
 ONE_LABEL = ("audio_xvector", "multiple_choice", "next_sentence_prediction")
 MOST = {  # of what a field with such a name may say
     r"(?:num_|n_|.*_)?(?:hidden_|encoder_|decoder_|block_)?layers?": 2,
@@ -35,6 +36,7 @@ MOST = {  # of what a field with such a name may say
     r"(?:.*_)?vocab_size": 200,
     r"(?:.*_)?intermediate_size|(?:encoder_|decoder_)?ffn_dim|d_ff|n_inner|ffn_hidden_size": 64,
     r"num_experts|num_local_experts|n_routed_experts|moe_num_experts": 8,
+    r"n_group|topk_group": 1,
 }
 
 
@@ -266,6 +268,8 @@ class _Inputs:
         }
         if self.task in both or re.match("Vilt|Bridge|LayoutLMv2|Flava", self.name):
             wanted += ["input_ids", "pixel_values"]
+        if self.task in TRANSCRIPTS and self.main == "input_features":
+            wanted.append("attention_mask")
         return [*wanted, "bbox", "bool_masked_pos", "decision_inputs"]
 
     def _ids(self, *shape: int) -> torch.Tensor:
@@ -274,18 +278,20 @@ class _Inputs:
     def _input_ids(self) -> torch.Tensor:
         if self.task == "multiple_choice":
             return self._ids(BATCH, 2, LENGTH)
-        length = LENGTH
-        ids = self._ids(BATCH, length)
+        ids = self._ids(BATCH, LENGTH)
         end = getattr(self.config, "eos_token_id", None)
         if self.task in ("sequence_classification", "question_answering") and isinstance(end, int) and end < self.words:
             ids[:, -1] = end
+        if self.name == "LongformerForQuestionAnswering":
+            ids[:, [5, -2, -1]] = self.config.sep_token_id
         return ids
 
     def _decoder_input_ids(self) -> torch.Tensor:
         return self._ids(BATCH, LENGTH)
 
     def _attention_mask(self) -> torch.Tensor:
-        return torch.ones(BATCH, LENGTH, dtype=torch.long)
+        length = self._input_features().shape[1] if self.main == "input_features" else LENGTH
+        return torch.ones(BATCH, length, dtype=torch.long)
 
     def _bbox(self) -> torch.Tensor:
         corners = torch.randint(0, 500, (BATCH, LENGTH, 2))
@@ -405,7 +411,7 @@ class _Inputs:
             if "segment" in task:
                 label["masks"] = (torch.rand(2, *self.size) < 0.5).float()
             return [dict(label) for _ in range(BATCH)]
-        if task in ("ctc", "rnnt", "tdt"):
+        if task in TRANSCRIPTS:
             return torch.randint(1, max(2, min(30, self.words)), (BATCH, 5))
         shape = {"semantic_segmentation": self.size, "token_classification": (LENGTH,)}.get(task, ())
         if shape or task.endswith("classification") or task in ONE_LABEL:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cases import for_each
 from step_making import step_trace
 
 from fairmile.costs.devices import Device, device
@@ -13,6 +14,7 @@ from fairmile.costs.operators.op_times import OpTimes, shipped_op_times
 from fairmile.costs.operators.refine import MeasuredStep
 from fairmile.costs.operators.signatures import candidates_of, read_signature, signature, tensor, write_tensors
 from fairmile.costs.operators.table import OperatorTiming, TableOrigin, write_table
+from fairmile.costs.operators.work import kind_of_name
 from fairmile.costs.steps import Op
 from fairmile.predict.measured import MeasuredTimes
 from fairmile.predict.step_time import StepTime, step_time
@@ -115,6 +117,37 @@ def test_the_host_that_measured_is_the_host_that_calls() -> None:
     assert joined.time_of(RELUS[1]).host_s == pytest.approx(77e-6)
     product = read_signature(next(row.signature for row in shipped().rows if row.signature.startswith("aten.mm.")))
     assert joined.time_of(product).host_s == shipped().time_of(product).host_s
+
+
+def on_another_host(factor: float, names: int) -> list[OperatorTiming]:
+    """Return one row of each of some operators, measured on the same device beside another processor."""
+    rows = {row.signature.partition("|")[0]: row for row in shipped().rows if row.device_us > 0}
+    rows = {name: row for name, row in rows.items() if kind_of_name(name) not in ("optimizer", "rnn")}  # lists of calls
+    hosts = shipped()._hosts
+    return [row._replace(host_us=factor * hosts[name]) for name, row in list(rows.items())[:names]]
+
+
+def test_a_few_measured_calls_tell_how_fast_the_host_is_for_all_others() -> None:
+    """What single calls take differs by chance; from ten operators on, all of the host's times are scaled."""
+    asked = [read_signature(row.signature, row.outputs) for row in shipped().rows[::2000]]
+    own = OpTimes(on_another_host(1.6, 12), H200, shipped().about)
+    joined = shipped().joined(own)
+    assert joined.host_factor == pytest.approx(1.6)
+    for op in asked:
+        before, after = shipped().time_of(op), joined.time_of(op)
+        assert after.host_s == pytest.approx(1.6 * before.host_s), op.name
+        if after.how != "here":
+            assert after.device_s == pytest.approx(before.device_s), "the device is the same"
+    few = shipped().joined(OpTimes(on_another_host(1.6, 9), H200, shipped().about))
+    assert few.host_factor == 1.0
+
+
+@for_each("factor", [0.5, 2.0])
+def test_a_step_bound_by_its_host_takes_as_long_as_this_host_takes(calibrated: Calibrated, factor: float) -> None:
+    here = calibrated(*on_another_host(factor, 40)).step_time(TRACE, H200)
+    there = step_time(TRACE, H200)
+    assert here.host_s == pytest.approx(factor * there.host_s, rel=0.05)
+    assert any(f"takes {factor:.2f} times as long for a call" in note for note in here.notes)
 
 
 def test_where_no_table_comes_along_the_own_one_stands_alone(calibrated: Calibrated) -> None:

@@ -32,8 +32,10 @@ class MeasuredTimes:
             return step_time(trace, on, host=host, correction=self.correction(on).factors)
         if shipped is None:
             return step_time(trace, on, own, host)
-        step = step_time(trace, on, shipped.joined(own), host, correction=self.correction(on).factors)
-        return replace(step, notes=(*step.notes, _joined_words(own, shipped)))
+        joined = shipped.joined(own)
+        host = (host or HostCosts()).scaled(joined.host_factor)
+        step = step_time(trace, on, joined, host, correction=self.correction(on).factors)
+        return replace(step, notes=(*step.notes, _joined_words(own, shipped, joined.host_factor)))
 
     def table_file(self, on: Device) -> Path:
         """Return where the operators of a device that were measured here are kept."""
@@ -60,10 +62,12 @@ class MeasuredTimes:
         return self._folder / "corrections" / f"{on.slug}.json"
 
 
-def _joined_words(own: OpTimes, shipped: OpTimes) -> str:
+def _joined_words(own: OpTimes, shipped: OpTimes, host_factor: float) -> str:
     words = f"operators measured here: {len(own.rows):,}; the others come from the built-in table"
     if own.about.torch and _release(own.about.torch) != _release(shipped.about.torch):
         words += f" (PyTorch {shipped.about.torch}, not {own.about.torch})"
+    if host_factor != 1:
+        words += f". This host takes {host_factor:.2f} times as long for a call as the table's, as measured"
     return words
 
 

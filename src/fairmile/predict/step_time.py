@@ -67,10 +67,9 @@ class HostCosts:
     step_us: float = 300.0
 
     def scaled(self, by: float) -> HostCosts:
-        """Return a host that takes so much longer for everything but waiting."""
+        """Return a host that takes so much longer for what it does beside calls; those a table tells, as `joined`."""
         times = {name: getattr(self, name) * by for name in ("listed_us", "optimizer_us", "parameter_us", "again_us")}
-        factor, view_us = ({phase: value * by for phase, value in each.items()} for each in (self.factor, self.view_us))
-        return replace(self, factor=factor, view_us=view_us, **times)
+        return replace(self, view_us={phase: value * by for phase, value in self.view_us.items()}, **times)
 
     def of_compiled(self, mode: str) -> HostCosts:
         """Return a host that runs compiled code: no autograd, no views, and with CUDA graphs hardly any calls."""

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from fairmile.base.quick_dataclass import dataclass
@@ -41,6 +42,7 @@ _DOUBT = {
     "fft": 1.5,
 }  # how much farther off relatives are than their likeness says: a library chooses among kernels
 _HOST_US = 6.0  # of a call that nothing is known about
+_HOST_NAMES = 10  # operators, from which two hosts are compared: single ones differ by chance
 _LEAST_OWN = 0.3  # of a measured time that is a convolution's own, whatever its bias takes
 _MOMENT_S = 4e-6  # of one cell on the device, however small; the next one waits for it
 _KERNEL_US = 5.0  # of the host for one cell, where each is launched by itself
@@ -108,6 +110,7 @@ class OpTimes:
         self._families: dict[tuple[str, ...], Mapping[str, Family]] = {}  # by the kinds that are read together
         self._known: dict[str, _Known] = {}
         self._here: frozenset[str] = frozenset()
+        self.host_factor = 1.0  # of all host's times that are not the table's: see `joined`
         self._answers: dict[tuple[str, bool], OpTime] = {}
 
     def without(self, origin: str) -> OpTimes:
@@ -120,13 +123,21 @@ class OpTimes:
     def joined(self, own: OpTimes) -> OpTimes:
         """Return the table with rows that were measured here in place of its own of the same signatures.
 
-        What they answer is told as "here". Calls of a name that this host has timed take the host as long as here.
+        What they answer is told as "here". Calls of a name that this host has timed take the host as long as here,
+        others as long as in the table times `host_factor`.
         """
-        rows = self._exact | own._exact
-        other = OpTimes(rows.values(), self.measured_on, self.about, self.cold_share)
-        other._hosts = self._hosts | own._hosts
+        by = self._host_factor(own)
+        rows = {text: row if by == 1 else row._replace(host_us=by * row.host_us) for text, row in self._exact.items()}
+        other = OpTimes((rows | own._exact).values(), self.measured_on, self.about, self.cold_share)
+        other._hosts = {name: by * us for name, us in self._hosts.items()} | own._hosts
+        other.host_factor = by
         other._here = frozenset(own._exact)
         return other
+
+    def _host_factor(self, own: OpTimes) -> float:
+        """Return how many times as long as the table's host this one takes for its calls; 1 where few names tell."""
+        both = [own._hosts[name] / us for name, us in self._hosts.items() if us > 0 and own._hosts.get(name, 0) > 0]
+        return median(both) if len(both) >= _HOST_NAMES else 1.0
 
     def time_of(self, op: Op, *, tf32: bool = False) -> OpTime:
         """Return the time of a call on the device that the table was measured on."""
