@@ -48,6 +48,13 @@ def test_convolutions_of_32_bits_use_the_faster_units_and_products_only_when_all
     assert device("v100").peak("float32", "conv") == device("v100").peak_flops_per_s["float32"]
 
 
+@for_each("dtype", ["float8_e4m3fn", "float8_e5m2", "int8"])
+def test_products_of_one_byte_an_operand_use_the_fastest_units_there_are(dtype: str) -> None:
+    h200, a100 = device("h200"), device("a100-80gb")
+    assert h200.peak(dtype) == pytest.approx(2 * h200.peak("bfloat16"), rel=0.01)
+    assert a100.peak(dtype) == a100.peak("float16")  # without units for fp8
+
+
 def test_what_is_elementwise_never_counts_at_the_rate_of_matrices() -> None:
     assert device("h200").peak("bfloat16", "elementwise") == device("h200").peak_flops_per_s["float32"]
 

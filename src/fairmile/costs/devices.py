@@ -52,6 +52,8 @@ class Device:
             return peaks.get("float64_matrix", peaks["float64"]) if kind == "gemm" else peaks["float64"]
         if dtype in ("float32", "complex64"):
             return peaks.get("tf32", peaks["float32"]) if tf32 or kind in TF32_BY_DEFAULT else peaks["float32"]
+        if dtype == "int8" or dtype.startswith("float8"):  # units of one byte an operand are as fast for either
+            return peaks.get("float8", peaks["float16"])
         return peaks.get(dtype, peaks["float16"] if dtype == "bfloat16" else peaks["float32"])
 
     @property

@@ -7,7 +7,15 @@ from typing import Any
 
 from cases import for_each
 
-from fairmile.costs.operators.features import bias_bytes, features_of, idling, indexing_s, recurrence, strain
+from fairmile.costs.operators.features import (
+    bias_bytes,
+    compute_dtype,
+    features_of,
+    idling,
+    indexing_s,
+    recurrence,
+    strain,
+)
 from fairmile.costs.operators.samples import call
 from fairmile.costs.operators.signatures import tensor
 from fairmile.costs.operators.work import work_of
@@ -26,6 +34,11 @@ def test_tensors_without_gaps_in_one_order_are_dense() -> None:
     turned = tensor((8, 4, 6, 6), strides=(144, 1, 24, 4))
     assert pattern(tensor((8, 16)), tensor((8, 16))) == "dense"
     assert pattern(turned, turned) == "dense"
+
+
+def test_a_product_of_integers_of_a_byte_computes_in_them() -> None:
+    assert compute_dtype(call("aten._int_mm.default", tensor((64, 64), "int8"), tensor((64, 64), "int8"))) == "int8"
+    assert compute_dtype(call("aten.add.Tensor", tensor((64, 64), "int8"), tensor((64, 64), "int8"))) == "float32"
 
 
 def test_parts_of_rows_are_not_what_is_turned_round() -> None:

@@ -48,7 +48,7 @@ def compute_dtype(op: Op) -> str:
     floats = [each for each in op.inputs if each.dtype.startswith(("float", "bfloat", "complex"))]
     large = [each for each in floats if each.shape] or floats
     if not large:
-        return "float32"
+        return "int8" if op.name.startswith("aten._int_mm") else "float32"
     return max(large, key=lambda each: each.elements).dtype
 
 
