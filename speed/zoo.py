@@ -6,7 +6,7 @@ Every model trains one step in a process of its own: traced without a device, an
 with assumed values, followed up to a point (lower bound), or fails for a reason. What the host cannot run either is
 counted apart. With `--host all` every step runs on the host, without dropout, and the bytes at its peak are compared.
 FILE has a line of JSON for each model, and those that it has already are left out: run again to resume.
-Needs timm, transformers and torchvision.
+Install timm, transformers and torchvision first: uv pip install -c constraints.txt --group zoo
 """
 
 from __future__ import annotations

@@ -117,9 +117,10 @@ def test_what_a_backward_pass_computes_again_costs_the_host_twice() -> None:
 
 
 def test_a_host_of_half_the_speed_takes_twice_as_long_for_its_part() -> None:
-    slow = replace(HOST, view_us={"forward": 3.0}, listed_us=2.0).scaled(2.0)
-    assert (slow.view_us["forward"], slow.listed_us, slow.step_us) == (6.0, 4.0, 0.0)
-    assert slow.factor == HOST.factor, "shares of what the table tells, which is scaled itself"
+    host = replace(HOST, view_us={"forward": 3.0}, listed_us=2.0)
+    slow = host.scaled(2.0)
+    assert (slow.factor["backward"], slow.view_us["forward"], slow.listed_us, slow.step_us) == (2.0, 6.0, 4.0, 0.0)
+    assert host.scaled(2.0, calls=False) == replace(slow, factor=HOST.factor)
 
 
 def test_a_step_that_waits_for_its_host_may_be_as_slow_or_fast_as_hosts_are() -> None:

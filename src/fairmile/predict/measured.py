@@ -33,7 +33,7 @@ class MeasuredTimes:
         if shipped is None:
             return step_time(trace, on, own, host)
         joined = shipped.joined(own)
-        host = (host or HostCosts()).scaled(joined.host_factor)
+        host = (host or HostCosts()).scaled(joined.host_factor, calls=False)  # the table's are scaled
         step = step_time(trace, on, joined, host, correction=self.correction(on).factors)
         return replace(step, notes=(*step.notes, _joined_words(own, shipped, joined.host_factor)))
 

@@ -66,10 +66,11 @@ class HostCosts:
     wait_us: float = 15.0
     step_us: float = 300.0
 
-    def scaled(self, by: float) -> HostCosts:
-        """Return a host that takes so much longer for what it does beside calls; those a table tells, as `joined`."""
+    def scaled(self, by: float, *, calls: bool = True) -> HostCosts:
+        """Return a host that takes so much longer for everything but waiting; without `calls`, those stay as told."""
         times = {name: getattr(self, name) * by for name in ("listed_us", "optimizer_us", "parameter_us", "again_us")}
-        return replace(self, view_us={phase: value * by for phase, value in self.view_us.items()}, **times)
+        factor = {phase: value * by for phase, value in self.factor.items()} if calls else self.factor
+        return replace(self, factor=factor, view_us={phase: us * by for phase, us in self.view_us.items()}, **times)
 
     def of_compiled(self, mode: str) -> HostCosts:
         """Return a host that runs compiled code: no autograd, no views, and with CUDA graphs hardly any calls."""
