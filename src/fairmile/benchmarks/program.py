@@ -18,6 +18,7 @@ from fairmile.base.errors import FairmileError, MissingExtra, NotFound, UsageErr
 from fairmile.base.files import write_failure
 from fairmile.base.garbage import no_search
 from fairmile.base.words import did_you_mean
+from fairmile.benchmarks.harness.host_memory import reuse_freed_memory
 from fairmile.benchmarks.harness.launcher import start_ranks
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.session import Finished, Session
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
         many = session.settings(load(folder, SETTINGS).Settings).ranks
         if many > 1 and session.ranks.size == 1:
             return start_ranks(many, [sys.executable, "-m", "fairmile.benchmarks", argv[0]], os.environ)
+        reuse_freed_memory()
         with no_search():
             program = load(folder, PROGRAM)
         with suppress(Finished):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import warnings
 from itertools import pairwise
 
@@ -116,3 +118,42 @@ def _of_pytorch(peak: float, total: int, kind: str) -> list[float]:
             optimizer.step()
             scheduler.step()
     return found
+
+
+STEPS = """
+import sys
+import torch
+from fairmile.benchmarks.harness.schedules import make_optimizer
+from fairmile.benchmarks.harness.settings import TrainSettings
+
+OWN = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "adamax": torch.optim.Adamax,
+       "nadam": torch.optim.NAdam, "lamb": None}
+
+def trained(make):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = make(model.parameters())
+    for rate in (0.1, 0.05):
+        optimizer.param_groups[0]["lr"] = rate
+        model(torch.ones(4, 3)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+    return model.weight.detach()
+
+found = {}
+for name in OWN:
+    settings = TrainSettings(optimizer=name, learning_rate=0.1, weight_decay=0.01)
+    found[name] = trained(lambda weights, of=settings: make_optimizer(of, weights))
+assert "torch._dynamo" not in sys.modules
+for name, kind in OWN.items():
+    if kind is not None:
+        more = {"momentum": 0.9} if name == "sgd" else {}
+        given = {"lr": 0.1, "weight_decay": 0.01, **more}
+        torch.testing.assert_close(found[name], trained(lambda weights: kind(weights, **given)))
+"""
+
+
+def test_optimizers_step_as_those_of_pytorch_and_leave_its_compiler_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fairmile.base.errors import UsageError
-from fairmile.base.garbage import no_search
 from fairmile.benchmarks.harness.lamb import Lamb
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ def plateau_factor(settings: TrainSettings, metric: Metric, scores: Sequence[flo
     return max(factor, min(settings.min_learning_rate / settings.learning_rate, 1.0))
 
 
-@no_search()  # the first optimizer of a process imports PyTorch's compiler: a thousand modules
 def make_optimizer(settings: TrainSettings, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer of the settings, with one kernel for all parameters where the device has it."""
     trained = [each for each in parameters if each.requires_grad]
@@ -66,18 +66,29 @@ def make_optimizer(settings: TrainSettings, parameters: Iterable[torch.nn.Parame
     fast: dict[str, Any] = {"fused": True} if kinds and kinds <= {"cpu", "cuda"} and not is_sharded else {}
     given: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(trained, momentum=settings.momentum, **given, **fast)
+        return _eager(torch.optim.SGD)(trained, momentum=settings.momentum, **given, **fast)
     if settings.epsilon:
         given["eps"] = settings.epsilon
     if settings.optimizer == "adam":
-        return torch.optim.Adam(trained, **given, **fast)
+        return _eager(torch.optim.Adam)(trained, **given, **fast)
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(trained, **given, **fast)
+        return _eager(torch.optim.AdamW)(trained, **given, **fast)
     if settings.optimizer == "adamax":
-        return torch.optim.Adamax(trained, foreach=kinds == {"cuda"}, **given)
+        return _eager(torch.optim.Adamax)(trained, foreach=kinds == {"cuda"}, **given)
     if settings.optimizer == "lamb":
-        return Lamb(trained, **given)
-    return torch.optim.NAdam(trained, foreach=kinds == {"cuda"}, **given)
+        return _eager(Lamb)(trained, **given)
+    return _eager(torch.optim.NAdam)(trained, foreach=kinds == {"cuda"}, **given)
+
+
+@cache
+def _eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """Return an optimizer without the switches for PyTorch's compiler, which never gets to see it.
+
+    Any of them imports the compiler: a thousand modules, which take as long as all others of PyTorch.
+    """
+    switched = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    plain: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in switched}
+    return type(kind.__name__, (kind,), plain | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
 
 
 def _one_cycle(step: int, total_steps: int, peak: float, rise: float) -> float:

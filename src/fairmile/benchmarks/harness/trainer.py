@@ -496,11 +496,16 @@ def _reproducible(settings: TrainSettings) -> Iterator[None]:
     torch.set_num_threads(settings.threads or threads)
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
-    torch.use_deterministic_algorithms(settings.deterministic)
+    _use_deterministic(settings.deterministic)
     cudnn.deterministic, cudnn.benchmark = settings.deterministic, not settings.deterministic
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        _use_deterministic(before[0])
         cudnn.deterministic, cudnn.benchmark = before[1:]
         torch.set_num_threads(threads)
+
+
+def _use_deterministic(wanted: bool) -> None:
+    if wanted != torch.are_deterministic_algorithms_enabled():  # even to say the same again imports PyTorch's compiler
+        torch.use_deterministic_algorithms(wanted)
