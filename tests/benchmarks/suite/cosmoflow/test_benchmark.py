@@ -53,6 +53,14 @@ def results(tmp_path):
     return found, {score["name"]: score["values"] for score in found["scores"]}
 
 
+def test_four_redshifts_turn_as_any_other_number_does():
+    cubes = torch.from_numpy(Generator(8).make(range(3))[0]).permute(0, 4, 1, 2, 3)
+    for way in range(60):
+        turned = [torch.manual_seed(way) and turn(part) for part in (cubes, cubes[:, :3])]
+        assert torch.equal(turned[0][:, :3], turned[1])
+        assert turned[0].is_contiguous(memory_format=torch.channels_last_3d)
+
+
 @pytest.mark.thorough
 def test_the_small_benchmark_learns_and_the_baselines_stand_beside_it(tmp_path):
     params = {"train_samples": 256, "validation_samples": 64, "epochs": 3, "batch_size": 8, "width": 4, "device": "cpu"}

@@ -58,6 +58,7 @@ PUBLISHED = (
 _DRAWN = 16  # cubes whose spectra are drawn
 _TURNS = tuple(itertools.permutations((2, 3, 4)))
 _CHUNK = 64  # universes made at a time
+_CELL_BYTES = 8  # four redshifts of int16
 _FORMAT = 2  # of what is prepared; another number makes it anew
 
 
@@ -255,9 +256,16 @@ class CosmoFlowTask:
 def turn(counts: torch.Tensor) -> torch.Tensor:
     """Return a batch of cubes turned or mirrored at random, one of the 48 ways that leave a cube a cube."""
     way = int(torch.randint(len(_TURNS) * 8, (), device="cpu"))
-    turned = counts.permute(0, 1, *_TURNS[way // 8])
-    flipped = [axis for axis in (2, 3, 4) if way % 8 >> (axis - 2) & 1]
-    return turned.flip(flipped) if flipped else turned
+    cells = counts.permute(0, 2, 3, 4, 1)
+    # The four counts of a cell lie side by side: they are moved as one number, a quarter of the work.
+    if is_joined := cells.is_contiguous() and cells.shape[-1] * cells.element_size() == _CELL_BYTES:
+        cells = cells.view(torch.int64)
+    turned = cells.permute(0, *(axis - 1 for axis in _TURNS[way // 8]), 4)
+    flipped = [axis for axis in (1, 2, 3) if way % 8 >> (axis - 1) & 1]
+    turned = turned.flip(flipped) if flipped else turned
+    if is_joined:
+        turned = turned.contiguous().view(counts.dtype)
+    return turned.permute(0, 4, 1, 2, 3)
 
 
 def baseline_scores(settings: Settings, data: Data, predicted: dict[str, Any]) -> list[Score]:

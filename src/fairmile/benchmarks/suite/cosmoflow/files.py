@@ -234,7 +234,7 @@ class Cubes:
 
     def batch(self, numbers: Any) -> dict[str, Any]:
         # The redshifts stay where they are in memory: what the network gets is in channels-last order without a copy.
-        x = _gather(self.x, numbers) if isinstance(self.x, np.ndarray) else self.x[numbers]
+        x = _gather(self.x, numbers) if isinstance(self.x, np.ndarray) else self.x.index_select(0, numbers)
         return {"x": x.permute(0, 4, 1, 2, 3), "y": self.y[numbers]}
 
     def resident(self, device: torch.device) -> Cubes:
