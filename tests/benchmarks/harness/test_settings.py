@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,7 @@ import pytest
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.settings import TrainSettings, option, read_settings
+from fairmile.benchmarks.program import SETTINGS, folder_of, load, names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +81,11 @@ def test_anything_else_is_one_sentence(name: str, value: object, message: str, h
         read_settings(Own, {name: value})
     assert str(caught.value) == message
     assert hint is None or hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("benchmark", names())
+def test_a_seed_below_zero_is_refused_by_name(benchmark: str) -> None:
+    settings = load(folder_of(benchmark), SETTINGS).Settings
+    for seed in (field.name for field in dataclasses.fields(settings) if field.name.endswith("seed")):
+        with pytest.raises(UsageError, match=f"parameter {seed}: expected at least 0, found -1"):
+            read_settings(settings, {seed: -1})

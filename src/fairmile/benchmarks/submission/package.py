@@ -21,6 +21,8 @@ from fairmile.base.yaml import dump
 from fairmile.benchmarks.submission.checkers import Checkers, parse_errors, repository
 from fairmile.benchmarks.submission.files import (
     code_version,
+    data_of,
+    has_generated_data,
     readme,
     run_lines,
     suite_name,
@@ -241,7 +243,7 @@ class _Package:
         git = run.captured.code.git
         settings = {
             "github": {"repo": git.remote if git is not None else "", "version": code_version(run)},
-            "data": [each.asset or each.path for each in run.captured.inputs.values()],
+            "data": data_of(run),
             "run": run_lines(run),
             "seed": run.record.spec.seed,
             "hyperparameters": dict(run.params),
@@ -306,6 +308,8 @@ class _Package:
         """Tell what a run lacks, in the words of the committee's checker where it has them."""
         if log.run.state is not RunState.DONE:
             yield f"the run is {log.run.state}" + (f": {log.run.reason}" if log.run.reason else "")
+        if has_generated_data(log.run):
+            yield "it trained on generated data: the committee's targets and results hold for the published data set"
         if not log.source:
             yield "no MLPerf log: neither an output file nor the printed output has :::MLLOG lines"
             return
@@ -329,6 +333,7 @@ class _Package:
             "system": entry.system,
             "division": self._labels.division,
             "rules": f"{self._rules.target} {self._rules.ruleset}, {self._rules.source}",
+            "data": ", ".join(data_of(entry.first.run)) or "what the program brings",
         }
         rows = []
         for log, each in zip(entry.logs, done, strict=True):

@@ -29,7 +29,7 @@ class Settings(TrainSettings):
     end: str = option("2019-12-31", "last day of the period, of real data")
     min_events: float = option(7.1, "keep a pixel with at least this many events above magnitude 3.29 ...")
     min_block_events: float = option(34.1, "... or with this many in the 3 x 3 pixels around it")
-    max_locations: int = option(0, "maximum number of pixels, most active first; 0: no limit")
+    max_locations: int = option(0, "maximum number of pixels, most active first; 0: no limit", least=0)
     broken: Broken = option("refuse", "what to do with unreadable rows of the catalog: refuse or skip")
     faults: str = option("", "file of fault labels, one row of integers per row of pixels; empty: none")
     scale: Scale = option("magnitude", "magnitude: m itself; energy: E^0.25, that is 10^(0.375 (m - 3.29))")
@@ -37,19 +37,23 @@ class Settings(TrainSettings):
     validation_share: float = option(
         0.2, "fraction of the locations or of the time used for validation", least=0, most=1
     )
-    split_seed: int = option(0, "seed of the choice of validation locations, independent of the seed of the run")
+    split_seed: int = option(
+        0, "seed of the choice of validation locations, independent of the seed of the run", least=0
+    )
     lead: Lead = option(
         "overlapping", "overlapping: the next fortnight, as published; non-overlapping: a whole window on"
     )
     missing: Missing = option(
         "masked", "missing observations: masked (not scored) or published (counted as predicted exactly)"
     )
-    history: int = option(26, "fortnights of history that a model sees")
-    horizon: int = option(26, "fortnights that a model forecasts")
+    history: int = option(26, "fortnights of history that a model sees", least=1)
+    horizon: int = option(26, "fortnights that a model forecasts", least=1)
     synthetic_years: int = option(8, "years of the synthetic catalog, used without data")
     synthetic_min_magnitude: float = option(2.0, "smallest magnitude of the synthetic catalog")
-    synthetic_locations: int = option(60, "maximum number of pixels of the synthetic catalog, most active first")
-    synthetic_seed: int = option(0, "seed of the synthetic catalog, independent of the seed of the run")
+    synthetic_locations: int = option(
+        60, "maximum number of pixels of the synthetic catalog, most active first", least=1
+    )
+    synthetic_seed: int = option(0, "seed of the synthetic catalog, independent of the seed of the run", least=0)
     model: Model = option(
         "tft", "model: tft, lstm, hybrid (of space and time), or without training persistence or climatology"
     )

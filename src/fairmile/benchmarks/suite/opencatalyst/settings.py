@@ -19,7 +19,7 @@ class Settings(TrainSettings):
     model: Literal["schnet", "dimenet"] = option("schnet", "schnet: distances only; dimenet: DimeNet++, with angles")
     train_samples: int = option(384, "number of training structures; real data: 0 for all", least=0)
     validation_samples: int = option(96, "number of validation structures; real data: 0 for all", least=0)
-    data_seed: int = option(2020, "seed of the structures, independent of the seed of the run")
+    data_seed: int = option(2020, "seed of the structures, independent of the seed of the run", least=0)
     width: int = option(32, "features of an atom (schnet) or an edge (dimenet)", least=2)
     filters: int = option(32, "width of the filters of schnet", least=1)
     interactions: int = option(2, "number of interaction blocks", least=1)

@@ -20,7 +20,7 @@ class Settings(TrainSettings):
     )
     hold_out: str = option("", "test only on kernels with this value, never seen in training, such as KWG=32")
     rows: int = option(0, "use this many kernels only, drawn at random; 0: all 241,600", least=0)
-    data_seed: int = option(440, "seed of the split and of the noise of generated times")
+    data_seed: int = option(440, "seed of the split and of the noise of generated times", least=0)
     save_trees: bool = option(False, "also write the fitted trees as skops files, and rows.npy to try them on")
     epochs: int = option(15, "number of epochs")
     batch_size: int = option(256, "batch size per rank")
