@@ -132,24 +132,36 @@ class CatalogFolder:
         stack = [""]
         while stack:
             below = stack.pop()
+            files: dict[str, Stamp | None] = {}
             try:
-                entries = {entry.name: entry for entry in os.scandir(self.cards_root / below)}
+                with os.scandir(self.cards_root / below) as entries:
+                    for entry in entries:  # a folder may hold a million others: none of them is kept but its name
+                        name = entry.name
+                        if name.startswith("."):
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            stack.append(f"{below}/{name}" if below else name)
+                        elif name.endswith((TOMBSTONE_SUFFIX, CARD_SUFFIX)):
+                            files[name] = _stamp(entry)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 raise SystemFailure(f"{self.cards_root / below} cannot be read: {error.strerror}") from error
-            for name, entry in entries.items():
-                relative = f"{below}/{name}" if below else name
-                if name.startswith("."):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    stack.append(relative)
-                elif name.endswith(TOMBSTONE_SUFFIX) or (
-                    name.endswith(CARD_SUFFIX) and name.removesuffix(CARD_SUFFIX) + TOMBSTONE_SUFFIX not in entries
-                ):
-                    stamp = _stamp(entry)
-                    if stamp is not None:
-                        yield relative, stamp
+            for name, stamp in files.items():
+                is_buried = name.removesuffix(CARD_SUFFIX) + TOMBSTONE_SUFFIX in files
+                if stamp is not None and not is_buried:
+                    yield f"{below}/{name}" if below else name, stamp
+
+    def stamp(self, relative: str) -> Stamp:
+        """Return what tells whether the file of a card has changed; to be taken before the card is read."""
+        path = f"{self.root}/cards/{relative}"
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            raise _is_gone(path) from None
+        except OSError as error:
+            raise SystemFailure(f"the card {path} cannot be read: {error.strerror}") from error
+        return Stamp(status.st_size, status.st_mtime_ns)
 
     def read(self, relative: str) -> Card:
         """Return the card in the file."""
@@ -163,7 +175,7 @@ class CatalogFolder:
             if "\\ud" in text or "\\uD" in text:
                 json.dumps(body, ensure_ascii=False).encode()
         except FileNotFoundError:
-            raise NotFound(f"the card {path} is gone", hint="run `fairmile catalog reindex`") from None
+            raise _is_gone(path) from None
         except OSError as error:
             raise SystemFailure(f"the card {path} cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
@@ -213,6 +225,10 @@ class CatalogFolder:
                 parent.rmdir()
             except OSError:
                 break
+
+
+def _is_gone(path: str) -> NotFound:
+    return NotFound(f"the card {path} is gone", hint="run `fairmile catalog reindex`")
 
 
 def _stamp(entry: os.DirEntry[str]) -> Stamp | None:

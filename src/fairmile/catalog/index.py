@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import field, replace
-from itertools import groupby, islice
+from heapq import merge
+from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -73,8 +73,8 @@ _FEW_CHANGES = 50  # fit into the usual cache
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
 
 
-# A card file that is new or changed: its folder, path and stamp, and whether the index knows the path.
-_Change = tuple[CatalogFolder, str, Stamp, bool]
+# The paths of the card files of a folder that are new or changed, sorted.
+_Changes = tuple[CatalogFolder, list[str]]
 
 
 class DamagedCardDict(TypedDict):
@@ -329,41 +329,39 @@ class Index:
                 done.removed += self._cards.forget(catalog, [row[0] for row in self._paths(catalog)])
                 self._db.execute("DELETE FROM meta WHERE key = ?", (f"catalog:{catalog}",))
             bulk = BulkRows(self._db) if self._is_empty() else None
-            changed = [each for folder in folders for each in self._changes(folder, done)]
-            changed.sort(key=itemgetter(1))
-            several = _with_versions(changed) if bulk is not None else frozenset()
-            if uses:
-                changed.sort(key=lambda entry: -uses.get(_asset(entry[1]), 0))
-            with many_changes(self._db) if bulk is None and len(changed) > _FEW_CHANGES else nullcontext():
-                self._put_all(changed, several, uses, done, on_card, bulk)
+            changed = [(folder, self._changes(folder, done)) for folder in folders]
+            count = sum(len(paths) for _, paths in changed)
+            with many_changes(self._db) if bulk is None and count > _FEW_CHANGES else nullcontext():
+                self._put_all(changed, uses, done, on_card, bulk)
         return done
 
     def _is_empty(self) -> bool:
         tables = ("card", "word", "tag")
         return not any(self._db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)
 
-    def _changes(self, folder: CatalogFolder, done: Refresh) -> list[_Change]:
-        """Forget the cards of a catalog that are gone; return those that are new or changed."""
+    def _changes(self, folder: CatalogFolder, done: Refresh) -> list[str]:
+        """Forget the cards of a catalog that are gone; return the paths of those that are new or changed, sorted."""
         known_as, generation = self.meta(f"catalog:{folder.name}"), folder.generation()
         recent = None if known_as is None else folder.changes_since(known_as, generation)
         self._set_meta(f"catalog:{folder.name}", generation)
+        if recent is None:
+            known = {path: (size, mtime) for path, size, mtime in self._paths(folder.name)}
+        else:
+            known = {path: stamp for path in recent if (stamp := self._stamp(folder.name, path))}
         try:
-            if recent is None:
-                known = {path: Stamp(size, mtime) for path, size, mtime in self._paths(folder.name)}
-                stamps = dict(folder.scan())
-            else:
-                known = {path: stamp for path in recent if (stamp := self._stamp(folder.name, path))}
-                stamps = dict(folder.stamps(recent))
+            # Of a million cards no stamp is kept: the one of a changed card is taken anew when it is read.
+            stamps = folder.scan() if recent is None else folder.stamps(recent)
+            changed = sorted(path for path, stamp in stamps if known.pop(path, None) != stamp)
         except SystemFailure as error:
             done.damaged.append((folder.name, str(error)))
             return []
-        done.removed += self._cards.forget(folder.name, [path for path in known if path not in stamps])
-        return [(folder, p, stamp, p in known) for p, stamp in stamps.items() if known.get(p) != stamp]
+        done.removed += self._cards.forget(folder.name, known)
+        return changed
 
-    def _stamp(self, catalog: str, path: str) -> Stamp | None:
+    def _stamp(self, catalog: str, path: str) -> tuple[int, int] | None:
         sql = "SELECT size, mtime FROM card WHERE catalog = ? AND path = ?"
-        row = self._db.execute(sql, (catalog, path)).fetchone()
-        return Stamp(*row) if row else None
+        row: tuple[int, int] | None = self._db.execute(sql, (catalog, path)).fetchone()
+        return row
 
     def _orphans(self) -> list[str]:
         """Return the catalogs not asked for that other settings cannot mean either: their folder is gone."""
@@ -371,23 +369,26 @@ class Index:
         gone = (name for name in self._strangers() if homes is None or not (homes / name).is_dir())
         return [name for name in gone if self._db.execute("SELECT 1 FROM card WHERE catalog = ?", (name,)).fetchone()]
 
-    def _paths(self, catalog: str) -> list[tuple[str, int, int]]:
-        return self._db.execute("SELECT path, size, mtime FROM card WHERE catalog = ?", (catalog,)).fetchall()
+    def _paths(self, catalog: str) -> Iterable[tuple[str, int, int]]:
+        return self._db.execute("SELECT path, size, mtime FROM card WHERE catalog = ?", (catalog,))
 
     def _put_all(
         self,
-        changed: Sequence[_Change],
-        several: Set[tuple[str, str]],
+        changed: Sequence[_Changes],
         uses: Mapping[str, int],
         done: Refresh,
         on_card: Callable[[int, int], None] | None,
         bulk: BulkRows | None,
     ) -> None:
         """Read the changed cards and write their rows, one by one or, into an empty index, in `bulk`."""
+        several = _with_versions(changed) if bulk is not None else frozenset()
+        count = sum(len(paths) for _, paths in changed)
         assets: set[tuple[str, str, str]] = set()
-        for number, (folder, path, stamp, known) in enumerate(changed, 1):
+        for number, (path, folder) in enumerate(_most_used_first(changed, uses), 1):
             asset = _asset(path)
+            known = bulk is None and self._stamp(folder.name, path) is not None
             try:
+                stamp = folder.stamp(path)
                 entry = entry_of(read_in_place(folder, path), path, stamp)
             except (FairmileError, RecursionError) as error:
                 self._cards.forget(folder.name, [path] if known else [])
@@ -403,7 +404,7 @@ class Index:
             done.changed += known
             done.added += not known
             if on_card:
-                on_card(number, len(changed))
+                on_card(number, count)
         if bulk is not None:
             bulk.finish()
         for catalog, kind, name in assets:
@@ -736,13 +737,28 @@ def _create_aside(path: Path, fill: Callable[[Index], None]) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _with_versions(changed: Iterable[_Change]) -> frozenset[tuple[str, str]]:
-    """Return the assets of which a catalog has several files, by catalog; the changes come in the order of paths."""
-    several: set[tuple[str, str]] = set()
-    for asset, group in groupby(changed, key=lambda entry: _asset(entry[1])):
-        counts = Counter(folder.name for folder, *_ in group)
-        several |= {(name, asset) for name, count in counts.items() if count > 1}
-    return frozenset(several)
+def _in_order(changed: Iterable[_Changes]) -> Iterator[tuple[str, CatalogFolder]]:
+    """Yield all paths in their order, each with its folder."""
+    return merge(*(zip(paths, repeat(folder)) for folder, paths in changed), key=itemgetter(0))
+
+
+def _most_used_first(changed: Sequence[_Changes], uses: Mapping[str, int]) -> Iterator[tuple[str, CatalogFolder]]:
+    """Yield the paths of used assets, the most used first, then all others in their order."""
+    if not uses:
+        return _in_order(changed)
+    used = [each for each in _in_order(changed) if uses.get(_asset(each[0]))]
+    used.sort(key=lambda each: -uses[_asset(each[0])])
+    return chain(used, (each for each in _in_order(changed) if not uses.get(_asset(each[0]))))
+
+
+def _with_versions(changed: Iterable[_Changes]) -> frozenset[tuple[str, str]]:
+    """Return the assets of which a catalog has several files, by catalog."""
+    return frozenset(
+        (folder.name, asset)
+        for folder, paths in changed
+        for asset, group in groupby(paths, key=_asset)
+        if len(list(islice(group, 2))) == 2
+    )
 
 
 def _asset(path: str) -> str:
