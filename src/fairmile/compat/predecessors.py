@@ -84,7 +84,9 @@ def translate(words: Sequence[str]) -> Translation:
         if tuple(words[: len(start)]) == start:
             return Translation(tuple(words), tuple(translated(list(words[len(start) :]))))
     known = [" ".join(start) for start in _COMMANDS]
-    typed = " ".join(words[:3])
+    typed = " ".join([word for word in words if not word.startswith("-") and word != "help"][:3])
+    if whole := [each for each in known if each.startswith(f"{typed} ")]:
+        raise UsageError(f"{typed!r} is only the start of a command", hint=f"known: {', '.join(whole)}")
     near = did_you_mean(typed, known)
     raise NotFound(
         f"no published command {typed!r} is known" + (f"; {near}" if near else ""), hint=f"known: {', '.join(known)}"

@@ -88,7 +88,7 @@ class ChangeReport(Result):
             if lines := self.lines(verdict):
                 yield from ("", f"## {name}", "", *(f"- {line}" for line in lines))
         yield ""
-        yield f"{counts['same']} components are as the file says. {counts['unknown']} could not be seen from this host."
+        yield f"As the file says: {counts['same']}. Not visible from this host: {counts['unknown']}."
         if self.sources:
             yield from ("", "Sources of the file:", "", *(f"- {source}" for source in self.sources))
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import itertools
+import os
+import signal
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -175,6 +179,36 @@ def test_memory_is_bounded_by_the_block_not_by_the_file(tmp_path: Path, monkeypa
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 1 << 20, f"{to}: {peak:,} bytes"
+
+
+def test_what_a_killed_conversion_left_goes_with_the_next(source: Path, tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path; from fairmile.catalog.converting import convert\n"
+        "convert._compare = lambda *args: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "convert.convert_file(Path(sys.argv[1]), 'zarr', Path(sys.argv[2]))\n"
+    )
+    target = tmp_path / "tide.zarr"
+    killed = subprocess.run([sys.executable, "-c", program, str(source), str(target)])
+    assert (killed.returncode, target.exists()) == (-signal.SIGKILL, False)
+    assert len(list(tmp_path.glob(".tide.*"))) == 1
+    another = tmp_path / f".tide.{os.getpid()}.zarr"  # of whom is not known
+    another.mkdir()
+    assert convert_file(source, "zarr", target).verified
+    assert sorted(path.name for path in tmp_path.iterdir()) == [another.name, source.name, target.name]
+
+
+def test_the_same_data_converted_again_keeps_its_card(tmp_path: Path) -> None:
+    space = Workspace.open(environ={"FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}, cwd=tmp_path)
+    file = tmp_path / "tide.csv"
+    file.write_text("hour,level\n0,1.5\n")
+    first, again = (space.datasets.convert(str(file), "parquet", out=tmp_path / name) for name in ("a.pq", "b.pq"))
+    assert again.card == first.card
+    assert "has the card" in again.notes[-1]
+    stated = {"license": "https://spdx.org/licenses/CC-BY-4.0", "version": "1.0"}
+    space.catalog.describe(file, kind="dataset", set=stated, add=True)
+    space.datasets.convert("tide", "npy", arrays=["level"], out=tmp_path / "level.npy")
+    with pytest.raises(Conflict, match=r"hour.npy was written, but the card .*@1.0-npy has other content"):
+        space.datasets.convert("tide", "npy", arrays=["hour"], out=tmp_path / "hour.npy")
 
 
 def test_the_new_file_has_a_card_that_says_what_it_was_derived_from(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
+from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.runs import Runs
 
@@ -106,6 +107,34 @@ class TestTheIndex:
         assert {row.id for row in runs.rows()} == {run.id, other.name}
         runs.remove([run.id])
         assert {row.id for row in runs.rows()} == {other.name}
+
+    def test_reads_no_row_where_no_record_changed(self, runs: Runs) -> None:
+        run = runs.run(["true"])
+        runs.rows()
+        with sqlite3.connect(runs.root / ".index.sqlite") as index:
+            index.execute("UPDATE runs SET stamp = '', name = 'as indexed'")
+        index.close()
+        assert [row.name for row in runs.rows()] == ["as indexed"]
+        os.utime(run.folder / "run.json")
+        assert [row.name for row in runs.rows()] == [run.name]
+
+    def test_a_look_that_another_process_overtook_is_not_kept(
+        self, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run, other = runs.run(["true"]), runs.run(["true"])
+        hidden, stamps = runs.root / ".hidden", Ledger._stamps
+        os.rename(other.folder, hidden)
+        monkeypatch.setattr(Ledger, "_stamps", lambda ledger: overtaken(stamps(ledger)))
+
+        def overtaken(seen: dict[str, str]) -> dict[str, str]:
+            monkeypatch.setattr(Ledger, "_stamps", stamps)
+            os.rename(hidden, other.folder)
+            assert len(Ledger(runs.root).rows()) == 2
+            return seen
+
+        Ledger(runs.root).rows()  # looks, and writes what it saw after the other one
+        os.rename(other.folder, hidden)
+        assert [row.id for row in Ledger(runs.root).rows()] == [run.id]
 
     def test_lists_a_damaged_record_and_says_so(self, runs: Runs) -> None:
         run = runs.run(["true"])

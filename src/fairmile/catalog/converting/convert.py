@@ -7,13 +7,16 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
+from glob import escape
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from fairmile.base.digest import from_ni, ni, sha256_file
 from fairmile.base.errors import Conflict, Integrity, NotFound, Unsupported, UsageError
+from fairmile.base.files import Holder, process_began
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
@@ -91,8 +94,17 @@ def convert(
         "description": f"{title} in {to} format, converted from {source.name} and compared with it value by value.",
     }
     properties |= {key: origin[key] for key in _KEPT if origin and key in origin}
-    described = catalog.describe(target, kind="dataset", set=properties, add=True)
-    return dataclasses.replace(converted, content=content, card=described.added)
+    try:
+        card = catalog.describe(target, kind="dataset", set=properties, add=True).added
+    except Conflict as error:
+        known = catalog.get(str(catalog.describe(target, kind="dataset", set=properties).card.handle))
+        if known.content != content:
+            what = f"{target} was written, but the card {known.handle} has other content"
+            raise Conflict(what, hint=error.hint) from error
+        card = str(known.handle)
+        notes = (*converted.notes, f"the same data has the card {card} already; it stays as it is")
+        converted = dataclasses.replace(converted, notes=notes)
+    return dataclasses.replace(converted, content=content, card=card)
 
 
 def _content(path: Path) -> str:
@@ -123,7 +135,7 @@ def convert_file(
             notes.append(f"{to} keeps no attributes: those of {source.name} stay behind")
         if dry_run:
             return ConvertedData(str(source), to, str(target), _report(job, {}), tuple(notes), dry_run=True)
-        aside = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+        aside = _aside(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             _write(job, opened, aside)
@@ -272,6 +284,17 @@ def _sync_and_place(aside: Path, target: Path) -> None:
     if target.is_dir():
         _remove(target)
     aside.replace(target)
+
+
+def _aside(target: Path) -> Path:
+    """Return a hidden path beside the target to write to; what killed processes of this machine left is removed."""
+    me = Holder.me()
+    start = f".{target.stem}.{crc32(f'{me.host} {me.place}'.encode()):08x}."
+    for left in target.parent.glob(f"{escape(start)}*{escape(target.suffix)}"):
+        process = left.name.removeprefix(start).removesuffix(target.suffix)
+        if me.place and process.isdecimal() and process_began(int(process)) is None:
+            _remove(left)
+    return target.with_name(f"{start}{me.pid}{target.suffix}")
 
 
 def _remove(path: Path) -> None:

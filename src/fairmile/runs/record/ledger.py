@@ -12,17 +12,29 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError, NotFound, SystemFailure, UsageError
-from fairmile.base.files import Holder, write_failure
+from fairmile.base.files import write_failure
 from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.meter.lines import number_text
 from fairmile.runs.execute.processes import find_processes
+from fairmile.runs.record.index_rows import (
+    COLUMNS,
+    JsonNumbers,
+    JsonObject,
+    assets_of,
+    lost_its_recorder,
+    names_of,
+    read_row,
+    row_of,
+    state_seen,
+)
 from fairmile.runs.record.layout import PACKED, RECORD, read_record, write_record
 from fairmile.runs.record.query import RunQuery
 from fairmile.runs.record.record import RunRecord
@@ -40,22 +52,21 @@ else:
 C = TypeVar("C")
 _INDEX = ".index.sqlite"
 _NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
-_VERSION = 4
+_VERSION = 5
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32
 _LAST = "last"
 _HISTORY = 20
 _STALE_S = 5.0  # a flow of a thousand steps asks for as many histories
-_COLUMNS = (
-    *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
-    *("asset", "reason", "params", "metrics", "units", "tags", "job", "inputs", "has"),
-)
+# The columns that a list shows, in the order of the fields of `RunRow`.
+_LISTED = ", ".join(name for name in COLUMNS[:16] if name not in ("stamp", "units")) + ", units"
 _SCHEMA = f"""
-CREATE TABLE runs ({", ".join(f"{name} PRIMARY KEY" if name == "id" else name for name in _COLUMNS)}) WITHOUT ROWID;
+CREATE TABLE runs ({", ".join(f"{name} PRIMARY KEY" if name == "id" else name for name in COLUMNS)}) WITHOUT ROWID;
 CREATE INDEX by_time ON runs (created);
 CREATE INDEX by_identity ON runs (identity);
 CREATE INDEX by_group ON runs (run_group);
 CREATE INDEX by_name ON runs (name, created);
 CREATE INDEX by_state ON runs (state);
+CREATE TABLE look (stamps TEXT);
 PRAGMA user_version = {_VERSION};
 """
 
@@ -316,23 +327,30 @@ class Ledger:
             values.append(tag)
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
         with self._index(stale_s) as index:
-            question = f"SELECT {', '.join(_COLUMNS)} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
-            rows = index.execute(question, [*values, limit or -1]).fetchall()
-        return RunRows(_row(dict(zip(_COLUMNS, each, strict=True))) for each in rows)
+            question = f"SELECT {_LISTED} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
+            return RunRows(_row(*each) for each in index.execute(question, [*values, limit or -1]))
 
     def page(self, query: RunQuery, *, start: int = 0, limit: int = 50, stale_s: float = 0.0) -> RunPage:
         """Return a part of the runs that a query matches, in its order, as they were at most `stale_s` ago."""
         where, order = query.where(), query.order()
         with self._index(stale_s) as index:
-            # Conditions on parameters and metrics cost most: they are looked at once, for the counts and for the part.
-            question = f"SELECT id, state FROM runs WHERE {where.sql} ORDER BY {order.sql}"
-            matches = index.execute(question, [*where.values, *order.values]).fetchall()
-            chosen = [id for id, state in matches if not query.states or state in query.states]
-            shown = chosen[start : start + limit]
-            question = f"SELECT {', '.join(_COLUMNS)} FROM runs WHERE id IN ({', '.join('?' * len(shown))})"
-            rows = {each[0]: _row(dict(zip(_COLUMNS, each, strict=True))) for each in index.execute(question, shown)}
-        states = Counter(state for _, state in matches)
-        return RunPage(RunRows(rows[id] for id in shown), start, len(chosen), states)
+            if query.text:
+                # Conditions on parameters and metrics cost most: they are looked at once, for counts and part.
+                question = f"SELECT id, state FROM runs WHERE {where.sql} ORDER BY {order.sql}"
+                matches = index.execute(question, [*where.values, *order.values]).fetchall()
+                states = Counter(state for _, state in matches)
+                chosen = [id for id, state in matches if not query.states or state in query.states]
+                shown, total = chosen[start : start + limit], len(chosen)
+            else:
+                states = Counter(dict(index.execute("SELECT state, count(*) FROM runs GROUP BY state")))
+                wanted = list(dict.fromkeys(query.states or states))
+                question = f"SELECT id FROM runs WHERE state IN ({', '.join('?' * len(wanted))}) ORDER BY {order.sql}"
+                values = [*wanted, *order.values, limit, start]
+                shown = [id for (id,) in index.execute(f"{question} LIMIT ? OFFSET ?", values)]
+                total = sum(states[state] for state in wanted)
+            question = f"SELECT {_LISTED} FROM runs WHERE id IN ({', '.join('?' * len(shown))})"
+            rows = {each[0]: _row(*each) for each in index.execute(question, shown)}
+        return RunPage(RunRows(rows[id] for id in shown), start, total, states)
 
     def members(self, group: str) -> list[str]:
         """Return the ids of the runs of a group, the oldest first."""
@@ -433,16 +451,16 @@ class Ledger:
 
     def hides(self, assets: Iterable[str]) -> bool:
         """Tell whether one of some assets, as records state them, is hidden here."""
-        return not self._hidden.isdisjoint(_names_of(assets))
+        return not self._hidden.isdisjoint(names_of(assets))
 
     def state_of(self, run: Run) -> RunState:
         """Return where a run stands: one whose recorder and program are gone without a word was interrupted."""
         state = run.state
-        return _seen(state, run.record, run.folder) if not state.is_end else state
+        return state_seen(state, run.record, run.folder) if not state.is_end else state
 
     def is_orphaned(self, run: Run) -> bool:
         """Tell whether the program of a run outlives its recorder."""
-        return run.state is RunState.RUNNING and _lost_its_recorder(run.record) and bool(find_processes(run.folder))
+        return run.state is RunState.RUNNING and lost_its_recorder(run.record) and bool(find_processes(run.folder))
 
     # Finding
 
@@ -457,7 +475,7 @@ class Ledger:
         return run
 
     def _is_hidden(self, run: Run) -> bool:
-        return bool(self._hidden) and self.hides(_assets_of(run.record))
+        return bool(self._hidden) and self.hides(assets_of(run.record))
 
     def _complete(self, reference: str) -> str:
         if not reference:
@@ -550,7 +568,8 @@ class Ledger:
                 connection.execute("BEGIN IMMEDIATE")
                 (version,) = connection.execute("PRAGMA user_version").fetchone()
                 if version != _VERSION:
-                    connection.execute("DROP TABLE IF EXISTS runs")
+                    for table in ("runs", "look"):
+                        connection.execute(f"DROP TABLE IF EXISTS {table}")
                     for statement in filter(str.strip, _SCHEMA.split(";")):
                         connection.execute(statement)
                 connection.execute("COMMIT")
@@ -561,35 +580,69 @@ class Ledger:
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         """Read what changed since the last time."""
-        known = dict(connection.execute("SELECT id, stamp FROM runs"))
+        version = connection.execute("PRAGMA data_version").fetchone()
+        stamps = self._stamps()
+        # One digest of all stamps spares the look at each of a hundred thousand rows where nothing changed.
+        look = blake2b("".join(map("{}/{}\n".format, stamps, stamps.values())).encode("utf-8", "replace")).hexdigest()
+        is_known = connection.execute("SELECT 1 FROM look WHERE stamps = ?", (look,)).fetchone() is not None
+        known = stamps if is_known else dict(connection.execute("SELECT id, stamp FROM runs"))
         changed: list[tuple[Any, ...]] = []
-        there: set[str] = set()
-        for id, entry in self._entries().items():
-            stamp = _stamp(entry)
-            if not stamp:
-                continue
-            there.add(id)
-            if known.get(id) != stamp and (values := _values(id, stamp, entry)) is not None:
-                changed.append(values)
+        vanished = False
+        for id, stamp in () if is_known else stamps.items():
+            if known.get(id) != stamp:
+                values = read_row(id, stamp, self.root)
+                vanished |= values is None
+                changed += [values] if values is not None else []
         alive = {str(state) for state in (RunState.RUNNING, RunState.QUEUED)}
         changed_ids = {values[0] for values in changed}
         marks = ", ".join("?" * len(alive))
         running = connection.execute(f"SELECT id FROM runs WHERE state IN ({marks})", sorted(alive)).fetchall()
         for (id,) in running:
             try:
-                run = self.find(id) if id in there and id not in changed_ids else None
+                run = self.find(id) if id in stamps and id not in changed_ids else None
             except SystemFailure:  # it is just being replaced, and read the next time
                 continue
             if run is not None and str(state := self.state_of(run)) not in alive:
-                changed.append(_of_record(id, known[id], run.record, state))
-        gone = [(id,) for id in known.keys() - there]
-        if not changed and not gone:
+                changed.append(row_of(id, known[id], run.record, state))
+        gone = [(id,) for id in known.keys() - stamps.keys()]
+        if not changed and not gone and (is_known or vanished):
             return
-        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            if changed or gone:
+                raise
+            return  # where the index cannot be written, it serves as it is
         connection.executemany("DELETE FROM runs WHERE id = ?", gone)
-        marks = ", ".join("?" * len(_COLUMNS))
+        marks = ", ".join("?" * len(COLUMNS))
         connection.executemany(f"INSERT OR REPLACE INTO runs VALUES ({marks})", changed)
+        connection.execute("DELETE FROM look")
+        # With what another process has written meanwhile, the rows are those of no one look.
+        if not vanished and version == connection.execute("PRAGMA data_version").fetchone():
+            connection.execute("INSERT INTO look VALUES (?)", (look,))
         connection.execute("COMMIT")
+
+    def _stamps(self) -> dict[str, str]:
+        """Return, for every run, what changes when its record does; a folder goes before a pack of the same run."""
+        above, stamps, packs = f"{self.root}/", dict[str, str](), dict[str, str]()
+        try:
+            names = os.listdir(self.root)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise SystemFailure(f"cannot read {self.root}: {error.strerror}") from error
+        for name in names:
+            if name.startswith("."):
+                continue
+            is_pack = name.endswith(PACKED)
+            try:
+                status = os.stat(above + name if is_pack else f"{above}{name}/{RECORD}")
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # no run
+            (packs if is_pack else stamps)[name] = f"{status.st_mtime_ns}-{status.st_ino}"
+        for name, stamp in packs.items():
+            stamps.setdefault(name.removesuffix(PACKED), stamp)
+        return stamps
 
 
 def _visible_runs(hidden: Iterable[str]) -> str:
@@ -599,111 +652,11 @@ def _visible_runs(hidden: Iterable[str]) -> str:
     return f"CREATE TEMP VIEW runs AS SELECT * FROM main.runs WHERE NOT EXISTS ({used})"
 
 
-def _stamp(entry: os.DirEntry[str]) -> str:
-    """Return what changes when the record does; empty for what is no run."""
-    try:
-        status = os.stat(f"{entry.path}/{RECORD}") if not entry.name.endswith(PACKED) else entry.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    return f"{status.st_mtime_ns}-{status.st_ino}"
+def _row(id: str, name: str, state: str, *values: Any) -> RunRow:
+    *plain, params, metrics, tags, units = values
+    tagged = tuple(json.loads(tags)) if tags != "[]" else ()
+    fields = [*plain, JsonObject(params), JsonNumbers(metrics), tagged, JsonObject(units)]
+    return RunRow(id, name, _STATES[state], *fields)
 
 
-def _values(id: str, stamp: str, entry: os.DirEntry[str]) -> tuple[Any, ...] | None:
-    path = Path(entry.path)
-    try:
-        record = read_packed(path) if path.suffix == PACKED else read_record(path)
-        state = Run(record, path).state
-        return _of_record(id, stamp, record, state if state.is_end else _seen(state, record, path))
-    except FileNotFoundError:
-        return None
-    except SystemFailure as error:
-        reason = f"its record cannot be read: {error}"
-        damaged = {"id": id, "stamp": stamp, "name": "", "state": "interrupted", "created": 0.0, "reason": reason}
-        return tuple(damaged.get(column, _EMPTY.get(column, "")) for column in _COLUMNS)
-
-
-_EMPTY: dict[str, Any] = {
-    "elapsed_s": None,
-    "energy_j": None,
-    "params": "{}",
-    "metrics": "{}",
-    "units": "{}",
-    "tags": "[]",
-    "job": 0,
-    "inputs": "[]",
-    "has": "[]",
-}
-
-
-def _of_record(id: str, stamp: str, record: RunRecord, state: RunState) -> tuple[Any, ...]:
-    run = Run(record, Path())
-    measured = record.result.metrics if record.result is not None else {}
-    metrics = {name: number_text(each.value) for name, each in measured.items()}
-    values = {
-        "id": id,
-        "stamp": stamp,
-        "name": run.name,
-        "state": str(state),
-        "created": run.created,
-        "elapsed_s": run.elapsed_s,
-        "energy_j": run.energy_j,
-        "identity": run.identity,
-        "run_group": run.group,
-        "system": run.system,
-        "asset": record.spec.asset,
-        "reason": run.reason,
-        "params": json.dumps(run.params),
-        "metrics": json.dumps(metrics),
-        "units": json.dumps({name: each.unit for name, each in measured.items() if each.unit}),
-        "tags": json.dumps(record.spec.tags),
-        "job": int(record.job is not None),
-        "inputs": json.dumps(_assets_of(record)),
-        "has": json.dumps(["trace"] if run.has_trace else []),
-    }
-    return tuple(values[column] for column in _COLUMNS)
-
-
-def _assets_of(record: RunRecord) -> list[str]:
-    """Return the assets that a run executed or read, each as recorded and as `kind/name`, whichever its version."""
-    names = {record.spec.asset, record.spec.dataset, *(each.asset for each in record.captured.inputs.values())}
-    return sorted(_names_of(names | {each.asset for each in record.captured.code.sources}))
-
-
-def _names_of(assets: Iterable[str]) -> set[str]:
-    names = set(assets) - {""}
-    return names | {"/".join(name.partition("@")[0].split("/")[-2:]) for name in names}
-
-
-def _row(values: Mapping[str, Any]) -> RunRow:
-    return RunRow(
-        values["id"],
-        values["name"],
-        RunState(values["state"]),
-        values["created"],
-        values["elapsed_s"],
-        values["energy_j"],
-        values["identity"],
-        values["run_group"],
-        values["system"],
-        values["asset"],
-        values["reason"],
-        json.loads(values["params"]),
-        {name: float(value) for name, value in json.loads(values["metrics"]).items()},
-        tuple(json.loads(values["tags"])),
-        json.loads(values["units"]),
-    )
-
-
-def _seen(state: RunState, record: RunRecord, folder: Path) -> RunState:
-    """Return the state of a run that has not ended by its own word: one of a job is the scheduler's to tell.
-
-    A program that outlives its recorder still runs.
-    """
-    is_lost = state is RunState.RUNNING and _lost_its_recorder(record)
-    return RunState.INTERRUPTED if is_lost and not find_processes(folder) else state
-
-
-def _lost_its_recorder(record: RunRecord) -> bool:
-    if not record.attempts or record.job is not None:
-        return False
-    return Holder.parse(record.attempts[-1].holder, 0).is_dead_here()
+_STATES = {str(state): state for state in RunState}

@@ -62,7 +62,8 @@ class RunQuery:
     def order(self) -> Clause:
         """Return the order; runs without a finite value come last."""
         if self.sort == NEWEST:
-            return Clause("created DESC, id")  # there is an index for that
+            # By the index, where all runs are listed. Among conditions it costs a look-up of each row: `+` forbids it.
+            return Clause("+created DESC, id" if self.text else "created DESC, id")
         name = self.sort.removeprefix("-")
         if name == "tag":
             raise UsageError("runs cannot be sorted by tag", hint=f"sort by {', '.join(_OWN)}, a parameter or a metric")
@@ -98,9 +99,11 @@ def _condition(token: str) -> Clause:
         return Clause(f"coalesce({same}, 0)" if sign == "=" else f"NOT coalesce({same}, 0)", asked)
     if number is None:
         raise UsageError(f"{token!r}: {text!r} is not a number", hint=f"write {name}{sign}0.1")
-    return Clause(
-        f"{_IS_NUMBER.format(value.sql)} AND {value.sql} {sign} ?", (*value.values * 2, number)
-    )  # where the value is a text it is in no order with numbers
+    # To SQLite a text is larger than any number. Here it is in no order with numbers; the value is computed once.
+    if sign in ("<", "<="):
+        return Clause(f"{value.sql} {sign} ?", (*value.values, number))
+    least = Clause(f"{value.sql} BETWEEN ? AND 9e999", (*value.values, number))
+    return least if sign == ">=" else _joined([least, Clause(f"{value.sql} != ?", (*value.values, number))])
 
 
 _MEMBERS = {
