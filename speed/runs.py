@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 FAIRMILE = [sys.executable, "-c", "from fairmile.cli.main import main; main()"]
 OURS = """\
@@ -180,7 +181,7 @@ def _make_runs(root: Path, count: int) -> None:
         folder = root / f"{name}-{number:06d}"
         folder.mkdir(parents=True)
         state = "failed" if number % 10 == 0 else "done"
-        metrics = {}
+        metrics: dict[str, dict[str, Any]] = {}
         for metric, better in (("loss", "lower"), ("accuracy", "higher"), ("samples_per_s", "higher")):
             value = drawn.random()
             metrics[metric] = {"value": value, "first": 1, "min": 0, "max": 1, "mean": 0.5, "count": 3}

@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 import zarr
 
-from fairmile.base.errors import Conflict, Integrity, NotFound, Unsupported, UsageError
+from fairmile.base.errors import Conflict, Integrity, NotFound, SystemFailure, Unsupported, UsageError
 from fairmile.catalog.converting import arrays as array_formats
 from fairmile.catalog.converting import layout
 from fairmile.catalog.converting.convert import ENDINGS, convert_file
@@ -195,6 +195,13 @@ def test_what_a_killed_conversion_left_goes_with_the_next(source: Path, tmp_path
     another.mkdir()
     assert convert_file(source, "zarr", target).verified
     assert sorted(path.name for path in tmp_path.iterdir()) == [another.name, source.name, target.name]
+
+
+@pytest.mark.parametrize("to", ENDINGS)
+def test_a_target_that_cannot_be_written_is_named(source: Path, to: str) -> None:
+    target = Path(f"/proc/level.{ENDINGS[to][0]}")
+    with pytest.raises(SystemFailure, match=f"{target}"):
+        convert_file(source, to, target, arrays=["n"])
 
 
 def test_the_same_data_converted_again_keeps_its_card(tmp_path: Path) -> None:

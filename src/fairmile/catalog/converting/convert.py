@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from zlib import crc32
 import numpy as np
 
 from fairmile.base.digest import from_ni, ni, sha256_file
-from fairmile.base.errors import Conflict, Integrity, NotFound, Unsupported, UsageError
-from fairmile.base.files import Holder, process_began
+from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, Unsupported, UsageError
+from fairmile.base.files import Holder, process_began, write_failure
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
@@ -137,10 +137,12 @@ def convert_file(
             return ConvertedData(str(source), to, str(target), _report(job, {}), tuple(notes), dry_run=True)
         aside = _aside(target)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            with _writing(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
             _write(job, opened, aside)
             differences = _compare(job, opened, aside)
-            _sync_and_place(aside, target)
+            with _writing(target):
+                _sync_and_place(aside, target)
         finally:
             _remove(aside)
     return ConvertedData(str(source), to, str(target), _report(job, differences), tuple(notes), verified=True)
@@ -201,11 +203,25 @@ def _stored(writer: Format, array: ArraySpec, *, lossy: bool) -> np.dtype[Any]:
 
 def _write(job: _Job, opened: Source, aside: Path) -> None:
     stored = {each.name: each for each in job.stored}
-    with closing(job.writer.create(aside, job.stored, opened.attributes)) as sink:
+    with _writing(job.target):
+        sink = job.writer.create(aside, job.stored, opened.attributes)
+    with closing(sink):
         for group in job.groups():
             names = [each.name for each in group]
             for start, block in opened.blocks(names, rows_of(group)):
-                sink.write(start, {name: block[name].astype(stored[name].dtype, copy=False) for name in names})
+                with _writing(job.target):
+                    sink.write(start, {name: block[name].astype(stored[name].dtype, copy=False) for name in names})
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Blame the target for what fails in the block."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FairmileError):
+            raise
+        raise write_failure(str(target), error) from error
 
 
 def _compare(job: _Job, opened: Source, aside: Path) -> dict[str, float]:
