@@ -16,6 +16,7 @@ from run_making import make_run, metric_document, repeats, training_events
 
 from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.reports import figures
+from fairmile.reports.blocks import Cell, Note, Table, Text
 from fairmile.reports.html import render
 from fairmile.reports.leaderboard import leaderboard
 from fairmile.reports.page import Report, leaderboard_blocks, report
@@ -164,6 +165,14 @@ def test_names_outputs_and_reasons_are_only_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_commands_in_sentences_stand_out_and_are_only_text() -> None:
+    blocks = [Text("`a <b>` and `c"), Note("run `fairmile doctor`"), Table(("why",), [[Cell("try `a_b`")]])]
+    html = render("page", blocks)
+    assert "<p><code>a &lt;b&gt;</code> and `c</p>" in html
+    assert "run <code>fairmile doctor</code>" in html
+    assert "try <code>a_<wbr>b</code>" in html
+
+
 def test_control_characters_and_half_letters_do_not_reach_the_page(tmp_path: Path) -> None:
     run = trained(tmp_path, params={"x": "a\x00\x1b\u202eb\ud800c"}, output="\x1b[31mred\x1b[0m\r\n 5 %\r 100 %\n")
     html = report([run]).html()

@@ -33,6 +33,7 @@ from fairmile.reports.readings import Series
 _LONG = 70  # letters; a table with a longer text is read on a phone line by line
 _SHORT = 20  # letters; a text up to here is not broken into lines
 _NUMBER = re.compile(r"[-+−]?[0-9]")
+_COMMAND = re.compile(r"`([^`\n]+)`")
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
 
@@ -120,9 +121,9 @@ class _Writing:
                 end, self._open = "</section>\n" if self._open else "", True
                 return f'{end}<section>\n<h2 id="s{self._sections}">{_text(block.text)}</h2>'
             case Text():
-                return f"<p>{_text(block.text)}</p>"
+                return f"<p>{prose(block.text)}</p>"
             case Note():
-                return f'<p class="note {block.tone}">{_text(block.text)}</p>'
+                return f'<p class="note {block.tone}">{prose(block.text)}</p>'
             case Tiles():
                 return _tiles(block)
             case Facts():
@@ -244,7 +245,12 @@ def _with_range(text: str) -> str:
 
 def _breakable(name: str) -> str:
     """Return a name that may go on in the next line after each underscore."""
-    return _text(name).replace("_", "_<wbr>")
+    return prose(name).replace("_", "_<wbr>")
+
+
+def prose(text: str) -> str:
+    """Return a sentence, in which `commands` stand out."""
+    return _COMMAND.sub(r"<code>\1</code>", _text(text))
 
 
 def _text(text: str) -> str:

@@ -215,10 +215,8 @@ def importance(importances: Importance) -> Picture:
                     f"{each.share:.0%}", (each.share * 100, at), (4, 0), textcoords="offset points", va="center"
                 )
             else:
-                low = min(each.share, each.spread) * 100
-                axis.errorbar(
-                    each.share * 100, at, xerr=[[low], [each.spread * 100]], color=INK, capsize=3, linewidth=1.0
-                )
+                low, high = min(each.share, each.spread) * 100, min(1 - each.share, each.spread) * 100
+                axis.errorbar(each.share * 100, at, xerr=[[low], [high]], color=INK, capsize=3, linewidth=1.0)
         axis.set_yticks(places, [short_label(each.name) for each in shares])
         axis.set_ylim(len(shares) - 0.4, -0.6)
         axis.set_xlim(left=0)

@@ -23,7 +23,7 @@ from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.units import format_size
 from fairmile.reports.blocks import Block, clean
-from fairmile.reports.html import body_of
+from fairmile.reports.html import body_of, prose
 from fairmile.web.answers import tagged
 from fairmile.web.errors import Refused
 from fairmile.web.figures import Figures
@@ -89,7 +89,7 @@ class Pages:
         )
         self._navigation = navigation
         self._templates.globals |= {"static": static}
-        self._templates.filters |= {"size": format_size}
+        self._templates.filters |= {"size": format_size, "prose": lambda text: Markup(prose(str(text)))}
 
     def response(self, request: Request, page: Page) -> Response:
         """Return a page, or the one block of it that a script asks for."""
