@@ -287,6 +287,17 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
         assert not list((home() / folder).glob("*"))
 
 
+@pytest.mark.parametrize("engine", ["ray", "deephyper"])
+def test_an_engine_that_is_not_installed_is_refused_and_nothing_is_written(
+    tune: Fairmile, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setattr("fairmile.sweeps.tuning.study.find_spec", lambda _: None)
+    done = tune("quad.yaml", "--engine", engine, "--sampler", "random" if engine == "ray" else "tpe")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.splitlines()[-1] == f"  hint: pip install 'fairmile[{engine}]'"
+    assert not list((home() / "sweeps").glob("*"))
+
+
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_study_on_a_system_over_ssh_is_refused_and_nothing_is_written(tune: Fairmile, more: list[str]) -> None:
     done = tune("quad.yaml", "--on", "ssh://nowhere.invalid", *more)

@@ -31,7 +31,7 @@ from fairmile.reports.figures import PAGE_WIDTH, Picture
 from fairmile.reports.readings import Series
 
 _LONG = 70  # letters; a table with a longer text is read on a phone line by line
-_SHORT = 20  # letters; a text up to here is not broken into lines
+_SHORT = 20  # letters; a text up to here is not broken into lines, unless it is a list
 _NUMBER = re.compile(r"[-+−]?[0-9]")
 _COMMAND = re.compile(r"`([^`\n]+)`")
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
@@ -221,7 +221,7 @@ def _cell(cell: Cell, is_number: bool, name: str, with_links: bool) -> str:
         filter(
             None,
             [
-                "number" if is_number else "whole" if len(cell.text) <= _SHORT else "" if cell.code else "text",
+                "number" if is_number else "whole" if _is_whole(cell.text) else "" if cell.code else "text",
                 cell.tone,
             ],
         )
@@ -233,6 +233,10 @@ def _cell(cell: Cell, is_number: bool, name: str, with_links: bool) -> str:
     if with_links and re.match(r"/(?!/)", cell.link):  # on this server: whatever a name holds, it leads nowhere else
         text = f'<a href="{_text(cell.link)}">{text}</a>'
     return f"<td{named}{order}{labelled}>{text}</td>"
+
+
+def _is_whole(text: str) -> bool:
+    return len(text) <= _SHORT and ", " not in text
 
 
 def _with_range(text: str) -> str:

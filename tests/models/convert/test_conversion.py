@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairmile.base.errors import Conflict, NotFound, SystemFailure, Unsupported, UsageError
-from fairmile.models.convert.conversion import tensorflow_command
+from fairmile.base.errors import Conflict, MissingExtra, NotFound, SystemFailure, Unsupported, UsageError
+from fairmile.models.convert.conversion import error_again, tensorflow_command
 from fairmile.workspace import Workspace
 
 TIDES = Path(__file__).parents[3] / "docs" / "examples" / "tides.onnx"
@@ -101,3 +101,12 @@ def test_the_data_set_that_a_card_names_is_part_of_the_proof_once_the_store_has_
     assert converted.proof is not None
     assert levels.added in [each["inputs"] for each in converted.proof["cases"]]
     assert workspace.runs.get(converted.run).captured.inputs["data_set"].sha256
+
+
+def test_a_package_that_another_process_missed_is_named_with_its_installation() -> None:
+    again = error_again(MissingExtra("exploring this model needs onnxruntime", "models").to_dict())
+    assert (str(again), again.hint, again.exit_code) == (
+        "exploring this model needs onnxruntime",
+        "pip install 'fairmile[models]'",
+        3,
+    )

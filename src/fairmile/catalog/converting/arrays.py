@@ -127,7 +127,7 @@ class Hdf5:
         return _Arrays(file, arrays, {key: plain(value) for key, value in file.attrs.items()})
 
     def create(self, path: Path, arrays: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> Sink:
-        h5py = library("h5py", path.name)
+        h5py = library("h5py", "HDF5 files")
         file = h5py.File(path, "w")
         file.attrs.update(attributes)
         made = {}
@@ -170,7 +170,7 @@ class NetCDF:
         return _Arrays(file, arrays, {key: plain(file.getncattr(key)) for key in file.ncattrs()})
 
     def create(self, path: Path, arrays: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> Sink:
-        file = library("netCDF4", path.name).Dataset(path, "w", format="NETCDF4")
+        file = library("netCDF4", "NetCDF files").Dataset(path, "w", format="NETCDF4")
         file.setncatts(attributes)
         made = {}
         for each in arrays:
@@ -219,7 +219,7 @@ class Zarr:
         return _Arrays(None, arrays, {} if isinstance(root, zarr.Array) else dict(root.attrs))
 
     def create(self, path: Path, arrays: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> Sink:
-        group = library("zarr", path.name).open_group(str(path), mode="w", zarr_format=2)  # what all readers know
+        group = library("zarr", "Zarr arrays").open_group(str(path), mode="w", zarr_format=2)  # what all readers know
         group.attrs.update(dict(attributes))
         made = {}
         for each in arrays:

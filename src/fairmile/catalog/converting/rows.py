@@ -210,10 +210,10 @@ class Parquet:
 
 class _ParquetSink:
     def __init__(self, path: Path, arrays: Sequence[ArraySpec]) -> None:
-        self._arrow = library("pyarrow", path.name)
+        self._arrow = library("pyarrow", "Parquet files")
         fields = [(each.name, self._type(each)) for each in arrays]
         self._schema = self._arrow.schema(fields)
-        self._writer = library("pyarrow.parquet", path.name).ParquetWriter(path, self._schema)
+        self._writer = library("pyarrow.parquet", "Parquet files").ParquetWriter(path, self._schema)
 
     def _type(self, array: ArraySpec) -> Any:
         inner = self._arrow.string() if array.is_text else self._arrow.from_numpy_dtype(array.dtype)

@@ -237,6 +237,7 @@ def _execute(runs: Runs, request: Request, name: str) -> tuple[Run, Mapping[str,
 def error_again(error: Mapping[str, Any]) -> FairmileError:
     """Return the error that the program met."""
     kind = getattr(errors, str(error["type"]), FairmileError)
+    kind = errors.Unsupported if kind is errors.MissingExtra else kind  # which makes its hint itself
     made: FairmileError = kind(error["message"], hint=error.get("hint") or None)
     return made
 

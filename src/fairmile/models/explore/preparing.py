@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from fairmile.base.errors import FairmileError, UsageError
+from fairmile.base.errors import FairmileError, MissingExtra, UsageError
 from fairmile.models.convert.program import convert
 from fairmile.models.convert.proof import Array, Arrays
 from fairmile.models.convert.request import Request
 from fairmile.models.convert.sources import Source, open_model
 from fairmile.models.explore.quality import quality_of
-from fairmile.models.explore.request import Candidate, Exploring, InputDict, Prepared
+from fairmile.models.explore.request import Candidate, Exploring, InputDict, Prepared, extra_of
 from fairmile.models.formats.description import TensorSpec
 
 PREPARED = "prepared.json"
@@ -217,6 +217,10 @@ def main(argv: list[str]) -> int:
     folder = Path.cwd()
     try:
         prepared = prepare(Exploring.from_json(argv[0]), folder)
+    except ImportError as error:
+        missing = MissingExtra(f"exploring this model needs {error.name}", extra_of(error.name or ""))
+        (folder / PREPARED).write_text(json.dumps({"error": missing.to_dict()}))
+        return missing.exit_code
     except FairmileError as error:
         (folder / PREPARED).write_text(json.dumps({"error": error.to_dict()}))
         return error.exit_code

@@ -115,6 +115,11 @@ def _is_of(runtime: str, device: str) -> bool:
     return runtime not in _DEVICES or _DEVICES[runtime] == device
 
 
+def extra_of(module: str) -> str:
+    """Return the extra that installs a module."""
+    return _EXTRAS.get(module.partition(".")[0], "models")
+
+
 def _is_installed(runtime: str) -> bool:
     return find_spec(_PACKAGES.get(runtime, "torch")) is not None
 

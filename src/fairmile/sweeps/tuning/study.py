@@ -12,10 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
+from fairmile.base.errors import (
+    Conflict,
+    FairmileError,
+    MissingExtra,
+    NotFound,
+    RunFailed,
+    SystemFailure,
+    Unsupported,
+    UsageError,
+)
 from fairmile.base.files import Holder
 from fairmile.base.html_tables import rows_table
 from fairmile.base.nouns import Noun
@@ -50,6 +60,7 @@ _LOOK_S = 1.0
 _REAP_EVERY_S = 5.0
 _OPTIONS = {"seed": "tuning-seed", "time": "within"}  # those that are not called as the keys of `tuning`
 _LOG = "workers.log"
+_PACKAGES = {"ray": "Ray", "deephyper": "DeepHyper"}  # of engines that are made without them; Optuna is missed then
 _STOP = "stop"  # a file in the study's folder that has workers ask for nothing more
 
 
@@ -144,7 +155,9 @@ class Studies(Noun, internal=_INTERNAL):
         return made
 
     def _check_place(self, definition: Definition, engine: Engine, settings: Settings, system: str) -> None:
-        """Raise where an engine, or any, cannot work on a system."""
+        """Raise where an engine, or any, cannot work here or on a system."""
+        if not system and settings.engine in _PACKAGES and find_spec(settings.engine) is None:
+            raise MissingExtra(f"the engine {settings.engine} needs {_PACKAGES[settings.engine]}", settings.engine)
         if system and not engine.shares and (scheduler := self._runs().arrays.scheduler(system)) != "slurm":
             raise UsageError(
                 f"{definition.origin('tuning')}: the engine {settings.engine} runs in one process, which cannot "
