@@ -16,7 +16,7 @@ def search_rarely() -> None:
 
 @contextmanager
 def no_search() -> Iterator[None]:
-    """Import large modules in the block; afterwards Python searches as before."""
+    """Make many objects in the block, such as large modules; afterwards Python searches as before."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -139,7 +139,7 @@ def read_usage(runner: Runner, scheduler: str, system: str, since_s: float, by: 
         near = did_you_mean(by, GROUPINGS)
         raise UsageError(f"usage cannot be grouped by {by!r}", hint=near or f"known: {', '.join(GROUPINGS)}")
     if scheduler != "slurm":
-        raise Unsupported(f"the accounting of {scheduler} is not read", hint="Slurm's is")
+        raise Unsupported(f"the accounting of {scheduler} is not read", hint="name a system whose scheduler is Slurm")
     argv = ["sacct", "--allusers", "--noheader", "--parsable2", "--noconvert", "--duplicates"]
     argv += ["--starttime", f"now-{int(since_s)}seconds", "--format", ",".join(_FIELDS)]
     result = runner.run(argv, env={"SLURM_TIME_FORMAT": "%s"}, timeout_s=_TIMEOUT_S, check=False)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_failure
+from fairmile.base.garbage import no_search
 from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
@@ -328,7 +329,8 @@ class Ledger:
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
         with self._index(stale_s) as index:
             question = f"SELECT {_LISTED} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
-            return RunRows(_row(*each) for each in index.execute(question, [*values, limit or -1]))
+            with no_search():  # of a hundred thousand rows none is garbage
+                return RunRows(_row(*each) for each in index.execute(question, [*values, limit or -1]))
 
     def page(self, query: RunQuery, *, start: int = 0, limit: int = 50, stale_s: float = 0.0) -> RunPage:
         """Return a part of the runs that a query matches, in its order, as they were at most `stale_s` ago."""
