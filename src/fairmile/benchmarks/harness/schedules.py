@@ -84,7 +84,7 @@ def make_optimizer(settings: TrainSettings, parameters: Iterable[torch.nn.Parame
 def _eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """Return an optimizer without the switches for PyTorch's compiler, which never gets to see it.
 
-    Any of them imports the compiler: a thousand modules, which take as long as all others of PyTorch.
+    Any of them imports the compiler: a thousand modules, which take two thirds of the time of `import torch`.
     """
     switched = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     plain: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in switched}
