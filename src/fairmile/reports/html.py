@@ -31,7 +31,7 @@ from fairmile.reports.figures import PAGE_WIDTH, Picture
 from fairmile.reports.readings import Series
 
 _LONG = 70  # letters; a table with a longer text is read on a phone line by line
-_SHORT = 20  # letters; a text up to here is not broken into lines, unless it is a list
+_SHORT, _LIST = 20, 12  # letters; a text up to here, and a list, is not broken into lines
 _NUMBER = re.compile(r"[-+−]?[0-9]")
 _COMMAND = re.compile(r"`([^`\n]+)`")
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
@@ -217,15 +217,7 @@ def _table(table: Table, with_links: bool) -> str:
 
 
 def _cell(cell: Cell, is_number: bool, name: str, with_links: bool) -> str:
-    classes = " ".join(
-        filter(
-            None,
-            [
-                "number" if is_number else "whole" if _is_whole(cell.text) else "" if cell.code else "text",
-                cell.tone,
-            ],
-        )
-    )
+    classes = " ".join(filter(None, ["number" if is_number else _width(cell), cell.tone]))
     named = f' class="{classes}"' if classes else ""
     order = f' data-sort="{cell.sort:.17g}"' if cell.sort is not None else ""
     labelled = f' data-name="{_text(name)}"' if name and cell.text else ""
@@ -235,8 +227,11 @@ def _cell(cell: Cell, is_number: bool, name: str, with_links: bool) -> str:
     return f"<td{named}{order}{labelled}>{text}</td>"
 
 
-def _is_whole(text: str) -> bool:
-    return len(text) <= _SHORT and ", " not in text
+def _width(cell: Cell) -> str:
+    """Return the class that says where a text may be broken into lines, and how narrow it may get."""
+    if len(cell.text) > _SHORT:
+        return "" if cell.code else "text"
+    return "" if ", " in cell.text and len(cell.text) > _LIST else "whole"
 
 
 def _with_range(text: str) -> str:
