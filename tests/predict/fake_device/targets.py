@@ -550,6 +550,23 @@ def from_outside() -> Any:
     return Made(nn.Linear(8, 8), lambda model: model(SAMPLES).mean())
 
 
+class Boxes(nn.Module):
+    """A detector's boxes: pairs of sizes that lie in a list, no buffer, beside places that the forward makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self._pairs = nn.Linear(8, 8), [torch.rand(4, 2), torch.rand(6, 2)]
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        places = [torch.stack(2 * (torch.arange(len(pairs)) + 0.5,), -1) for pairs in self._pairs]
+        boxes = [torch.cat((at, pairs.clamp(0, 1)), 1) for at, pairs in zip(places, self._pairs, strict=True)]
+        return self.layer(data).mean() + torch.cat(boxes).to(data.device).mean()
+
+
+def boxes() -> Any:
+    return Made(Boxes(), lambda model: model(torch.randn(ROWS, 8)), sgd)
+
+
 def output_only() -> Any:
     def loss(model: Any) -> Any:
         data = torch.randn(ROWS, 8)

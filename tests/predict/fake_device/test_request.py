@@ -70,6 +70,7 @@ _ASKED: dict[str, dict[str, Any]] = {
     "annotated": {"function": "annotated"},
     "loaded": {"function": "loaded"},
     "from outside": {"function": "from_outside"},
+    "boxes": {"function": "boxes"},
     "drawn": {"function": "drawn"},
     "drawn again": {"function": "drawn"},
     "output only": {"function": "output_only"},
@@ -521,6 +522,12 @@ def test_samples_of_the_file_are_taken_along(of: Callable[[str], StepTrace]) -> 
     trace = of("from outside")
     assert [note for note in trace.notes if "they count as inputs" in note]
     assert (batch_of(trace), sums(trace)["input"]) == (ROWS, ROWS * 8 * 4)
+
+
+def test_tensors_that_modules_hold_in_lists_are_taken_along(of: Callable[[str], StepTrace]) -> None:
+    trace = of("boxes")
+    assert [note for note in trace.notes if "they count as inputs" in note] and not trace.stopped
+    assert sums(trace)["input"] == trace.steps * ROWS * 8 * 4 + (4 + 6) * 2 * 4
 
 
 def test_what_a_program_draws_is_the_same_in_every_trace(of: Callable[[str], StepTrace]) -> None:

@@ -107,6 +107,13 @@ def held(value: Any, depth: int) -> list[torch.Tensor]:
     return list(tensors.values())
 
 
+def held_by_modules(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the tensors that modules hold beside their parameters, buffers and children, such as in lists."""
+    own = vars(torch.nn.Module())
+    parts = [value for module in model.modules() for name, value in vars(module).items() if name not in own]
+    return list({id(tensor): tensor for part in parts for tensor in held(part, 2)}.values())
+
+
 def _is_filled(cell: CellType) -> bool:
     try:
         return cell.cell_contents is not None

@@ -10,7 +10,7 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -238,13 +238,17 @@ def _end_step(program: TracedProgram, request: TraceRequest, recorder: OperatorR
     _update(request, recorder, optimizer, None)
 
 
+def _on_host(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.dim()]
+
+
 def _take_over(program: TracedProgram, recorder: OperatorRecorder) -> bool:
     """Move the tensors that the loss holds to the device, where they were meant to be made; say if there are any.
 
-    They stay the same objects.
+    Where there are none, those go that modules hold beside their parameters and buffers. They stay the same objects.
     """
     gc.collect()  # what the forward left that came upon them
-    held = [tensor for tensor in moving.held(program.loss, 4) if tensor.device.type == "cpu" and tensor.dim()]
+    held = _on_host(moving.held(program.loss, 4)) or _on_host(moving.held_by_modules(program.model))
     for tensor in held:
         with torch.no_grad():
             there = tensor.detach().to(NAME).requires_grad_(tensor.requires_grad)
