@@ -79,6 +79,14 @@ def test_a_problem_of_one_step_names_line_field_and_remedy(flows: Flows, write: 
     assert not flows.root.exists() or not list(flows.root.glob("flow-*"))
 
 
+def test_a_flow_that_is_refused_when_it_is_run_leaves_nothing_behind(flows: Flows, write: Write) -> None:
+    file = write("steps:\n  a: {command: cat x.nc, inputs: '*.nc'}\n")
+    for _ in range(2):
+        with pytest.raises(InvalidDocument, match="no file matches"):
+            flows.run(file)
+        assert not list(flows.root.glob("flow-*"))
+
+
 def test_a_cycle_and_an_output_of_two_steps_are_told_together(flows: Flows, write: Write) -> None:
     text = (
         "steps:\n  a: {command: echo, after: b, outputs: x}\n  b: {command: echo, after: a}\n"

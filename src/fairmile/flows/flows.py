@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.cores import usable_cores
 from fairmile.base.digest_cache import DigestCache
-from fairmile.base.errors import Conflict, NotFound, UsageError
+from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
 from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
 from fairmile.base.words import did_you_mean
@@ -173,12 +174,18 @@ class Flows(Noun, package=__package__):
         if pilots is not None:
             source = replace(source, flow=source.flow.model_copy(update={"pilots": pilots}))
         planner = self._planner(source)
+        is_first = not self._state(source).document
         state = self._opened(source, params or {})
-        with state.held():
-            processors = usable_cores()
-            limits: dict[str, Any] = {"at_once": at_once or processors, "host_timeout_s": self._host_timeout_s}
-            engine = Engine(planner, state, self._runs(), self._store, **limits, native=native, on_event=on_event)
-            steps = engine.run(again)
+        try:
+            with state.held():
+                processors = usable_cores()
+                limits: dict[str, Any] = {"at_once": at_once or processors, "host_timeout_s": self._host_timeout_s}
+                engine = Engine(planner, state, self._runs(), self._store, **limits, native=native, on_event=on_event)
+                steps = engine.run(again)
+        except InvalidDocument:
+            if is_first and not state.newest:  # nothing has begun, so that nothing stays
+                shutil.rmtree(state.folder, ignore_errors=True)
+            raise
         return FlowStatus(state.id, [self._ended_status(engine, state, each) for each in steps.values()])
 
     def _ended_status(self, engine: Engine, state: FlowState, planned: PlannedStep) -> StepStatus:
