@@ -93,7 +93,8 @@ class _Init:
         self._fields: list[dataclasses.Field[Any]] = []
 
     def __get__(self, instance: object, owner: type) -> Callable[..., None]:
-        if instance is not None and self._left > 0:
+        # From Python 3.13 on, `inspect.signature` gives the class itself as the instance.
+        if self._left > 0 and instance is not None and not isinstance(instance, type):
             self._left -= 1
             return partial(self._fill, instance)
         self._cls.__init__ = self._compiled()  # type: ignore[misc]
