@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.models.convert.request import Request
 from fairmile.models.explore.request import Candidate, Exploring, refusal
+from fairmile.models.explore.results import runtime_name
 
 MODEL = Request("onnx", "tides.onnx", "onnx")
 
@@ -59,3 +62,23 @@ def test_more_than_a_hundred_processes_are_refused() -> None:
 def test_what_no_model_can_have_is_refused_with_its_reason(candidate: Candidate, reason: str) -> None:
     assert reason in refusal(candidate)
     assert bool(refusal(candidate)) == bool(reason)
+
+
+def test_a_provider_that_onnx_runtime_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    on_gpu = Candidate("onnxruntime", "fp32", 1, 1, "cuda")
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert refusal(on_gpu) == (
+        "the installed ONNX Runtime has no CUDAExecutionProvider, only CPUExecutionProvider: "
+        "pip install onnxruntime-gpu"
+    )
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    assert refusal(on_gpu) == ""
+    assert refusal(Candidate("onnxruntime", "fp32", 1, 1)) == ""
+
+
+def test_a_row_names_the_provider_that_computed() -> None:
+    row: Any = {"runtime": "onnxruntime", "provider": "CUDAExecutionProvider"}
+    assert runtime_name(row) == "onnxruntime (CUDA)"
+    assert runtime_name({**row, "provider": ""}) == "onnxruntime"

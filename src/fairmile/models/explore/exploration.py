@@ -14,6 +14,7 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.jobs.spec import Resources
 from fairmile.models.convert.conversion import error_again, last_line
 from fairmile.models.convert.request import NO_TELEMETRY
+from fairmile.models.explore.energy import check_counted
 from fairmile.models.explore.request import Exploring, refusal, refusal_anywhere
 from fairmile.models.explore.results import CandidateDict, Exploration, ExplorationDict
 from fairmile.runs.execute.capture import git_root
@@ -47,6 +48,8 @@ class Place:
 
 def plan_exploration(runs: Runs, asked: Exploring, model: str, place: Place) -> Exploration:
     """Return which combinations would be measured, why others would not, and the script of its job on a system."""
+    if asked.best == "energy" and not place.system:
+        check_counted(asked.device)
     rows: list[CandidateDict] = []
     for each in asked.candidates(elsewhere=bool(place.system)):
         reason = refusal_anywhere(each) if place.system else refusal(each)
@@ -73,6 +76,8 @@ def explore_model(runs: Runs, asked: Exploring, model: str, place: Place, *, aga
     On a system the run is a job, whose end is awaited.
     """
     asked.candidates()  # too many are refused before a run
+    if asked.best == "energy" and not place.system:
+        check_counted(asked.device)
     run = runs.run(_spec(runs, asked, model, place), again=again)
     if place.system and not run.state.is_end:
         run = runs.wait(run.id)

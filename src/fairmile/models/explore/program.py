@@ -26,6 +26,7 @@ from fairmile.base.cores import usable_cores
 from fairmile.base.errors import FairmileError, Unsupported
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter import log
+from fairmile.models.explore.energy import check_counted
 from fairmile.models.explore.order import Order, median_interval, order_of, rounds_needed
 from fairmile.models.explore.preparing import PREPARED
 from fairmile.models.explore.processes import Worker, read_kib, run_module
@@ -54,7 +55,7 @@ class Measured:
     def cost(self, best: str, done: Mapping[str, Any]) -> float:
         """Return the cost of one turn by a criterion: the lower, the better."""
         if best == "energy":
-            return float(done["energy_j"] or 0.0) / (len(done["times"]) * self.candidate.batch)
+            return float(done["energy_j"]) / (len(done["times"]) * self.candidate.batch)
         call_s = float(median(done["times"]))
         return call_s / self.candidate.batch if best == "throughput" else call_s
 
@@ -73,6 +74,8 @@ class Exploration:
 
     def run(self) -> dict[str, Any]:
         """Prepare, measure, and return the result."""
+        if self._asked.best == "energy":
+            check_counted(self._asked.device)
         prepared = self._prepare()
         scratch = Path(tempfile.mkdtemp(prefix="fairmile-explore-"))
         try:
@@ -153,8 +156,6 @@ class Exploration:
         if not self._measured:
             reasons = "; ".join(f"{candidate_name(each)}: {each['reason']}" for each in self._refused[:3])
             raise Unsupported(f"no combination can be run: {reasons}")
-        if self._asked.best == "energy" and not self._energy_source:
-            raise Unsupported("nothing counts the energy of this device", hint="choose --best latency or throughput")
 
     @property
     def _energy_source(self) -> str:
@@ -171,6 +172,8 @@ class Exploration:
             for each in active:
                 calls = max(1, min(_MOST_CALLS, round(turn_s / max(each.known["call_s"], 1e-7))))
                 done = each.worker.ask({"calls": calls, "energy": energy})
+                if self._asked.best == "energy" and done["energy_j"] is None:
+                    raise Unsupported(f"the energy counter {self._energy_source} stopped answering")
                 each.turns.append(done)
             self._rounds += 1
             is_over = time.monotonic() - start > self._asked.time_s

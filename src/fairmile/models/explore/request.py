@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypedDict
 
@@ -21,6 +22,7 @@ CRITERIA = ("latency", "throughput", "energy", "size")
 BATCHES = (1, 8, 32)
 OF_TORCH = ("torch", "compile", "cudagraphs")
 ALL_CORES = 0  # as a number of threads, where the number of cores is not known
+CUDA = "CUDAExecutionProvider"  # of ONNX Runtime
 _DEVICES = {"cudagraphs": "cuda", "openvino": "cpu"}  # of runtimes that have one only
 _PACKAGES = {"openvino": "openvino", "onnxruntime": "onnxruntime"}
 _EXTRAS = {"openvino": "openvino", "onnxruntime": "models", "torch": "benchmarks"}
@@ -131,7 +133,14 @@ def refusal(candidate: Candidate) -> str:
         return f"{package} is not installed: pip install 'fairmile[{_EXTRAS[package]}]'"
     if candidate.threads > usable_cores():
         return f"{candidate.threads} threads are more than the {usable_cores()} cores here"
-    return refusal_anywhere(candidate)
+    reason = refusal_anywhere(candidate)
+    if not reason and candidate.runtime == "onnxruntime" and candidate.device == "cuda":
+        providers = import_module("onnxruntime").get_available_providers()
+        if CUDA not in providers:
+            reason = (
+                f"the installed ONNX Runtime has no {CUDA}, only {', '.join(providers)}: pip install onnxruntime-gpu"
+            )
+    return reason
 
 
 def refusal_anywhere(candidate: Candidate) -> str:

@@ -94,6 +94,12 @@ def candidate_name(row: CandidateDict) -> str:
     return f"{row['runtime']} {row['precision']}, batch {row['batch']}, {where}"
 
 
+def runtime_name(row: CandidateDict) -> str:
+    """Return a runtime, with the provider that ONNX Runtime computed by, such as `onnxruntime (CUDA)`."""
+    provider = row.get("provider", "").removesuffix("ExecutionProvider")
+    return f"{row['runtime']} ({provider})" if provider else row["runtime"]
+
+
 def cost_text(row: CandidateDict, best: str) -> str:
     """Return the number of a candidate that a criterion is about."""
     if best == "throughput":
@@ -164,7 +170,7 @@ def exploration_row(explored: Exploration, row: CandidateDict, columns: Sequence
     low, high = row.get("latency_low_s"), row.get("latency_high_s")
     predicted, foreseen_bytes = row.get("predicted_s"), row.get("predicted_memory_bytes")
     cells = {
-        "runtime": row["runtime"],
+        "runtime": runtime_name(row),
         "precision": row["precision"],
         "batch": str(row["batch"]),
         "threads": str(row["threads"]),

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from fairmile.base.errors import FairmileError
-from fairmile.meter.sources import find_sources
 from fairmile.models.convert.proof import Array, difference
 from fairmile.models.convert.request import Request
+from fairmile.models.explore.energy import Counter
 from fairmile.models.explore.engines import Engine, engine_of, import_runtime, limit_threads
 from fairmile.models.explore.preparing import PREPARED, TARGETS, inputs_file
 from fairmile.models.explore.processes import read_kib
@@ -30,31 +30,7 @@ from fairmile.models.explore.request import Candidate, Prepared
 _WARM_S = 0.3
 _WARM_CALLS = 3
 _LEAD_S = 0.15  # before energy is read: counters of GPUs follow late
-_COUNTERS = {"cpu": ("rapl", "cray"), "cuda": ("nvidia_energy",)}
-
-
-class Counter:
-    """The joules that the device of a candidate has used, None where nothing counts them."""
-
-    def __init__(self, device: str) -> None:
-        self._sources = find_sources(_COUNTERS[device]).sources
-        self.source = ""
-        for each in self._sources:
-            self.source = next((one.source for one in each.channels() if _counts(one)), self.source)
-
-    def read(self) -> float | None:
-        for each in self._sources:
-            pairs = zip(each.channels(), each.read(), strict=True)
-            values = [value for channel, value in pairs if _counts(channel) and value is not None]
-            if values:
-                return float(sum(values))
-        return None
-
-
-def _counts(channel: Any) -> bool:
-    """Tell the counters that add up to the whole: of sockets, of a node, of the GPU that PyTorch takes."""
-    is_whole: bool = channel.scope.startswith(("socket", "device 0")) or channel.scope == "node"
-    return is_whole and bool(channel.unit == "J" and channel.kind == "counter")
+_TRIES = 3  # of a turn whose counter of energy started again at 0
 
 
 def load(job: dict[str, Any], folder: Path) -> tuple[Engine, dict[str, Any]]:
@@ -128,19 +104,22 @@ def _warm_up(engine: Engine) -> float:
 
 def turn(engine: Engine, counter: Counter, calls: int, *, with_energy: bool) -> dict[str, Any]:
     """Call so many times and return the times of all calls, and the joules of them where asked for."""
-    if with_energy:
-        end = time.perf_counter() + _LEAD_S
-        while time.perf_counter() < end:
+    energy: float | None = None
+    for _ in range(_TRIES if with_energy else 1):
+        if with_energy:
+            end = time.perf_counter() + _LEAD_S
+            while time.perf_counter() < end:
+                engine.call()
+        before = counter.read() if with_energy else None
+        times: list[float] = []
+        for _ in range(calls):
+            begun = time.perf_counter()
             engine.call()
-    before = counter.read() if with_energy else None
-    times: list[float] = []
-    for _ in range(calls):
-        begun = time.perf_counter()
-        engine.call()
-        times.append(time.perf_counter() - begun)
-    after = counter.read() if with_energy else None
-    # A counter that started again at 0 has no difference.
-    energy = after - before if before is not None and after is not None and after >= before else None
+            times.append(time.perf_counter() - begun)
+        after = counter.read() if with_energy else None
+        energy = after - before if before is not None and after is not None and after >= before else None
+        if energy is not None:
+            break
     return {"times": times, "energy_j": energy}
 
 
