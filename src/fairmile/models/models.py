@@ -162,7 +162,11 @@ class Models(CatalogModels, package=__package__):
 
     def _request(self, name: str | Path, to: str, weights: str | Path, how: Mapping[str, Any]) -> tuple[Request, str]:
         """Return what the program that converts is asked for, and the id of what the new file is derived from."""
-        how = {**how, **{what: str(Path(how[what]).absolute()) for what in ("data", "map") if how.get(what)}}
+        files = {what: Path(how[what]).absolute() for what in ("data", "map") if how.get(what)}
+        for what, given in files.items():
+            if not given.is_file():
+                raise NotFound(f"{how[what]}: no such file", hint=f"check the path given for {what}")
+        how = {**how, **{what: str(given) for what, given in files.items()}}
         if "inputs" in how:
             how = {**how, "inputs": tuple(how["inputs"])}
         code = str(how.get("code") or "")

@@ -8,13 +8,19 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import MissingExtra, Unsupported, UsageError
+from fairmile.base.lazy import lazy
 from fairmile.base.results import Result
 from fairmile.catalog.access import LoadedAsset
 from fairmile.models.formats import ModelDescription, TensorSpec, recognise
 from fairmile.models.formats.tensorflow import read_values
+
+if TYPE_CHECKING:
+    from fairmile.models.convert.runtimes import adds_in_a_race
+else:
+    adds_in_a_race = lazy("fairmile.models.convert.runtimes:adds_in_a_race")
 
 Call = Callable[..., Any]
 
@@ -122,8 +128,11 @@ def _library(name: str, path: Path) -> Any:
 
 def _onnx(described: ModelDescription, path: Path, *_: Any) -> tuple[Any, Call]:
     runtime = _library("onnxruntime", path)
+    options = runtime.SessionOptions()
+    if "ScatterND" in described.operators and (importlib.util.find_spec("onnx") is None or adds_in_a_race(path)):
+        options.intra_op_num_threads = 1
     try:
-        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise Unsupported(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from error
     names = [each.name for each in session.get_outputs()]

@@ -52,6 +52,8 @@ def test_a_missing_file_and_a_format_without_a_converter_are_refused_before_a_ru
         workspace.models.convert("tides.safetensors", "tensorrt")
     with pytest.raises(NotFound, match="no environment named 'tf' was built"):
         workspace.models.convert(TIDES, "savedmodel", environment="tf")
+    with pytest.raises(NotFound, match=r"none\.npy: no such file"):
+        workspace.models.convert(TIDES, "pytorch", data="none.npy", dry_run=True)
     assert list(workspace.runs.ls()) == []
 
 

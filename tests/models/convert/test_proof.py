@@ -26,7 +26,7 @@ from fairmile.models.convert.proof import (
     sample_inputs,
 )
 from fairmile.models.convert.request import Request, function_words, rounding_words
-from fairmile.models.convert.runtimes import onnxruntime_of, torch_of
+from fairmile.models.convert.runtimes import adds_in_a_race, onnxruntime_of, torch_of
 from fairmile.models.formats.description import TensorSpec
 from fairmile.models.onnx_torch.operators import OPERATORS
 
@@ -236,3 +236,24 @@ def test_a_program_of_pytorch_and_the_reference_evaluator_compute_in_float64(wri
         reference_in_double(written.file),
     ):
         np.testing.assert_allclose(computed(x)[0], right, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("reduction", "races"), [("add", True), ("none", False)])
+def test_sums_at_repeated_indices_are_computed_on_one_thread(reduction: str, races: bool, tmp_path: Path) -> None:
+    """With more threads ONNX Runtime loses some of them, in another way at each call."""
+    kinds = {"x": (1, [64, 32]), "at": (7, [5000, 1]), "values": (1, [5000, 32])}
+    node = onnx.helper.make_node("ScatterND", [*kinds], ["y"], reduction=reduction)
+    inputs = [onnx.helper.make_tensor_value_info(name, *kind) for name, kind in kinds.items()]
+    graph = onnx.helper.make_graph([node], "sums", inputs, [onnx.helper.make_tensor_value_info("y", 1, [64, 32])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "sums.onnx")
+    assert adds_in_a_race(tmp_path / "sums.onnx") is races
+    if races:
+        generator = np.random.default_rng(0)
+        values, at = generator.random((5000, 32), np.float32), generator.integers(0, 64, (5000, 1))
+        computed = onnxruntime_of(tmp_path / "sums.onnx")
+        expected = np.zeros((64, 32))
+        np.add.at(expected, at[:, 0], values)
+        for _ in range(5):
+            found = computed({"x": np.zeros((64, 32), np.float32), "at": at, "values": values})
+            np.testing.assert_allclose(found[0], expected, rtol=1e-4)

@@ -244,6 +244,17 @@ def test_what_is_no_model_is_refused_in_one_sentence(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(NotFound, match="no such file or folder"):
         recognise(tmp_path / "none.onnx")
+    os.mkfifo(tmp_path / "pipe.onnx")  # reading it would wait for ever
+    with pytest.raises(UsageError, match="neither a file nor a folder"):
+        recognise(tmp_path / "pipe.onnx")
+
+
+def test_a_folder_that_is_no_model_names_the_model_files_in_it(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# tides")
+    shutil.copy(DATA / "state.pt", tmp_path)
+    with pytest.raises(UsageError, match="not a model in a known format") as caught:
+        recognise(tmp_path)
+    assert caught.value.hint == f"name the file of the model: {tmp_path / 'state.pt'}"
 
 
 @pytest.mark.thorough

@@ -211,7 +211,7 @@ def _in_double(
     """Return a model in double precision, None where it fixes another one."""
     try:
         exact = widen()
-        exact({spec.name: each.numpy() for spec, each in zip(specs, examples, strict=True)})
+        exact({spec.name: each.detach().numpy() for spec, each in zip(specs, examples, strict=True)})
     except (RuntimeError, TypeError):
         return None
     return exact

@@ -15,7 +15,7 @@ import numpy as np
 from fairmile.base.errors import Unsupported
 from fairmile.models.convert.proof import Array
 from fairmile.models.convert.request import Request
-from fairmile.models.convert.runtimes import flat_outputs, in_order
+from fairmile.models.convert.runtimes import adds_in_a_race, flat_outputs, in_order
 from fairmile.models.convert.sources import open_model
 from fairmile.models.explore.request import CUDA, OF_TORCH, Candidate, Prepared
 
@@ -125,6 +125,8 @@ def _session(candidate: Candidate, file: Path) -> tuple[Any, str]:
     import onnxruntime
 
     if candidate.device == "cpu":
+        if candidate.threads > 1 and adds_in_a_race(file):
+            raise Unsupported("ONNX Runtime loses sums of ScatterND at repeated indices with several threads")
         return onnxruntime.InferenceSession(str(file), _options(candidate), providers=[_CPU]), ""
     provider = (CUDA, {"use_tf32": "1" if candidate.precision == "tf32" else "0"})
     options, elsewhere = _options(candidate), ""

@@ -7,16 +7,19 @@ tried, the most particular first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.errors import FairmileError, NotFound, UsageError
 from fairmile.models.formats import folders, keras, onnx, pickles, safetensors, skops, tensorflow, torch_zip
 from fairmile.models.formats.description import ModelDescription, TensorSpec
 from fairmile.models.formats.source import Source, open_source
 
 __all__ = ["FORMATS", "Format", "ModelDescription", "TensorSpec", "recognise"]
+
+_MOST_LISTED = 50  # files of a folder that are looked at for a hint
 
 
 class Format(NamedTuple):
@@ -55,12 +58,29 @@ def recognise(path: str | Path) -> ModelDescription:
     path = Path(path)
     if not path.exists():
         raise NotFound(f"{path}: no such file or folder")
+    if not path.is_file() and not path.is_dir():  # reading a pipe or a device may never end
+        raise UsageError(f"{path}: neither a file nor a folder", hint="name the file of a model, or its folder")
     with open_source(path) as source:
         for format in FORMATS.values():
             if format.recognises(source):
                 description = format.read(source)
                 return replace(description, title=FORMATS[description.format].title)
+    inside = _model_files(path) if path.is_dir() else []
     raise UsageError(
         f"{path}: not a model in a known format",
-        hint=f"known: {', '.join(each.title for each in FORMATS.values())}",
+        hint=f"name the file of the model: {', '.join(inside)}"
+        if inside
+        else f"known: {', '.join(each.title for each in FORMATS.values())}",
     )
+
+
+def _model_files(folder: Path) -> list[str]:
+    """Return the first files of a folder that are models, by their paths."""
+    names: list[str] = []
+    for file in sorted(folder.iterdir())[:_MOST_LISTED]:
+        if not file.is_file():
+            continue
+        with suppress(FairmileError, OSError), open_source(file) as source:
+            if any(format.recognises(source) for format in FORMATS.values()):
+                names.append(str(file))
+    return names[:3]
