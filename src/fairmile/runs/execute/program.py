@@ -18,24 +18,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE
 from fairmile.meter.meter import FLUSH_S, Meter
+from fairmile.meter.sources import find_sources
+from fairmile.meter.watch import Watch
 from fairmile.runs.execute.output_reader import OutputReader
 from fairmile.runs.execute.processes import RUN_VARIABLE, module_words
 from fairmile.runs.execute.watching import FileWatch
 from fairmile.runs.record.layout import OUTPUT
 from fairmile.runs.record.record import RunRecord
-
-if TYPE_CHECKING:
-    from fairmile.meter.sources import find_sources
-    from fairmile.meter.watch import Watch
-else:
-    find_sources = lazy("fairmile.meter.sources:find_sources")
-    Watch = lazy("fairmile.meter.watch:Watch")
 
 _METRICS = "metrics.jsonl"
 # A run that is over sooner tells no counter anything: looking for them would cost more than the run.
