@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
     for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # which a lesson changes
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "offline"))
     monkeypatch.chdir(tmp_path)
     return Workspace.open().course
@@ -151,6 +153,15 @@ class TestReady:
         monkeypatch.setenv("FAIRMILE_HOME", "elsewhere")
         fresh.start(tmp_path, [2])
         assert fresh.ready(2).workspace == tmp_path / "workspace" == Path(os.environ["FAIRMILE_HOME"])
+
+    def test_lets_python_be_that_of_the_notebook(
+        self, fresh: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        fresh.start(tmp_path, [2])
+        for _ in range(2):
+            fresh.ready(2)
+        assert os.environ["PATH"] == f"{Path(sys.executable).parent}:/usr/bin:/bin"
 
     def test_says_what_is_missing_and_how_to_mend_it(
         self, fresh: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

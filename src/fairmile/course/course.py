@@ -280,7 +280,8 @@ class Course(Noun, package=__package__):
     def ready(self, number: int) -> Readiness:
         """Prepare this notebook for a lesson, or raise what is missing and the command that installs it.
 
-        From here on, the workspace is the folder `workspace` beside the notebook, so that yours stays as it is.
+        From here on, the workspace is the folder `workspace` beside the notebook, so that yours stays as it is, and
+        `python` is the Python of the notebook, also where nobody activated its environment.
         """
         lesson = find_lesson(number)
         for module, extra in lesson.needs.items():
@@ -297,6 +298,9 @@ class Course(Noun, package=__package__):
             )
         workspace = Path.cwd() / _WORKSPACE
         os.environ["FAIRMILE_HOME"] = str(workspace)
+        programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+        if path.partition(os.pathsep)[0] != programs:
+            os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
         version = ".".join(map(str, sys.version_info[:3]))
         return Readiness(lesson.name, version, free, workspace)
 
