@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket as socketlib
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,8 @@ import pytest
 
 from fairmile import coupling
 from fairmile.base.errors import Unsupported, UsageError
+from fairmile.coupling.exchange import PROTOCOL
+from fairmile.coupling.server import _KEEPS_ORDER
 from fairmile.meter import include
 from fairmile.runs.record.run import RunState
 from fairmile.workspace import Workspace
@@ -72,12 +75,21 @@ from fairmile import coupling
 for exchange in coupling.serve():
     if sys.argv[1] == "slow": time.sleep(60)
     if sys.argv[1] == "dies" and exchange.step == 3: os._exit(1)
+    if sys.argv[1] == "nan" and exchange.step in (2, 3, 6):
+        exchange.answers["heating"][-1] = float("nan")
+        continue
     if sys.argv[1] == "stops" and exchange.step == 4: exchange.stop()
     exchange.answers["heating"][...] = -0.5 * exchange.fields["temperature"]
 print("served", exchange.solver.steps)
 """
 
 
+ENDING = """
+from fairmile import coupling
+for exchange in coupling.serve():
+    pass
+print("ended")
+"""
 TALKER = """
 import socket, sys
 line = socket.socket(socket.AF_UNIX)
@@ -177,9 +189,92 @@ def test_a_model_that_is_too_slow_is_replaced_by_the_physics_if_that_is_declared
     serving.communicate(timeout=60)
 
 
+@pytest.mark.parametrize(("fallback", "counts"), [("hold", "0 own, 3 held"), ("physics", "3 own, 0 held")])
+def test_an_answer_that_is_not_finite_counts_as_none_where_that_is_wanted(
+    solver: Path, socket: Path, fallback: str, counts: str
+) -> None:
+    serving = model(socket, "nan")
+    printed, complaints = run([solver, 0, 10, 1], socket, fallback=fallback, finite=1).communicate(timeout=60)
+    words, *values = printed.splitlines()
+    assert words == f"10 steps, {counts}"
+    assert (values == uncoupled(solver)) == (fallback == "physics")
+    why = f"1 values of heating are not finite; fallback: {fallback}"
+    assert [line.split(", ", 1)[1] for line in complaints.splitlines()] == [f"step 3: {why}", f"step 7: {why}"]
+    serving.communicate(timeout=60)
+    assert serving.returncode == 0
+
+
+def test_fields_that_the_shared_memory_of_a_container_does_not_hold_are_exchanged(solver: Path, socket: Path) -> None:
+    mount = "mount -t tmpfs -o size=64k none /dev/shm"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], check=False).returncode:
+        pytest.skip("needs user namespaces to mount a small file system")
+    serving = model(socket)
+    done = run(["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "_", solver, 100_000, 10, 1], socket)
+    printed, complaints = done.communicate(timeout=60)
+    assert (done.returncode, complaints) == (0, "")
+    assert printed.startswith("10 steps, 0 own, 0 held\n")
+    serving.communicate(timeout=60)
+    assert serving.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
+def test_the_socket_of_another_user_is_sent_nothing(solver: Path, socket: Path) -> None:
+    with socketlib.socket(socketlib.AF_UNIX) as line:
+        line.bind(str(socket))
+        os.seteuid(65534)
+        try:
+            line.listen()
+        finally:
+            os.seteuid(0)
+        done = run([solver, 0, 2, 1], socket, fallback="physics")
+        printed, complaints = done.communicate(timeout=60)
+        assert printed.startswith("2 steps, 2 own")
+        assert f"{socket} is the socket of another user; fallback: physics" in complaints
+        with line.accept()[0] as talk:
+            assert talk.recv(1) == b""
+        with pytest.raises(UsageError, match="cannot serve here"):
+            next(coupling.serve(socket))
+
+
+def test_both_sides_look_for_each_other_only_if_there_is_a_core_for_each(solver: Path, socket: Path) -> None:
+    cores = os.sched_getaffinity(0)
+    for some, each_has_one in (({min(cores)}, False), (cores, len(cores) > 1)):
+        os.sched_setaffinity(0, some)
+        try:
+            running = run([solver, 0, 2, 1], socket)
+            seen = [exchange.solver.has_cores for exchange in coupling.serve(socket)]  # type: ignore[attr-defined]
+        finally:
+            os.sched_setaffinity(0, cores)
+        assert seen == [each_has_one] * 2 or not _KEEPS_ORDER
+        running.communicate(timeout=60)
+
+
+def test_a_model_ends_when_the_solver_did_before_it_came(socket: Path) -> None:
+    serving = run([sys.executable, "-c", ENDING], socket)
+    for talk in ("", '{"protocol"'):  # another model that looks whether the socket is in use; a solver that is killed
+        run([sys.executable, "-c", TALKER, socket, talk], None).communicate(timeout=60)
+    socket.unlink()
+    assert serving.communicate(timeout=60)[0] == "ended\n"
+
+
+def test_an_answer_is_written_into_its_array(solver: Path, socket: Path) -> None:
+    running = run([solver, 0, 2, 1], socket, fallback="physics")
+    for exchange in coupling.serve(socket):
+        for wrong, values in (("cannot be replaced", exchange.fields["temperature"]), ("read-only", None)):
+            with pytest.raises(ValueError, match=wrong):
+                if values is None:
+                    exchange.fields["temperature"][...] = 0.0
+                else:
+                    exchange.answers["heating"] = values  # type: ignore[index]
+        with pytest.raises(ValueError, match="could not broadcast"):
+            exchange.answers["heating"][...] = np.zeros(3)
+        exchange.answers["heating"][...] = -0.5 * exchange.fields["temperature"]
+    assert running.communicate(timeout=60)[0].startswith("2 steps, 0 own")
+
+
 def test_without_a_model_the_program_stops_by_default(solver: Path, socket: Path) -> None:
     done = run([solver, 0, 2, 1], socket, start_s=0.1)
-    assert "no model answers at its socket; fallback: stop" in done.communicate(timeout=60)[1]
+    assert f"no model answers at its socket {socket} (No such file" in done.communicate(timeout=60)[1]
     assert done.returncode == 3
     done = run([solver, 0, 2, 1], socket, fallback="guess")
     assert "FAIRMILE_COUPLE_FALLBACK is 'guess': expected stop, hold or physics" in done.communicate(timeout=60)[1]
@@ -219,8 +314,13 @@ def test_fortran_keeps_its_order(tmp_path: Path, socket: Path) -> None:
 
 
 def test_what_is_no_solver_is_refused(socket: Path) -> None:
-    hello = '{"protocol": 2, "rank": 0, "size": 1, "lag": 0, "every": 1, "slots": 1, "slot_bytes": 64, "fields": []}\n'
-    for words, problem in (("GET /\n", "does not fit its memory"), (hello, "0 files for 384 bytes")):
+    hello = f'{{"protocol": {PROTOCOL}, "slots": 1, "slot_bytes": 64}}\n'
+    old = '{"protocol": 1}\n'
+    for words, problem in (
+        ("GET /\n", "does not fit its memory"),
+        (hello, "0 files for 384 bytes"),
+        (old, "protocol 1, expected"),
+    ):
         talker = run([sys.executable, "-c", TALKER, socket, words], None)
         with pytest.raises(Unsupported, match=problem):
             next(coupling.serve(socket))

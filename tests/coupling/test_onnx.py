@@ -142,6 +142,15 @@ def test_a_model_that_is_too_slow_is_replaced_if_that_is_declared(solver: Path, 
     assert run(solver, file, timeout_s=0.05).returncode == 3
 
 
+def test_an_answer_that_is_not_finite_counts_as_none_where_that_is_wanted(solver: Path, tmp_path: Path) -> None:
+    below = [constant(np.array(-1.0), "minus"), onnx.helper.make_node("Mul", ["temperature", "minus"], ["below"])]
+    file = save(tmp_path / "root.onnx", *below, onnx.helper.make_node("Sqrt", ["below"], ["heating"]))
+    assert "nan" in run(solver, file).stdout
+    done = run(solver, file, fallback="physics", finite=1)
+    assert done.stdout == run(solver, "").stdout
+    assert "6 values of heating are not finite; fallback: physics" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [

@@ -53,6 +53,9 @@ from fairmile import coupling
 for exchange in coupling.serve():
     if sys.argv[1] == "hangs": time.sleep(600)
     if sys.argv[1] == "raises" and exchange.step == 3: raise ValueError("no weights")
+    if sys.argv[1] == "nan" and exchange.step in (2, 3, 6):
+        exchange.answers["heating"][-1] = float("nan")
+        continue
     if sys.argv[1] == "stops" and exchange.step == 4: exchange.stop()
     assert exchange.fields["temperature"].shape == (500 + exchange.solver.rank,)
     exchange.answers["heating"][...] = -0.5 * exchange.fields["temperature"]
@@ -178,6 +181,14 @@ def test_a_model_that_fails_leaves_its_last_answer_if_that_is_declared(solver: P
     lines, complaints, _ = run(solver, "raises", solvers=1, fallback="hold")
     assert lines[0].startswith("rank 0 of 1: 10 steps, 0 own, 7 held")
     assert "ValueError: no weights" in complaints
+
+
+@pytest.mark.thorough
+def test_an_answer_that_is_not_finite_counts_as_none_where_that_is_wanted(solver: Path) -> None:
+    lines, complaints, _ = run(solver, "nan", solvers=1, fallback="hold", finite=1)
+    assert lines[0].startswith("rank 0 of 1: 10 steps, 0 own, 3 held")
+    assert "nan" not in lines[0]
+    assert complaints.count("1 values of heating are not finite; fallback: hold") == 2
 
 
 @pytest.mark.thorough

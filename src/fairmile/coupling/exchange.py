@@ -6,12 +6,12 @@ import json
 import mmap
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from fairmile import meter
-from fairmile.base.errors import Unsupported
+from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Fields = Mapping[str, np.ndarray[Any, Any]]
 
-PROTOCOL = 2
+PROTOCOL = 3
 # Words that both sides read and write before the first slot, each in a cache line of its own; see fairmile_couple.h.
 WORD_BYTES, WORDS = 64, 5
 MOST_HELLO = 1 << 20
@@ -41,6 +41,13 @@ class Solver:
     is_stopping: bool = False
 
 
+class Answers(dict[str, "np.ndarray[Any, Any]"]):
+    """Where answers go, by label: the solver sees what is written into the arrays, and no others."""
+
+    def __setitem__(self, label: str, values: object) -> None:
+        raise UsageError(f"exchange.answers[{label!r}] cannot be replaced", hint=f"answers[{label!r}][...] = values")
+
+
 class Exchange:
     """One step of one solver: what it sent, and where the answers go. Both are views of memory that is used again."""
 
@@ -56,21 +63,33 @@ class Exchange:
         self.solver.is_stopping = True
 
 
+_UNRECORDED = nullcontext()
+
+
 class Trace:
-    """Notes what a solver and the model exchange, and how long the model waited for it."""
+    """Notes what a solver and the model exchange, and how long the model waited for it, if a run records that."""
 
     def __init__(self, solver: Solver) -> None:
+        self._is_recorded = meter.current().file is not None
         self._fields, self._answers = f"fields/{solver.rank}", f"answers/{solver.rank}"
         self._bytes = [sum(each.nbytes for each in way.values()) for way in solver.slots[0]]
 
     def received(self, step: int, asked_ns: int) -> None:
         """Note that the fields came, for which the model has waited since `asked_ns`."""
+        if not self._is_recorded:
+            return
         with meter.exchange("get", self._fields, peer="solver", bytes=self._bytes[0], version=step) as got:
             got.asked(asked_ns)
             got.ready()
 
+    def computing(self) -> AbstractContextManager[object]:
+        """Time what the model does between both."""
+        return meter.span("model") if self._is_recorded else _UNRECORDED
+
     def answering(self, step: int) -> AbstractContextManager[object]:
         """Time what sends the answer."""
+        if not self._is_recorded:
+            return _UNRECORDED
         return meter.exchange("put", self._answers, peer="solver", bytes=self._bytes[1], version=step)
 
 
@@ -103,8 +122,7 @@ def view_slots(memory: mmap.mmap, said: Mapping[str, Any]) -> list[tuple[Fields,
 def _views(memory: mmap.mmap, said: Mapping[str, Any], slot: int) -> tuple[Fields, Fields]:
     import numpy as np
 
-    fields: dict[str, Any] = {}
-    answers: dict[str, Any] = {}
+    views: dict[str, dict[str, Any]] = {"out": {}, "in": {}}
     for each in said["fields"]:
         if each["kind"] not in _KINDS:
             raise ValueError(f"kind {each['kind']}")
@@ -113,9 +131,6 @@ def _views(memory: mmap.mmap, said: Mapping[str, Any], slot: int) -> tuple[Field
         view: Any = np.ndarray(shape, each["kind"], memory, start, order=each["order"])
         if each["offset"] < 0 or each["offset"] + view.nbytes > said["slot_bytes"]:
             raise ValueError(f"field {each['label']} lies outside")
-        if each["way"] == "out":
-            view.flags.writeable = False
-            fields[each["label"]] = view
-        else:
-            answers[each["label"]] = view
-    return fields, answers
+        view.flags.writeable = each["way"] == "in"
+        views[each["way"]][each["label"]] = view
+    return views["out"], Answers(views["in"])

@@ -63,7 +63,7 @@ def serve_ranks() -> Iterator[Exchange]:
                 solver, trace = ranks.coupled[place]
                 slot = ranks.take(solver, number)
                 trace.received(number, asked_ns)
-                with meter.span("model"):
+                with trace.computing():
                     yield Exchange(solver, number, *solver.slots[slot])
                 with trace.answering(number):
                     ranks.answer(solver, number)

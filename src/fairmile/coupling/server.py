@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
-from time import monotonic_ns, perf_counter_ns
+from time import monotonic_ns
 
 from fairmile import meter
 from fairmile.base.errors import Unsupported, UsageError
@@ -38,8 +38,8 @@ _STEP, _ANSWER, _READY = 1, 2, 5
 _ASKED, _DONE, _STOPS, _MODEL_SLEEPS, _SOLVER_SLEEPS = (word * WORD_BYTES // 8 for word in range(WORDS))
 # Python has no memory barriers, and needs none where a processor shows its writes in their order.
 _KEEPS_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
-_LOOK_NS = 200_000  # as long as ten sleeps cost
-_RECHECK_S = 0.1
+_LOOK_NS = 500_000  # who waits longer hardly feels what a sleep costs, some ten microseconds
+_RECHECK_S, _STARTING_S = 0.1, 0.5
 _LONGEST_SOCKET = 100
 
 
@@ -49,6 +49,7 @@ class LocalSolver(Solver):
 
     line: socket.socket = field(repr=False)
     words: memoryview = field(repr=False)
+    has_cores: bool  # who looks for words keeps no other process from work
 
 
 def serve(path: str | Path | None = None, *, solvers: int | None = None) -> Iterator[Exchange]:
@@ -70,10 +71,12 @@ def serve(path: str | Path | None = None, *, solvers: int | None = None) -> Iter
         raise Unsupported("coupling on one node needs Unix sockets, which this system lacks")
     with _listening(place) as listening, selectors.DefaultSelector() as waiting:
         waiting.register(listening, selectors.EVENT_READ)
-        yield from _steps(listening, waiting, solvers)
+        yield from _steps(place, listening, waiting, solvers)
 
 
-def _steps(listening: socket.socket, waiting: selectors.BaseSelector, solvers: int | None) -> Iterator[Exchange]:
+def _steps(
+    place: Path, listening: socket.socket, waiting: selectors.BaseSelector, solvers: int | None
+) -> Iterator[Exchange]:
     met, coupled = 0, dict[LocalSolver, Trace]()
     if is_own_name_open():
         meter.component("model")
@@ -84,14 +87,17 @@ def _steps(listening: socket.socket, waiting: selectors.BaseSelector, solvers: i
             if solver is not None:
                 trace, step = coupled[solver], solver.steps
                 trace.received(step, asked_ns)
-                with meter.span("model"):
+                with trace.computing():
                     yield Exchange(solver, step, *solver.slots[step % len(solver.slots)])
                 with trace.answering(step):
                     _answer(solver)
                 asked_ns = monotonic_ns()
                 if met == solvers:
                     continue
-            for key, _ in _events(waiting, coupled, is_idle=solver is None):
+            events = _events(waiting, coupled, is_idle=solver is None)
+            if not events and not coupled and not place.is_socket():  # who started the solver knows that it has ended
+                return
+            for key, _ in events:
                 if key.data is None:
                     new = _greet(listening.accept()[0])
                     if new is None:
@@ -100,8 +106,7 @@ def _steps(listening: socket.socket, waiting: selectors.BaseSelector, solvers: i
                     coupled[new] = Trace(new)
                     waiting.register(new.line, selectors.EVENT_READ, new)
                     met, solvers = met + 1, solvers or new.size
-                    # Where processes share cores, who looks keeps another one from work.
-                    look_ns = _LOOK_NS if _KEEPS_ORDER and new.size < (os.cpu_count() or 1) else 0
+                    look_ns = _LOOK_NS if new.has_cores else 0
                 elif not _is_there(key.data):
                     waiting.unregister(key.data.line)
                     key.data.line.close()
@@ -113,12 +118,12 @@ def _steps(listening: socket.socket, waiting: selectors.BaseSelector, solvers: i
 
 def _look(coupled: dict[LocalSolver, Trace], look_ns: int) -> LocalSolver | None:
     """Look for a while which solver has sent a step; None if there is none."""
-    until = perf_counter_ns() + look_ns
+    until = monotonic_ns() + look_ns
     while True:
         for solver in coupled:
             if solver.words[_ASKED] > solver.steps:
                 return solver
-        if perf_counter_ns() >= until:
+        if monotonic_ns() >= until:
             return None
 
 
@@ -129,7 +134,7 @@ def _events(
     if not is_idle:
         return waiting.select(0)
     if not _KEEPS_ORDER or not coupled:  # the solvers always send a note
-        return waiting.select()
+        return waiting.select(None if coupled else _STARTING_S)
     for solver in coupled:
         solver.words[_MODEL_SLEEPS] = 1
     events = waiting.select(0)  # a call of the system: what was written before is seen by all others
@@ -182,7 +187,7 @@ def _is_deserted(path: Path) -> bool:
 def _greet(line: socket.socket) -> LocalSolver | None:
     """Read what a solver says of itself, map its memory, and tell it that the model is ready; None if nobody is there.
 
-    Another model that finds its socket in use connects and says nothing.
+    Another model that finds its socket in use connects and says nothing; a solver may be killed before it has.
     """
     files = array.array("i")
     try:
@@ -195,8 +200,10 @@ def _greet(line: socket.socket) -> LocalSolver | None:
         words = memoryview(memory)[: WORDS * WORD_BYTES].cast("q")
         words[_MODEL_SLEEPS] = not _KEEPS_ORDER
         about = (said["rank"], said["size"], said["lag"], said["every"], view_slots(memory, said))
-        line.sendall(_NOTE.pack(_READY, _KEEPS_ORDER))
-        return LocalSolver(*about, line=line, words=words)
+        has_cores = _KEEPS_ORDER and (int(said["cores"], 16) | _own_cores()).bit_count() > said["size"]
+        with contextlib.suppress(OSError):  # killed meanwhile: its socket shows that
+            line.sendall(_NOTE.pack(_READY, has_cores))
+        return LocalSolver(*about, line=line, words=words, has_cores=has_cores)
     except (ValueError, KeyError, TypeError) as error:
         line.close()
         raise Unsupported(f"a solver described its fields in a way that does not fit its memory ({error})") from error
@@ -208,15 +215,25 @@ def _greet(line: socket.socket) -> LocalSolver | None:
             os.close(each)
 
 
+def _own_cores() -> int:
+    """Return which cores this process may use, a bit each."""
+    if hasattr(os, "sched_getaffinity"):
+        return sum(1 << core for core in os.sched_getaffinity(0))
+    return (1 << (os.cpu_count() or 1)) - 1
+
+
 def _hello(line: socket.socket, files: array.array[int]) -> bytes:
     received = b""
     while not received.endswith(b"\n"):
-        part, more, _, _ = socket.recv_fds(line, 65536, 4)
+        try:
+            part, more, _, _ = socket.recv_fds(line, 65536, 4)
+        except ConnectionError:
+            part, more = b"", []
         files.extend(more)
         received += part
-        if not received:
+        if not part:
             return b""
-        if not part or len(received) > MOST_HELLO:
+        if len(received) > MOST_HELLO:
             raise Unsupported("the connected program is not a solver that includes fairmile_couple.h")
     return received
 

@@ -92,7 +92,7 @@ class Meter:
     @property
     def file(self) -> str | None:
         """The log that is written, or None."""
-        return self._log.path
+        return self._log.path if self._ready else self._place()
 
     @property
     def failures(self) -> int:

@@ -60,6 +60,17 @@ def test_a_model_that_goes_on_without_its_solver_is_ended_after_a_while(runs: Ru
     assert run.result.notes == ["the model still ran 0.1 s after the solver had ended, and was ended"]
 
 
+def test_a_model_does_not_wait_for_a_solver_that_has_ended(runs: Runs) -> None:
+    Path("model.py").write_text(
+        "from fairmile import coupling\nfor exchange in coupling.serve(): pass\nprint('model ended')\n"
+    )
+    solver = 'while [ -d "${FAIRMILE_COUPLE%/*}" ] && [ ! -e "$FAIRMILE_COUPLE" ]; do sleep 0.02; done; exit 5'
+    run = runs.run(["sh", "-c", solver, ":", sys.executable, "model.py"], coupled=True)
+    assert run.result is not None
+    assert (run.result.exit_code, run.result.notes) == (5, [])
+    assert printed(run) == ["model ended"]
+
+
 def test_a_time_limit_ends_both(runs: Runs) -> None:
     run = couple(runs, "sleep 60", "sleep 60", timeout_s=0.5)
     assert run.state is RunState.TIMEOUT

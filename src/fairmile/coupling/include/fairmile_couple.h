@@ -25,6 +25,7 @@
  *     FAIRMILE_COUPLE_START_S    longest time to wait for the model to be ready (300)
  *     FAIRMILE_COUPLE_FALLBACK   if no answer comes: stop (end the program, exit code 3), hold (keep the last answer) or
  *                                physics (stop)
+ *     FAIRMILE_COUPLE_FINITE     1: an answer with NaN or infinity counts as none (0)
  *
  * With a model in ranks of the same job, MPI_COMM_WORLD has ranks that are none of the solver's. Include mpi.h before this
  * header, and after MPI_Init take fairmile_couple_comm() in place of MPI_COMM_WORLD, which also tells rank and size. It is
@@ -97,6 +98,10 @@ void fairmile_couple_end(void);
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+#include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -122,8 +127,8 @@ typedef struct {
 } fairmile_couple_a_field;
 
 typedef struct {
-  int64_t kind, step; /* kind: 1 a step, 2 an answer, 3 the end, 4 please stop, 5 ready (step: 1 if the model reads and
-                         writes words), 6 the model ends, 7 fields are described in so many bytes */
+  int64_t kind, step; /* kind: 1 a step, 2 an answer, 3 the end, 4 please stop, 5 ready (step: 1 if who looks for words
+                         keeps no other process from a core), 6 the model ends, 7 fields are described in so many bytes */
 } fairmile_couple_note;
 
 /* What both sides read and write before the first slot of the shared memory, each word in a cache line of its own. Who
@@ -132,19 +137,17 @@ typedef struct {
 enum { FAIRMILE_COUPLE_ASKED = 0, FAIRMILE_COUPLE_DONE, FAIRMILE_COUPLE_STOPS, FAIRMILE_COUPLE_MODEL_SLEEPS,
        FAIRMILE_COUPLE_SOLVER_SLEEPS, FAIRMILE_COUPLE_WORDS };
 #define FAIRMILE_COUPLE_LINE 64
-#ifndef FAIRMILE_COUPLE_LOOK_S
-#define FAIRMILE_COUPLE_LOOK_S 200e-6 /* as long as ten sleeps cost */
-#endif
+#define FAIRMILE_COUPLE_LOOK_S 500e-6 /* who waits longer hardly feels what a sleep costs, some ten microseconds */
 
 static struct {
   int state; /* 0 not begun, 1 coupled, 2 without a model, 3 ended */
-  int rank, size, count, socket, holds, is_stopping, is_late, is_mpi;
+  int rank, size, count, socket, holds, is_stopping, is_late, is_mpi, is_checked, is_refused;
   int64_t lag, every, slots, slot_bytes, step, coupled, answered;
   double timeout_s, start_s, look_s;
   const char *fallback;
   char *memory;
   fairmile_couple_a_field fields[FAIRMILE_COUPLE_MOST_FIELDS];
-} fairmile_coupled = {0, 0, 1, 0, -1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, -1, 0, 0, 0, NULL, NULL, {{{0}, NULL, 0, 0, 0, 0, {0}, 0, 0}}};
+} fairmile_coupled = {0, 0, 1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, -1, 0, 0, 0, NULL, NULL, {{{0}, NULL, 0, 0, 0, 0, {0}, 0, 0}}};
 
 /* End the program: other ranks and the model may be waiting for this one. */
 static void fairmile_couple_quit(int code) {
@@ -223,11 +226,33 @@ void fairmile_couple_in(const char *label, void *values, int kind, int dims, con
   fairmile_couple_field(label, values, kind, dims, shape, 1, 0);
 }
 
-/* Shared memory without a name: nobody else can open it, and nothing is left of it. */
+/* Have a file of so many bytes in memory. What is reserved now is not missed later, when a write to it would end the
+   program: a full file system takes a file of any size that nothing is written to. */
+static int fairmile_couple_map(int file, int64_t bytes) {
+#ifdef __linux__
+  int failure;
+  do failure = posix_fallocate(file, 0, (off_t)bytes);
+  while (failure == EINTR);
+  errno = failure;
+  if (failure) return 0;
+#else
+  if (ftruncate(file, (off_t)bytes)) return 0;
+#endif
+  fairmile_coupled.memory = (char *)mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return fairmile_coupled.memory != (char *)MAP_FAILED;
+}
+
+/* Shared memory without a name, or whose name is removed at once: nobody else can open it, and nothing is left of it.
+   Returns its file, or -1. */
 static int fairmile_couple_memory(int64_t bytes) {
   const char *folders[] = {"/dev/shm", NULL, "/tmp"};
   char path[512];
-  int at, file;
+  int at, file, why;
+#ifdef SYS_memfd_create
+  file = (int)syscall(SYS_memfd_create, "fairmile-couple", 1); /* not inherited */
+  if (file >= 0 && fairmile_couple_map(file, bytes)) return file;
+  if (file >= 0) close(file);
+#endif
   folders[1] = getenv("TMPDIR");
   for (at = 0; at < 3; at++) {
     if (!folders[at] || strlen(folders[at]) > 400) continue;
@@ -235,15 +260,11 @@ static int fairmile_couple_memory(int64_t bytes) {
     file = mkstemp(path);
     if (file < 0) continue;
     unlink(path);
-    if (ftruncate(file, (off_t)bytes)) {
-      close(file);
-      continue;
-    }
-    fairmile_coupled.memory = (char *)mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (fairmile_coupled.memory != (char *)MAP_FAILED) return file;
+    if (fairmile_couple_map(file, bytes)) return file;
+    why = errno;
     close(file);
+    errno = why;
   }
-  fairmile_couple_fail("no shared memory: ", strerror(errno));
   return -1;
 }
 
@@ -368,6 +389,32 @@ static void fairmile_couple_trace(int way, int moment, int64_t step) {
   (void)moment;
   (void)step;
 #endif
+}
+
+/* Tell whether an answer to a field is finite, where the simulation wants to know; if not, that is said once until one is.
+   Bits are looked at, since compilers may be told that no value is ever infinite. */
+static int fairmile_couple_is_good(const fairmile_couple_a_field *field, const char *values, int kind, int64_t count) {
+  const uint64_t most = (uint64_t)0x7ff << 52;
+  const uint32_t most_single = (uint32_t)0xff << 23;
+  int64_t at, others = 0;
+  char why[128];
+  if (!fairmile_coupled.is_checked) return 1;
+  for (at = 0; kind == FAIRMILE_DOUBLE && at < count; at++) {
+    uint64_t bits;
+    memcpy(&bits, values + 8 * at, 8);
+    others += (bits & most) == most;
+  }
+  for (at = 0; kind == FAIRMILE_FLOAT && at < count; at++) {
+    uint32_t bits;
+    memcpy(&bits, values + 4 * at, 4);
+    others += (bits & most_single) == most_single;
+  }
+  if (others && !fairmile_coupled.is_refused) {
+    snprintf(why, sizeof why, "%lld values of %s are not finite", (long long)others, field->label);
+    fairmile_couple_lose(why);
+  }
+  fairmile_coupled.is_refused = others > 0;
+  return !others;
 }
 
 static int fairmile_couple_without(void) {
@@ -724,6 +771,7 @@ static void fairmile_couple_time(int begins) {
 /* A step whose answer this process computes. */
 static int fairmile_couple_compute(void) {
   int64_t step = fairmile_coupled.coupled++, slot = step % fairmile_coupled.slots, due = step - fairmile_coupled.lag;
+  static const int bytes[] = {4, 8, 4, 8};
   char why[1024];
   size_t at;
   int is_late;
@@ -737,22 +785,50 @@ static int fairmile_couple_compute(void) {
   }
   fairmile_couple_time(0);
   if (due < 0 || fairmile_coupled_model.computed[due % fairmile_coupled.slots] != due) return fairmile_couple_without();
+  for (at = 0; at < fairmile_coupled_model.outputs; at++) {
+    const fairmile_couple_tensor *tensor = &fairmile_coupled_model.tensors[1][at];
+    const char *values = tensor->buffer + due % fairmile_coupled.slots * tensor->count * bytes[tensor->kind];
+    if (!fairmile_couple_is_good(&fairmile_coupled.fields[tensor->field], values, tensor->kind, tensor->count))
+      return fairmile_couple_without();
+  }
   for (at = 0; at < fairmile_coupled_model.outputs; at++)
     fairmile_couple_pass(&fairmile_coupled_model.tensors[1][at], due % fairmile_coupled.slots, 1);
   fairmile_coupled.holds = 1;
   return FAIRMILE_ANSWERED;
 }
 
-/* Connect to the model, and wait for its socket if it is not there yet; 0 if it does not come.
+/* Tell whether the model is of this user: only who may read our fields is sent them. */
+static int fairmile_couple_is_ours(void) {
+#if defined(SO_PEERCRED) && defined(__linux__)
+  struct { /* ucred, which not all ways to compile have */
+    int pid;
+    unsigned uid, gid;
+  } peer = {0, 0, 0};
+  socklen_t size = sizeof peer;
+  return !getsockopt(fairmile_coupled.socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) && peer.uid == geteuid();
+#elif defined(__APPLE__)
+  uid_t uid;
+  gid_t gid;
+  return !getpeereid(fairmile_coupled.socket, &uid, &gid) && uid == geteuid();
+#else
+  return 1;
+#endif
+}
+
+/* Connect to the model, and wait for its socket if it is not there yet; 0 with the reason if it does not come.
 
    Whoever starts both programs removes the folder of the socket when the model has ended. */
-static int fairmile_couple_connect(const char *path, double until) {
+static int fairmile_couple_connect(const char *path, double until, char *why, size_t room) {
   struct sockaddr_un address;
   struct timespec nap;
+  struct timeval most;
   char folder[sizeof address.sun_path] = ".";
   const char *slash = strrchr(path, '/');
+  int failure;
   nap.tv_sec = 0;
   nap.tv_nsec = 20000000;
+  most.tv_sec = (time_t)fairmile_coupled.start_s + 1; /* where more connect than the model can take */
+  most.tv_usec = 0;
   memset(&address, 0, sizeof address);
   address.sun_family = AF_UNIX;
   if (strlen(path) >= sizeof address.sun_path) fairmile_couple_fail("the path of the socket is too long: ", path);
@@ -765,24 +841,43 @@ static int fairmile_couple_connect(const char *path, double until) {
     fairmile_coupled.socket = socket(AF_UNIX, SOCK_STREAM, 0);
     if (fairmile_coupled.socket < 0) fairmile_couple_fail("no socket: ", strerror(errno));
     fcntl(fairmile_coupled.socket, F_SETFD, FD_CLOEXEC);
+    setsockopt(fairmile_coupled.socket, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
 #ifdef SO_NOSIGPIPE
     {
       int on = 1;
       setsockopt(fairmile_coupled.socket, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
     }
 #endif
-    if (!connect(fairmile_coupled.socket, (struct sockaddr *)&address, sizeof address)) return 1;
+    if (!connect(fairmile_coupled.socket, (struct sockaddr *)&address, sizeof address)) {
+      if (fairmile_couple_is_ours()) return 1;
+      errno = EACCES;
+    }
+    failure = errno;
     fairmile_couple_leave();
+    if (failure == EACCES) return snprintf(why, room, "%s is the socket of another user", path), 0;
     nanosleep(&nap, NULL);
   } while (fairmile_couple_now() < until && !access(folder, F_OK));
+  snprintf(why, room, "no model answers at its socket %s (%s)", path, strerror(failure));
   return 0;
+}
+
+/* Write which cores this process may use, as a number in base 16. */
+static void fairmile_couple_cores(char *text) {
+  unsigned long words[128];
+  int at = 0;
+  strcpy(text, "0");
+#ifdef SYS_sched_getaffinity
+  at = (int)(syscall(SYS_sched_getaffinity, 0, sizeof words, words) / (long)sizeof *words);
+#endif
+  while (at > 0 && !words[at - 1]) at--;
+  while (at-- > 0) text += sprintf(text, "%0*lx", (int)(2 * sizeof *words), words[at]);
 }
 
 /* Place the fields in memory, each at a multiple of 64 bytes, and describe them. */
 static char *fairmile_couple_describe(void) {
   static const char *kinds[] = {"f4", "f8", "i4", "i8"};
-  size_t room = 512 + (size_t)fairmile_coupled.count * 512, used;
-  char *text = (char *)malloc(room);
+  size_t room = 4096 + (size_t)fairmile_coupled.count * 512, used;
+  char *text = (char *)malloc(room), cores[2049];
   int at, dim;
   if (!text) fairmile_couple_fail("no memory", "");
   fairmile_coupled.slot_bytes = 64;
@@ -790,10 +885,11 @@ static char *fairmile_couple_describe(void) {
     fairmile_coupled.fields[at].offset = fairmile_coupled.slot_bytes;
     fairmile_coupled.slot_bytes += (fairmile_coupled.fields[at].bytes + 63) / 64 * 64;
   }
+  fairmile_couple_cores(cores);
   used = (size_t)snprintf(text, room,
-                          "{\"protocol\": 2, \"rank\": %d, \"size\": %d, \"pid\": %ld, \"lag\": %lld, \"every\": %lld, "
+                          "{\"protocol\": 3, \"cores\": \"%s\", \"rank\": %d, \"size\": %d, \"pid\": %ld, \"lag\": %lld, \"every\": %lld, "
                           "\"slots\": %lld, \"slot_bytes\": %lld, \"fields\": [",
-                          fairmile_coupled.rank, fairmile_coupled.size, (long)getpid(),
+                          cores, fairmile_coupled.rank, fairmile_coupled.size, (long)getpid(),
                           (long long)fairmile_coupled.lag, (long long)fairmile_coupled.every,
                           (long long)fairmile_coupled.slots, (long long)fairmile_coupled.slot_bytes);
   for (at = 0; at < fairmile_coupled.count; at++) {
@@ -892,6 +988,7 @@ static int fairmile_couple_await(int64_t step, int is_wanted, double until) {
     int got = fairmile_couple_hear(&note, until);
     if (got <= 0) return got;
     fairmile_coupled.is_stopping = note.kind == 4;
+    is_wanted = is_wanted && !fairmile_coupled.is_checked; /* else the program may get it from its slot */
     if (note.kind == 2 && !fairmile_couple_take(note.step, is_wanted && note.step == step)) return -1;
     fairmile_coupled.answered = note.step;
   }
@@ -1022,8 +1119,9 @@ static void fairmile_couple_begin(void) {
   const char *path = getenv("FAIRMILE_COUPLE");
   fairmile_couple_note note;
   double until;
-  char *text;
+  char *text, why[512];
   int file;
+  int64_t bytes;
   fairmile_coupled.state = 2;
   if (!path || !*path) return;
   fairmile_coupled.lag = (int64_t)fairmile_couple_number("FAIRMILE_COUPLE_LAG", 0, 0);
@@ -1038,6 +1136,7 @@ static void fairmile_couple_begin(void) {
             fairmile_coupled.fallback);
     fairmile_couple_quit(2);
   }
+  fairmile_coupled.is_checked = fairmile_couple_number("FAIRMILE_COUPLE_FINITE", 0, 0) > 0;
   fairmile_coupled.slots = fairmile_coupled.lag + 1;
   if (strlen(path) > 5 && !strcmp(path + strlen(path) - 5, ".onnx")) {
     fairmile_couple_open(path);
@@ -1048,24 +1147,25 @@ static void fairmile_couple_begin(void) {
     fairmile_couple_meet(until);
     return;
   }
-  if (!fairmile_couple_connect(path, until)) {
-    fairmile_couple_lose("no model answers at its socket");
+  if (!fairmile_couple_connect(path, until, why, sizeof why)) {
+    fairmile_couple_lose(why);
     return;
   }
   text = fairmile_couple_describe();
-  file = fairmile_couple_memory(FAIRMILE_COUPLE_WORDS * FAIRMILE_COUPLE_LINE +
-                                fairmile_coupled.slots * fairmile_coupled.slot_bytes);
-  if (!fairmile_couple_send(text, strlen(text), file) || fairmile_couple_receive(&note, until) != 1 || note.kind != 5) {
-    fairmile_couple_lose("the model did not become ready");
+  bytes = FAIRMILE_COUPLE_WORDS * FAIRMILE_COUPLE_LINE + fairmile_coupled.slots * fairmile_coupled.slot_bytes;
+  file = fairmile_couple_memory(bytes);
+  snprintf(why, sizeof why, "the model did not become ready");
+  if (file < 0) snprintf(why, sizeof why, "no shared memory of %lld bytes: %s", (long long)bytes, strerror(errno));
+  if (file < 0 || !fairmile_couple_send(text, strlen(text), file) || fairmile_couple_receive(&note, until) != 1 ||
+      note.kind != 5) {
+    fairmile_couple_lose(why);
     fairmile_couple_leave();
   } else {
-    /* Where processes share cores, who looks keeps another one from work. */
-    if (note.step == 1 && sysconf(_SC_NPROCESSORS_ONLN) > fairmile_coupled.size)
-      fairmile_coupled.look_s = FAIRMILE_COUPLE_LOOK_S;
+    if (note.step == 1) fairmile_coupled.look_s = FAIRMILE_COUPLE_LOOK_S;
     fairmile_coupled.state = 1;
     atexit(fairmile_couple_end);
   }
-  close(file);
+  if (file >= 0) close(file);
   free(text);
 }
 
@@ -1091,6 +1191,21 @@ static void fairmile_couple_copy(int64_t step, int is_in) {
     else
       memcpy(slot + field->offset, field->values, (size_t)field->bytes);
   }
+}
+
+/* Take the answer to a step out of its slot; 0 if it is none to go on with. */
+static int fairmile_couple_accept(int64_t step) {
+  int at;
+  if (fairmile_coupled.is_mpi && !fairmile_coupled.is_checked) return 1; /* it was received where the program has it */
+  for (at = 0; at < fairmile_coupled.count; at++) {
+    const fairmile_couple_a_field *field = &fairmile_coupled.fields[at];
+    int64_t size = field->kind == FAIRMILE_DOUBLE || field->kind == FAIRMILE_INT64 ? 8 : 4;
+    if (field->is_in && !fairmile_couple_is_good(field, fairmile_couple_slot(step) + field->offset, field->kind,
+                                                 field->bytes / size))
+      return 0;
+  }
+  fairmile_couple_copy(step, 1);
+  return 1;
 }
 
 /* Tell the model that a step is in its slot; 0 if it is gone. */
@@ -1161,6 +1276,7 @@ static int fairmile_couple_wait(int64_t step, int is_wanted) {
 
 int fairmile_couple_step(void) {
   int64_t step, due;
+  int is_good;
   if (!fairmile_coupled.state) fairmile_couple_begin();
   fairmile_couple_turn(1);
   if (fairmile_coupled.state != 1) {
@@ -1194,8 +1310,9 @@ int fairmile_couple_step(void) {
     return fairmile_coupled.is_stopping ? FAIRMILE_STOP : fairmile_couple_without();
   }
   fairmile_couple_trace(FAIRMILE_GET, 1, due);
-  if (!fairmile_coupled.is_mpi) fairmile_couple_copy(due, 1);
+  is_good = fairmile_couple_accept(due);
   fairmile_couple_trace(FAIRMILE_GET, 2, due);
+  if (!is_good) return fairmile_couple_without();
   fairmile_coupled.holds = 1;
   return FAIRMILE_ANSWERED;
 }

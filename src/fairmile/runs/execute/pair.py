@@ -59,6 +59,7 @@ def start(argv: Sequence[str]) -> int:
             model.kill()
             model.wait()
             return code
+        shutil.rmtree(folder, ignore_errors=True)  # who still waits for ranks of the solver waits no longer
         _end(model, longest_s)
     if code < 0:
         with contextlib.suppress(OSError):  # nobody catches KILL
