@@ -42,7 +42,8 @@ def start(argv: Sequence[str]) -> int:
         return 2
     for number in _PASSED:  # whoever sends one sends it to the whole group
         signal.signal(number, lambda *_: None)
-    import tempfile  # the recorder loads this module, and few runs are coupled
+    import shutil  # the recorder loads this module, and few runs are coupled
+    import tempfile
 
     with tempfile.TemporaryDirectory(prefix="fairmile-couple-", ignore_cleanup_errors=True) as folder:
         shared = {_SOCKET: os.path.join(folder, "socket")}
