@@ -21,6 +21,7 @@ from fairmile.models.annealing.qubo import energies
 
 Array = np.ndarray[Any, Any]
 _MOST_EXHAUSTIVE = 24
+_PAIRS_EVERY = 4  # sweeps
 _MOST_REMOTE_SWEEPS = 2000.0  # microseconds of annealing that D-Wave's machines take at most
 
 
@@ -48,30 +49,81 @@ SAMPLERS: Registry[Callable[[], Sampler]] = Registry(
 
 
 class Annealer:
-    """Simulated annealing: flips bits one after the other, colder with each sweep, all reads side by side."""
+    """Simulated annealing: flips bits one after the other, colder with each sweep, all reads side by side.
+
+    Now and then it flips pairs, which cross what one bit cannot: in a regression it breaks the condition on the sums.
+    """
 
     title = "simulated annealing on a CPU (NumPy)"
 
     def sample(self, matrix: Array, *, reads: int, sweeps: int, seed: int) -> Array:
-        """Return the state of each read after its last sweep."""
+        """Return the state of each read after its last sweep, and after that no flip of one or two bits is better."""
         generator = np.random.default_rng(seed)
-        size = len(matrix)
-        couplings = 2.0 * np.asarray(matrix, float)
-        couplings[np.diag_indices(size)] = 0.0
-        states = generator.integers(0, 2, (size, reads)).astype(float)
-        signs = 1.0 - 2.0 * states  # what a flip adds to a bit
-        fields = np.diag(matrix)[:, None] + couplings @ states  # what the energy gains when a bit becomes 1
-        changes = np.empty_like(fields)
-        for temperature in _temperatures(np.abs(fields), np.abs(couplings), sweeps):
+        size, half = len(matrix), len(matrix) // 2
+        search = _Search(matrix, generator.integers(0, 2, (size, reads)))
+        temperatures = _temperatures(np.abs(search.fields), np.abs(search.couplings), sweeps)
+        for sweep, temperature in enumerate(temperatures):
             # Metropolis' rule: a flip is accepted if the energy gains at most -T ln(u), with u uniform.
             limits = temperature * generator.standard_exponential((size, reads))
             for bit in range(size):
-                accepted = signs[bit] * fields[bit] <= limits[bit]
-                if accepted.any():
-                    moves = signs[bit] * accepted
-                    fields += np.multiply(couplings[bit][:, None], moves, out=changes)
-                    signs[bit] -= 2.0 * moves
-        return np.ascontiguousarray((signs.T < 0).astype(np.int8))
+                search.flip(bit, search.gain(bit) <= limits[bit])
+            if sweep % _PAIRS_EVERY:
+                continue
+            limits = temperature * generator.standard_exponential((half, reads))
+            pairs = generator.permutation(size)[: 2 * half].reshape(half, 2).tolist()
+            for (first, second), limit in zip(pairs, limits, strict=True):
+                accepted = search.gain_of_pair(first, second) <= limit
+                search.flip(first, accepted)
+                search.flip(second, accepted)
+        search.descend()
+        return search.states()
+
+
+class _Search:
+    """States side by side, a column each, and what each flip of a bit adds to their energies."""
+
+    def __init__(self, matrix: Array, states: Array) -> None:
+        self.couplings = 2.0 * np.asarray(matrix, float)
+        self.couplings[np.diag_indices(len(matrix))] = 0.0
+        self._signs = 1.0 - 2.0 * states  # what a flip adds to a bit
+        self.fields = np.diag(matrix)[:, None] + self.couplings @ states  # what the energy gains when a bit becomes 1
+        self._changes = np.empty_like(self.fields)
+
+    def gain(self, bit: int) -> Array:
+        """Return what the energy of each state gains if a bit flips."""
+        return np.asarray(self._signs[bit] * self.fields[bit])
+
+    def gain_of_pair(self, first: int, second: int) -> Array:
+        """Return what the energy of each state gains if both bits flip."""
+        both = self._signs[first] * self._signs[second]
+        return np.asarray(self.gain(first) + self.gain(second) + self.couplings[first, second] * both)
+
+    def flip(self, bit: int, accepted: Array) -> None:
+        """Flip a bit of the states where it is accepted."""
+        if accepted.any():
+            moves = self._signs[bit] * accepted
+            self.fields += np.multiply(self.couplings[bit][:, None], moves, out=self._changes)
+            self._signs[bit] -= 2.0 * moves
+
+    def descend(self) -> None:
+        """Make the best flip of one or two bits of each state until none is better."""
+        size, reads = self._signs.shape
+        least = -1e-12 * np.abs(self.couplings).max(initial=0.0)
+        for read in range(reads if size else 0):
+            only = np.arange(reads) == read
+            while True:
+                signs, gains = self._signs[:, read], self._signs[:, read] * self.fields[:, read]
+                of_pairs = gains[:, None] + gains + self.couplings * signs[:, None] * signs
+                np.fill_diagonal(of_pairs, gains)
+                first, second = divmod(int(of_pairs.argmin()), size)
+                if of_pairs[first, second] >= least:
+                    break
+                for bit in {first, second}:
+                    self.flip(bit, only)
+
+    def states(self) -> Array:
+        """Return the states, a row each."""
+        return np.ascontiguousarray((self._signs.T < 0).astype(np.int8))
 
 
 def _temperatures(changes: Array, couplings: Array, sweeps: int) -> Array:
@@ -115,11 +167,13 @@ class DwaveSamplers:
         self._samplers = _module("dwave.samplers")
 
     def sample(self, matrix: Array, *, reads: int, sweeps: int, seed: int) -> Array:
-        """Return the state of each read."""
+        """Return the state of each read, after which no flip of one or two bits is better."""
         answer = self._samplers.SimulatedAnnealingSampler().sample(
             _model(matrix), num_reads=reads, num_sweeps=sweeps, seed=seed % (1 << 31)
         )
-        return _states(answer, len(matrix))
+        search = _Search(matrix, _states(answer, len(matrix)).T)
+        search.descend()
+        return search.states()
 
 
 class Dwave:
