@@ -54,6 +54,14 @@ def test_weights_of_pytorch_become_safetensors(workspace: Workspace, tmp_path: P
     assert (described.format, described.parameters) == ("huggingface", 8)
 
 
+def test_a_pickle_is_exported_only_if_its_author_is_trusted(workspace: Workspace, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not load it"):
+        workspace.models.export(DATA / "pipeline.pkl", tmp_path / "hub")
+    assert not (tmp_path / "hub").exists()
+    exported = workspace.models.export(DATA / "pipeline.pkl", tmp_path / "hub", trust_pickle=True)
+    assert exported.files == ("README.md", "pipeline.pkl")
+
+
 @pytest.mark.thorough
 def test_a_folder_of_transformers_comes_back_the_same(workspace: Workspace, tmp_path: Path) -> None:
     import torch

@@ -349,10 +349,11 @@ def _difference(value: float | None) -> str:
     help="Write the files into this folder.",
 )
 @click.option("--upload", default="", metavar="ORG/NAME", help="Upload the folder to this repository, with HF_TOKEN.")
+@click.option("--trust-pickle", is_flag=True, help="Export a pickle, which can execute any code.")
 @click.option("--replace", is_flag=True, help="Write into a folder that is not empty.")
 @DRY_RUN
 @json_output(HubFolder)
-def export(name: str, folder: Path, upload: str, replace: bool, dry_run: bool, out: Out) -> int:
+def export(name: str, folder: Path, upload: str, trust_pickle: bool, replace: bool, dry_run: bool, out: Out) -> int:
     """Write a model as a folder that the Hugging Face hub and its libraries read: README.md and the files.
 
     Weights of PyTorch become safetensors. --upload sends the folder with the hub's own client.
@@ -362,7 +363,7 @@ def export(name: str, folder: Path, upload: str, replace: bool, dry_run: bool, o
       fairmile model export tides.onnx -o hub
     """
     exported = Workspace.open(on_progress=out.progress).models.export(
-        name, folder, upload=upload, replace=replace, dry_run=dry_run
+        name, folder, upload=upload, trust_pickle=trust_pickle, replace=replace, dry_run=dry_run
     )
     out.show(exported, lambda each: _print_exported(each, upload if dry_run else "", out, dry_run=dry_run))
     return 0

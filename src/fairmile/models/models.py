@@ -269,6 +269,7 @@ class Models(CatalogModels, package=__package__):
         uploaded to by the hub's own client, with the token in HF_TOKEN. With `dry_run`, nothing is written or uploaded.
         """
         model = self.load(name, trust_pickle=trust_pickle)
+        check_loadable(model.description, model.model_path, trust_pickle=trust_pickle)  # who gets it would load it
         card = model.card if isinstance(model, LoadedModel) else self._catalog.describe(name, kind="model").card
         exported = export_folder(model, card, Path(folder), replace=replace, dry_run=dry_run)
         return upload_folder(exported, upload, self._environ) if upload and not dry_run else exported
