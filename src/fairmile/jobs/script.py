@@ -19,7 +19,7 @@ from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.request_rules import make_request
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.spec import JobSpec
-from fairmile.systems.blocks import choose_sets
+from fairmile.systems.blocks import choose_sets, newer_variants
 from fairmile.systems.model import System
 
 _LABELS = {
@@ -272,7 +272,8 @@ def _about(system: System, request: Request) -> Iterator[str]:
     software = request.spec.software
     for word, each in zip(software, choose_sets(system, software, request.partition), strict=True):
         if each.age:
-            yield f"# The lines of {word} are {each.age}."
+            newer = newer_variants(system, word, each)
+            yield f"# The lines of {word} are {each.age}" + (f"; newer: {', '.join(newer)}." if newer else ".")
 
 
 def _variables(request: Request, files: JobFiles, scheduler: Scheduler) -> Iterator[str]:

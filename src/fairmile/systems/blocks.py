@@ -159,6 +159,16 @@ def choose_sets(system: System, software: Sequence[str], partition: str = "") ->
     raise Conflict(f"no partition of {system.name} has all of {', '.join(software)}: {homes}")
 
 
+def newer_variants(system: System, word: str, chosen: SoftwareSet) -> list[str]:
+    """Return the words of variants whose lines are newer than the chosen ones and work on the same partition."""
+    name = framework_of(word)
+    return [
+        f"{name}:{variant}"
+        for variant, each in system.variants(name).items()
+        if each.dated > chosen.dated and (not chosen.partition or _fits(each, chosen.partition))
+    ]
+
+
 def framework_of(word: str) -> str:
     """Return the framework of `FRAMEWORK` or `FRAMEWORK:VARIANT`."""
     return word.partition(":")[0]

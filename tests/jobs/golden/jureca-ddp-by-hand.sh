@@ -12,7 +12,7 @@
 #SBATCH --output=%x-%j.out
 #SBATCH --error=%x-%j.err
 # Made by Fairmile 0 for jureca, whose description was compared with its sources on 2026-11-15; newest source: 2023.
-# The lines of ddp are old, of 2022.
+# The lines of ddp are old, of 2022; newer: ddp:stages-2025.
 
 export FAIRMILE_JOB_ID="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
 export FAIRMILE_NODES="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d " " -)"
