@@ -111,8 +111,8 @@ def test_keywords_are_checked_as_a_mapping_is() -> None:
         ({}, "Buoy.name: is missing", None),
         ({"name": "red", "anchr": {}}, "Buoy.anchr: no such field", "did you mean 'anchor'?"),
         (
-            {"name": "red", "anchor": {"kg": 1}},
-            "Buoy.anchor.kg: no such field",
+            {"name": "red", "anchor": {"weight": 1}},
+            "Buoy.anchor.weight: no such field",
             "did you mean 'weight_kg'?",
         ),
         ({"name": "red", "anchor": 3}, "Buoy.anchor: expected a mapping with weight_kg, found 3", None),

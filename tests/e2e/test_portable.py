@@ -19,6 +19,7 @@ WITHOUT_LINUX = ROOT / "tests" / "support" / "without_linux"
 GUARDED = {
     "base/cores.py": {"sched_getaffinity"},
     "base/files.py": {"posix_fallocate"},
+    "coupling/server.py": {"sched_getaffinity"},
     "models/explore/engines.py": {"sched_getaffinity", "sched_setaffinity"},
     "runs/execute/program.py": {"pidfd_open"},
     "store/speed.py": {"posix_fadvise", "O_DIRECT"},

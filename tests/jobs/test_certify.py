@@ -195,8 +195,8 @@ def test_nothing_of_a_suite_that_breaks_off_goes_on(
     jobs = box(tmp_path)
     submit = jobs.submit
 
-    def submits_and_breaks(spec: JobSpec, *, on: str) -> JobStatus:
-        job = submit(spec, system=on)
+    def submits_and_breaks(spec: JobSpec, *, system: str) -> JobStatus:
+        job = submit(spec, system=system)
         if "sleep" in spec.argv[-1]:
             raise trouble
         return job

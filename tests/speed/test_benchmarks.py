@@ -74,7 +74,7 @@ def test_training_ends_when_the_margin_over_the_baseline_is_reached(
 def test_harness_and_plain_loop_take_turns_and_train_alike(speed: ModuleType, tmp_path: Path) -> None:
     device = torch.device("cpu")
     bench = _bench(speed, tmp_path, "mnist")
-    (task,) = speed.harness_tasks(bench, device).values()
+    task = speed.harness_tasks(bench, device)["MLP 64-128-10, batch 32"]
     epochs = 4
     settings = speed.dataclasses.replace(task.settings, epochs=epochs, dropout=0.0)
     beside = speed.Accompanied(speed.dataclasses.replace(task, settings=settings), device)

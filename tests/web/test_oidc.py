@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import time
@@ -125,7 +126,7 @@ def test_who_is_no_member_is_refused_and_gets_no_account(centre: Centre) -> None
 
 def test_a_name_that_somebody_else_has_here_gives_no_access_to_their_account(centre: Centre) -> None:
     browser, answer = centre.log_in("carol")
-    assert "account &#39;root&#39; already exists" in answer.text and not is_logged_in(centre, browser)
+    assert html.escape("account 'root' already exists") in answer.text and not is_logged_in(centre, browser)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import os
 import time
@@ -99,7 +100,7 @@ def test_columns_are_chosen_and_kept_in_the_address(page: Page) -> None:
 def test_a_filter_that_matches_nothing_or_is_wrong_says_so(client: httpx.Client, q: str, words: str) -> None:
     answer = client.get("/runs", params={"q": q})
     assert answer.status_code == 200
-    assert words.replace("'", "&#39;") in answer.text
+    assert html.escape(words) in answer.text
 
 
 def test_the_page_of_a_run_is_its_report(client: httpx.Client, workspace: Workspace) -> None:
