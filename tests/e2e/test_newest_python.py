@@ -1,4 +1,4 @@
-"""The newest supported Python: the demo, what needs no service, and every lesson of the course, from an empty home."""
+"""The newest supported Python: the demo, what needs no service, and the lessons without PyTorch, from an empty home."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from pathlib import Path
 import newest_python
 import pytest
 
+from fairmile.course.lessons import lessons
+
 ROOT = Path(__file__).parents[2]
 VERSION = newest_python.newest_version()
 pytestmark = [
     pytest.mark.thorough,
-    pytest.mark.timeout(1800),  # the first time, PyTorch and the like are downloaded
+    pytest.mark.timeout(1800),  # the first time, packages are downloaded
     pytest.mark.skipif(sys.version_info[:2] == tuple(map(int, VERSION.split("."))), reason="all tests run on it"),
 ]
+
+
+LESSONS = [lesson.name for lesson in lessons() if "torch" not in lesson.needs]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +48,10 @@ def test_the_demo_runs_to_its_end_without_a_warning(programs: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     "tests",
     [
-        ["tests/course/test_course.py", "-k", "runs_offline"],
+        ["tests/course/test_course.py", "-k", f"runs_offline and ({' or '.join(LESSONS)})"],
         ["--quick", "tests/e2e/test_portable.py", "tests/base", "tests/course", "tests/cli/test_course.py"],
     ],
-    ids=["every lesson", "what needs no service"],
+    ids=["lessons", "what needs no service"],
 )
 def test_tests_pass(programs: Path, tmp_path: Path, tests: list[str]) -> None:
     options = ["-q", "-n", "2", "-p", "no:cacheprovider", "--basetemp", tmp_path / "pytest"]

@@ -1,4 +1,7 @@
-"""The newest Python that Fairmile supports, with Fairmile and its course installed: set up once, kept in a cache."""
+"""The newest Python that Fairmile supports, with Fairmile and its course installed: set up once, kept in a cache.
+
+It lacks PyTorch, whose wheels for it come with gigabytes of CUDA.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from fairmile.base.files import Lock
 from fairmile.envs.python import uv_index_settings
 
 ROOT = Path(__file__).parents[2]
-_EXTRAS = "course,benchmarks,web"
+_EXTRAS = "course,web"
+_WITHOUT = "torch ; python_version < '3'"
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 
 
@@ -35,7 +39,7 @@ def environment() -> Path:
     caches.mkdir(parents=True, exist_ok=True)
     folder = caches / f"python{newest_version()}-{hashlib.sha256(bytes(ROOT)).hexdigest()[:8]}"
     parts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
-    digest = hashlib.sha256(b"\0".join([*parts, *map(str.encode, (_EXTRAS, *_TOOLS))])).hexdigest()
+    digest = hashlib.sha256(b"\0".join([*parts, *map(str.encode, (_EXTRAS, _WITHOUT, *_TOOLS))])).hexdigest()
     with Lock(folder.with_name(f"{folder.name}.lock"), timeout_s=1500):
         complete = folder / "complete"
         if not complete.exists() or complete.read_text() != digest:
@@ -50,7 +54,9 @@ def _make(folder: Path) -> None:
     if python is None:
         raise Unavailable(f"no Python {newest_version()} here, and uv cannot download one")
     _uv("venv", "-q", "--python", str(python), str(folder))
-    install = ["pip", "install", "-q", "--python", str(folder / "bin" / "python")]
+    overrides = folder / "overrides.txt"
+    overrides.write_text(_WITHOUT)
+    install = ["pip", "install", "-q", "--python", str(folder / "bin" / "python"), "--overrides", str(overrides)]
     try:
         _uv(*install, "-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[{_EXTRAS}]", *_TOOLS)
     except subprocess.CalledProcessError:
