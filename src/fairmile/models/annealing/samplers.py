@@ -22,6 +22,7 @@ from fairmile.models.annealing.qubo import energies
 Array = np.ndarray[Any, Any]
 _MOST_EXHAUSTIVE = 24
 _PAIRS_EVERY = 4  # sweeps
+_DESCENTS = 10  # of the best reads
 _MOST_REMOTE_SWEEPS = 2000.0  # microseconds of annealing that D-Wave's machines take at most
 
 
@@ -57,7 +58,7 @@ class Annealer:
     title = "simulated annealing on a CPU (NumPy)"
 
     def sample(self, matrix: Array, *, reads: int, sweeps: int, seed: int) -> Array:
-        """Return the state of each read after its last sweep, and after that no flip of one or two bits is better."""
+        """Return the state of each read; no flip of one or two bits makes the best of them better."""
         generator = np.random.default_rng(seed)
         size, half = len(matrix), len(matrix) // 2
         search = _Search(matrix, generator.integers(0, 2, (size, reads)))
@@ -83,7 +84,8 @@ class _Search:
     """States side by side, a column each, and what each flip of a bit adds to their energies."""
 
     def __init__(self, matrix: Array, states: Array) -> None:
-        self.couplings = 2.0 * np.asarray(matrix, float)
+        self._matrix = np.asarray(matrix, float)
+        self.couplings = 2.0 * self._matrix
         self.couplings[np.diag_indices(len(matrix))] = 0.0
         self._signs = 1.0 - 2.0 * states  # what a flip adds to a bit
         self.fields = np.diag(matrix)[:, None] + self.couplings @ states  # what the energy gains when a bit becomes 1
@@ -106,10 +108,10 @@ class _Search:
             self._signs[bit] -= 2.0 * moves
 
     def descend(self) -> None:
-        """Make the best flip of one or two bits of each state until none is better."""
+        """Make the best flip of one or two bits of each of the best states until none is better."""
         size, reads = self._signs.shape
         least = -1e-12 * np.abs(self.couplings).max(initial=0.0)
-        for read in range(reads if size else 0):
+        for read in np.argsort(energies(self._matrix, self.states()))[: _DESCENTS if size else 0]:
             only = np.arange(reads) == read
             while True:
                 signs, gains = self._signs[:, read], self._signs[:, read] * self.fields[:, read]
@@ -167,7 +169,7 @@ class DwaveSamplers:
         self._samplers = _module("dwave.samplers")
 
     def sample(self, matrix: Array, *, reads: int, sweeps: int, seed: int) -> Array:
-        """Return the state of each read, after which no flip of one or two bits is better."""
+        """Return the state of each read; no flip of one or two bits makes the best of them better."""
         answer = self._samplers.SimulatedAnnealingSampler().sample(
             _model(matrix), num_reads=reads, num_sweeps=sweeps, seed=seed % (1 << 31)
         )
