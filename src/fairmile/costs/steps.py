@@ -91,7 +91,7 @@ class StepTrace(Result):
     stopped: str = ""  # why a step was followed only to a point, where it was
     assumed: bool = False  # whether shapes follow from values that nobody knows, and that were assumed
     samples: int = 0  # in a batch, where the program says so; 0: as the shapes of inputs suggest
-    ranks: int = 1  # of the group that the program made, whose first rank was followed
+    ranks: int = 1  # processes of the program, whose rank 0 was followed
     compiled: str = ""  # the mode of torch.compile where the step was compiled
 
     def to_dict(self) -> dict[str, Any]:

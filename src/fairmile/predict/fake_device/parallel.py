@@ -67,7 +67,7 @@ def patch() -> None:
 
 
 def begin(ranks: int | None) -> None:
-    """Let the program that is traced next be the first of so many ranks; it makes its group itself."""
+    """Make the program that is traced next rank 0 of this many; it makes its group itself."""
     if _is_group():
         _torch.distributed.destroy_process_group()
     count = str(ranks or _RANKS)

@@ -44,7 +44,7 @@ class TraceRequest:
     training: bool | None = None
     precision: str | None = None
     accumulate: int = 1
-    ranks: int | None = None  # of the group that the program makes, of which the first is followed; None: WORLD_SIZE
+    ranks: int | None = None  # processes of the program, whose rank 0 is followed; None: as WORLD_SIZE says
     checkpointing: bool | None = None
     channels_last: bool | None = None
     optimizer_form: str | None = None
