@@ -24,7 +24,7 @@ _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 
 
 class Unavailable(Exception):
-    """There is no such Python here, and none can be had."""
+    """No such Python is installed, and none can be downloaded."""
 
 
 def newest_version() -> str:

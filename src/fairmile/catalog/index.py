@@ -752,7 +752,7 @@ def _most_used_first(changed: Sequence[_Changes], uses: Mapping[str, int]) -> It
 
 
 def _with_versions(changed: Iterable[_Changes]) -> frozenset[tuple[str, str]]:
-    """Return the assets of which a catalog has several files, by catalog."""
+    """Return the assets that have several files in one catalog, by catalog."""
     return frozenset(
         (folder.name, asset)
         for folder, paths in changed

@@ -23,6 +23,7 @@ Array = np.ndarray[Any, Any]
 _MOST_EXHAUSTIVE = 24
 _PAIRS_EVERY = 4  # sweeps
 _DESCENTS = 10  # of the best reads
+_MOST_DESCENDED = 512  # bits; each step looks at all pairs
 _MOST_REMOTE_SWEEPS = 2000.0  # microseconds of annealing that D-Wave's machines take at most
 
 
@@ -108,10 +109,12 @@ class _Search:
             self._signs[bit] -= 2.0 * moves
 
     def descend(self) -> None:
-        """Make the best flip of one or two bits of each of the best states until none is better."""
+        """Make the best flip of one or two bits of each of the best states until none helps; not of large problems."""
         size, reads = self._signs.shape
-        least = -1e-12 * np.abs(self.couplings).max(initial=0.0)
-        for read in np.argsort(energies(self._matrix, self.states()))[: _DESCENTS if size else 0]:
+        if not 0 < size <= _MOST_DESCENDED:
+            return
+        least = -1e-12 * np.abs(self.fields).max()  # less is rounding, which could lead back and forth for ever
+        for read in np.argsort(energies(self._matrix, self.states()))[:_DESCENTS]:
             only = np.arange(reads) == read
             while True:
                 signs, gains = self._signs[:, read], self._signs[:, read] * self.fields[:, read]

@@ -132,7 +132,7 @@ class JsonObject(Mapping[str, Any]):
 
 
 class JsonNumbers(JsonObject):
-    """Numbers, of which those that JSON does not know stand as texts."""
+    """Numbers; those that JSON has no form for, as texts."""
 
     __slots__ = ()
 
