@@ -17,7 +17,7 @@ from fairmile.benchmarks.suite.cosmoflow.universes import Generator
 from fairmile.benchmarks.suite.deepcam.climate import make_snapshot
 from fairmile.benchmarks.suite.deepcam.files import write_snapshots
 from fairmile.benchmarks.suite.earthquake.events import write_events
-from fairmile.benchmarks.suite.earthquake.synthetic import make_events
+from fairmile.benchmarks.suite.earthquake.synthetic import make_catalog
 from fairmile.benchmarks.suite.miniweather.surrogate import CellSamples
 from fairmile.benchmarks.suite.mnist.data import made_digits
 from fairmile.benchmarks.suite.opencatalyst.surfaces import make_structures
@@ -56,7 +56,7 @@ def test_digits_have_the_form_of_mnist() -> None:
 
 
 def test_a_made_up_catalog_has_the_form_of_a_real_one(tmp_path: Path) -> None:
-    write_events(tmp_path / "events.csv", make_events(1, seed=3))
+    write_events(tmp_path / "events.csv", make_catalog(1, seed=3).events)
     with open(tmp_path / "events.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     found = {name: np.array([row[name] for row in rows]) for name in rows[0]}

@@ -10,7 +10,7 @@ from fairmile.benchmarks.suite.earthquake.bins import Grid, backward, daily_bins
 from fairmile.benchmarks.suite.earthquake.data import load, prepare, what
 from fairmile.benchmarks.suite.earthquake.events import Events, read_events, write_events
 from fairmile.benchmarks.suite.earthquake.settings import Settings
-from fairmile.benchmarks.suite.earthquake.synthetic import START, make_events
+from fairmile.benchmarks.suite.earthquake.synthetic import START, make_catalog
 
 PERIOD = {"start": "2000-01-01", "end": "2007-12-31", "min_events": 2.1, "min_block_events": 10.0}
 
@@ -22,7 +22,7 @@ def cut(events, kept):
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory):
     path = tmp_path_factory.mktemp("catalog") / "events.csv"
-    write_events(path, make_events(8, 1))
+    write_events(path, make_catalog(8, 1).events)
     return path
 
 
@@ -43,7 +43,7 @@ def test_prepared_series_are_those_of_the_equations(catalog, tmp_path):
     assert (np.diff(data.last_day) == 14).all()
     assert (Grid().pixel(data.latitude, data.longitude) == data.pixels).all()
     assert not data.is_made_up
-    assert data.notes == ()
+    assert data.notes == data.faults == ()
     assert f"{data.events:,} events 2000-01-01 to 2007-12-31, {len(data.pixels)} locations" in data.source
 
 
@@ -54,7 +54,9 @@ def test_without_a_catalog_one_is_made_up_in_the_same_schema(tmp_path):
     assert data.is_made_up
     assert len(data.pixels) == 20
     assert "synthetic" in data.source
-    assert len(read_events(tmp_path / "events.csv.gz")) == len(make_events(6, 0))
+    made = make_catalog(6, 0)
+    assert len(read_events(tmp_path / "events.csv.gz")) == len(made.events)
+    np.testing.assert_array_equal(data.faults, made.faults)
     assert not np.isnan(data.target).any()
 
 

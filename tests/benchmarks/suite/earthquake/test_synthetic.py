@@ -8,7 +8,7 @@ from cases import for_each
 
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.suite.earthquake.bins import Grid
-from fairmile.benchmarks.suite.earthquake.synthetic import Etas, make_events, simulate
+from fairmile.benchmarks.suite.earthquake.synthetic import Etas, make_catalog, simulate
 
 ETAS = Etas(warm_up_years=0.0)
 YEARS = 60
@@ -21,6 +21,16 @@ def test_background_comes_at_its_rate():
     assert BACKGROUND.sum() == pytest.approx(expected, abs=4 * np.sqrt(expected))
     big = (MADE.mag[BACKGROUND] > 3.29).sum() / YEARS
     assert big == pytest.approx(62, abs=4 * np.sqrt(62 / YEARS))
+
+
+def test_four_fifths_of_the_background_lie_on_the_faults():
+    place = np.column_stack([MADE.lat, MADE.lon])[BACKGROUND]
+    along = MADE.faults[:, 1] - MADE.faults[:, 0]
+    part = ((place[:, None] - MADE.faults[:, 0]) * along).sum(axis=2) / (along**2).sum(axis=1)
+    nearest = MADE.faults[:, 0] + np.clip(part, 0, 1)[..., None] * along
+    distance_km = 111.2 * np.linalg.norm(place[:, None] - nearest, axis=2).min(axis=1)
+    assert 0.8 < (distance_km < 5 * ETAS.scatter_km).mean() < 0.95  # others come near by chance
+    assert (distance_km < ETAS.scatter_km).mean() > 0.5
 
 
 def test_magnitudes_follow_gutenberg_and_richter():
@@ -71,12 +81,12 @@ def test_aftershocks_of_large_events_spread_farther():
 
 
 def test_the_rate_is_near_that_of_southern_california():
-    rates = [(make_events(20, seed).mag > 3.29).sum() / 20 for seed in range(4)]
+    rates = [(make_catalog(20, seed).events.mag > 3.29).sum() / 20 for seed in range(4)]
     assert 80 < np.mean(rates) < 150
 
 
 def test_the_same_seed_makes_the_same_catalog_in_order():
-    one, same, other = make_events(4, 7), make_events(4, 7), make_events(4, 8)
+    one, same, other = make_catalog(4, 7).events, make_catalog(4, 7).events, make_catalog(4, 8).events
     assert one.time_s.tolist() == same.time_s.tolist()
     assert one.mag.tolist() == same.mag.tolist()
     assert len(one) != len(other)

@@ -24,11 +24,11 @@ from fairmile.benchmarks.suite.earthquake.features import (
 )
 from fairmile.benchmarks.suite.earthquake.nomenclature import FORTNIGHT_WEEKS, WEEKS
 from fairmile.benchmarks.suite.earthquake.settings import Settings
-from fairmile.benchmarks.suite.earthquake.synthetic import START, make_events
+from fairmile.benchmarks.suite.earthquake.synthetic import START, make_catalog
 
 Array = np.ndarray[Any, Any]
 
-FORMAT = 1  # of the prepared folder
+FORMAT = 2  # of the prepared folder
 PUBLISHED_DAYS = 25567  # of the period for which the published cut of locations was chosen
 _META = "meta.json"
 _ARRAYS = ("known", "observed", "static", "target", "pixels", "last_day", "low", "high", "latitude", "longitude")
@@ -57,6 +57,7 @@ class Prepared:
     is_made_up: bool
     source: str  # in words
     notes: tuple[str, ...]  # what a reader of the results must know of the data
+    faults: tuple[Array, ...] = ()  # of a made-up catalog, each [2, (lat, lon)]
 
     @property
     def dates(self) -> Array:
@@ -87,11 +88,11 @@ def prepare(source: Path | None, folder: Path, settings: Settings) -> None:
     if source is None:
         first, days, most = START, _days_of(settings.synthetic_years), settings.synthetic_locations
         share = days / PUBLISHED_DAYS
-        made = folder / "events.csv.gz"  # in the schema of real data, and read as such
-        write_events(made, make_events(settings.synthetic_years, settings.synthetic_seed, grid=grid, **_made(settings)))
-        events = read_events(made)
+        made = make_catalog(settings.synthetic_years, settings.synthetic_seed, grid=grid, **_made(settings))
+        write_events(folder / "events.csv.gz", made.events)  # in the schema of real data, and read as such
+        events, faults = read_events(folder / "events.csv.gz"), made.faults.tolist()
     else:
-        events = read_events(source, broken=settings.broken)
+        events, faults = read_events(source, broken=settings.broken), []
         first, days = _period(settings)
         share, most = 1.0, settings.max_locations
     bins = daily_bins(events, grid, first, days)
@@ -104,6 +105,7 @@ def prepare(source: Path | None, folder: Path, settings: Settings) -> None:
         "format": FORMAT,
         "events": bins.events,
         "is_made_up": source is None,
+        "faults": faults,
         "source": _words(bins, cut, source),
         "notes": [*events.notes, *_gap_notes(bins, gaps)],
         "single": cut.single,
@@ -126,7 +128,8 @@ def load(folder: Path) -> Prepared:
         except (OSError, ValueError, EOFError) as error:
             raise Integrity(f"{folder / name}.npy cannot be read: {error}", hint="prepare the data again") from error
     facts = {name: meta[name] for name in ("events", "is_made_up", "source")}
-    return Prepared(**arrays, **facts, notes=tuple(meta["notes"]))
+    faults = tuple(np.array(each) for each in meta["faults"])
+    return Prepared(**arrays, **facts, faults=faults, notes=tuple(meta["notes"]))
 
 
 def _made(settings: Settings) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def draw_map(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str
                 edgecolors="#888888",
                 linewidths=0.3,
             )
-            draw_outline(axis, data.longitude, data.latitude, with_faults=not data.is_made_up)
+            draw_outline(axis, data.longitude, data.latitude, made_up=data.faults if data.is_made_up else None)
             axis.set_title(f"{each.at(each.lead(lead))}: mean NNSE {np.nanmean(values):.3f}", fontsize=8)
         for axis in axes[2:]:
             axis.set_xlabel("longitude (°)")
@@ -109,17 +109,20 @@ def draw_map(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str
     return save_figure(folder / f"map-{lead}.svg", draw, size=(8, 6.6), title=f"Skill by location, {lead} windows")
 
 
-def draw_outline(axis: Any, longitude: Array, latitude: Array, *, with_faults: bool) -> None:
-    """Draw coast and faults under a map that shows these places; of a synthetic catalog the faults are not these."""
+def draw_outline(axis: Any, longitude: Array, latitude: Array, *, made_up: Sequence[Array] | None = None) -> None:
+    """Draw coast and faults under a map that shows these places; `made_up` are the faults of a synthetic catalog."""
     outline = json.loads(resources.files(__package__).joinpath("outline.json").read_text("utf-8"))
     west, south = np.min(longitude) - 0.3, np.min(latitude) - 0.3
     east, north = np.max(longitude) + 0.3, np.max(latitude) + 0.3
     coast = np.array(outline["coast"])
     axis.fill([*coast[:, 0], -130, -130], [*coast[:, 1], coast[-1, 1], coast[0, 1]], color=_SEA, zorder=0)
     axis.plot(coast[:, 0], coast[:, 1], color=_COAST, lw=0.9, zorder=1, label="coast")
-    for at, trace in enumerate(outline["faults"].values() if with_faults else ()):
-        x, y = np.array(trace).T
-        axis.plot(x, y, color=_FAULT, lw=0.9, zorder=3, label="" if at else "main faults")
+    if made_up is None:
+        traces, name = [np.array(each) for each in outline["faults"].values()], "main faults"
+    else:
+        traces, name = [each[:, ::-1] for each in made_up], "faults of the synthetic catalog"
+    for at, trace in enumerate(traces):
+        axis.plot(*trace.T, color=_FAULT, lw=0.9, zorder=3, label="" if at else name)
     axis.set(xlim=(west, east), ylim=(south, north), aspect=1 / np.cos(np.radians((south + north) / 2)))
 
 

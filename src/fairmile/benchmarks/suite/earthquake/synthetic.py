@@ -8,7 +8,7 @@ above magnitude 3.29.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,9 +79,17 @@ class Simulated:
     lon: Array
     mag: Array
     parent: Array  # number of the event that caused it; -1: background
+    faults: Array  # [faults, 2 ends, (lat, lon)]
 
 
-def make_events(years: int, seed: int, *, grid: Grid | None = None, **changes: Any) -> Events:
+class Made(NamedTuple):
+    """A synthetic catalog and the ends of the faults of its background: [faults, 2 ends, (lat, lon)]."""
+
+    events: Events
+    faults: Array
+
+
+def make_catalog(years: int, seed: int, *, grid: Grid | None = None, **changes: Any) -> Made:
     """Return a synthetic catalog of so many years from 2000 on; `changes` are fields of `Etas`."""
     grid, etas, rng = grid or Grid(), Etas(**changes), np.random.default_rng(seed)
     days = int(years * _YEAR_DAYS)
@@ -89,22 +97,25 @@ def make_events(years: int, seed: int, *, grid: Grid | None = None, **changes: A
     depth = np.clip(rng.lognormal(np.log(etas.depth_km), 0.5, len(made.day)), 0.0, 30.0)
     kept = (made.day >= 0) & (made.day < days)
     order = np.flatnonzero(kept)[np.argsort(made.day[kept], kind="stable")]
-    return Events(
+    events = Events(
         time_s=(START + made.day[order]) * 86400.0,
         lat=made.lat[order],
         lon=made.lon[order],
         depth_km=depth[order],
         mag=made.mag[order].round(2),
     )
+    return Made(events, made.faults)
 
 
 def simulate(etas: Etas, grid: Grid, days: int, rng: np.random.Generator) -> Simulated:
     """Return background and all generations of aftershocks until `days`."""
     warm_up = etas.warm_up_years * _YEAR_DAYS
     count = rng.poisson(etas.background_per_day * (days + warm_up))
-    lat, lon = _background(etas, grid, count, rng)
+    low, high = np.array([grid.south, grid.west]), np.array([grid.north, grid.east])
+    faults = rng.uniform(low, high, (2, etas.faults, 2)).swapaxes(0, 1)
+    lat, lon = _background(etas, faults, low, high, count, rng)
     generation = Simulated(
-        rng.uniform(-warm_up, days, count), lat, lon, _magnitudes(etas, count, rng), np.full(count, -1)
+        rng.uniform(-warm_up, days, count), lat, lon, _magnitudes(etas, count, rng), np.full(count, -1), faults
     )
     generations, total = [generation], count
     while len(generation.day):
@@ -116,7 +127,8 @@ def simulate(etas: Etas, grid: Grid, days: int, rng: np.random.Generator) -> Sim
                 f"the synthetic catalog has more than {_MOST:,} events", hint="raise synthetic_min_magnitude"
             )
     names = ("day", "lat", "lon", "mag", "parent")
-    return Simulated(*(np.concatenate([getattr(each, name) for each in generations]) for name in names))
+    every = {name: np.concatenate([getattr(each, name) for each in generations]) for name in names}
+    return Simulated(**every, faults=faults)
 
 
 def _magnitudes(etas: Etas, count: int, rng: np.random.Generator) -> Array:
@@ -125,13 +137,13 @@ def _magnitudes(etas: Etas, count: int, rng: np.random.Generator) -> Array:
     return np.asarray(etas.min_magnitude - np.log1p(-part * rng.uniform(size=count)) / beta)
 
 
-def _background(etas: Etas, grid: Grid, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    low, high = np.array([grid.south, grid.west]), np.array([grid.north, grid.east])
-    ends = rng.uniform(low, high, (2, etas.faults, 2))
+def _background(
+    etas: Etas, faults: Array, low: Array, high: Array, count: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
     weights = rng.dirichlet(np.ones(etas.faults))
     fault = rng.choice(etas.faults, count, p=weights)
     along = rng.uniform(size=(count, 1))
-    place = ends[0][fault] * (1 - along) + ends[1][fault] * along
+    place = faults[fault, 0] * (1 - along) + faults[fault, 1] * along
     place += rng.normal(0, etas.scatter_km / _KM_PER_DEGREE, (count, 2))
     anywhere = rng.uniform(low, high, (count, 2))
     place = np.where(rng.uniform(size=(count, 1)) < etas.on_faults, place, anywhere)
@@ -153,4 +165,4 @@ def _children(etas: Etas, parents: Simulated, offset: int, days: int, rng: np.ra
     # The far tail of the kernel leaves the globe; such an event stays where its parent is.
     lost = (np.abs(lat) > 90) | (np.abs(lon) > 180)
     lat, lon = np.where(lost, parents.lat[parent], lat), np.where(lost, parents.lon[parent], lon)
-    return Simulated(day, lat, lon, _magnitudes(etas, len(parent), rng), parent + offset)
+    return Simulated(day, lat, lon, _magnitudes(etas, len(parent), rng), parent + offset, parents.faults)
