@@ -16,7 +16,9 @@ from fairmile import coupling
 
 SOURCES = Path(__file__).with_name("weather")
 COMPILERS = {"c": "gcc", "c++": "g++", "fortran": "gfortran"}
-STEPS, MOST_LINES = 60, 12
+MPI_COMPILERS = {"c": "mpicc", "c++": "mpicxx", "fortran": "mpif90"}
+MPIRUN = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+STEPS, FEWER_STEPS, MOST_LINES = 60, 40, 12
 EXACT = """
 from fairmile import coupling
 for exchange in coupling.serve():
@@ -45,25 +47,34 @@ def is_added(line: str) -> bool:
     return line.rstrip(" */\n").endswith("coupling")
 
 
-def compiled(folder: Path, language: str, *, is_coupled: bool) -> Path:
+def is_parallel(line: str) -> bool:
+    return line.rstrip(" */\n").removesuffix(" coupling").endswith((" ! MPI", "/* MPI"))
+
+
+def compiled(folder: Path, language: str, *, is_coupled: bool, with_mpi: bool = False) -> Path:
     """Compile the solver; without the lines that the coupling adds, it knows nothing of one."""
-    if not shutil.which(COMPILERS[language]):
-        pytest.skip(f"{COMPILERS[language]} is not installed")
+    compiler = (MPI_COMPILERS if with_mpi else COMPILERS)[language]
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
     source = SOURCES / ("weather.f90" if language == "fortran" else "weather.c")
     lines = source.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if is_coupled or not is_added(line)]
-    file, program = folder / source.name, folder / f"{language}-{is_coupled}"
+    kept = [line for line in lines if (is_coupled or not is_added(line)) and (with_mpi or not is_parallel(line))]
+    file, program = folder / source.name, folder / f"{language}-{is_coupled}-{with_mpi}"
     file.write_text("".join(kept))
-    words: list[object] = [COMPILERS[language], "-O1", "-ffp-contract=off", f"-I{coupling.include()}", f"-J{folder}"]
+    words: list[object] = [compiler, "-O1", "-ffp-contract=off", f"-I{coupling.include()}", f"-J{folder}"]
     if language != "fortran":
         words = [*words[:-1], "-x", language]
     elif is_coupled:
         words += [coupling.include() / "fairmile_couple.f90", coupling.include() / "fairmile_couple.c"]
+    if language == "fortran" and with_mpi:
+        library = folder / "fairmile_couple.o"
+        subprocess.run(["mpicc", "-DFAIRMILE_COUPLE_MPI", "-c", str(words[-1]), "-o", str(library)], check=True)
+        words[-1] = library
     subprocess.run([*map(str, [*words, file, "-o", program]), "-lm", "-ldl", "-pthread"], check=True)
     return program
 
 
-def run(program: Path, model: str, *words: str, **variables: str) -> tuple[bytes, float]:
+def run(program: Path, model: str, *words: str, steps: int = STEPS, **variables: str) -> tuple[bytes, float]:
     """Run it beside a Python model, with an ONNX file, or (empty) alone; return its state and its change of mass."""
     folder = program.parent
     environ = os.environ | {"FAIRMILE_COUPLE": model, "FAIRMILE_COUPLE_TIMEOUT_S": "60", **variables}
@@ -72,11 +83,35 @@ def run(program: Path, model: str, *words: str, **variables: str) -> tuple[bytes
         (folder / "model.py").write_text(model)
         environ["FAIRMILE_COUPLE"] = str(folder / "socket")
         serving = subprocess.Popen([sys.executable, str(folder / "model.py"), *words], env=environ)
-    done = subprocess.run([program, str(STEPS), "state"], cwd=folder, env=environ, capture_output=True, text=True)
+    done = subprocess.run([program, str(steps), "state"], cwd=folder, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     if serving is not None:
         assert serving.wait(60) == 0
     return (folder / "state").read_bytes(), float(done.stdout)
+
+
+def run_job(program: Path, model: str) -> tuple[list[bytes], list[float]]:
+    """Run two ranks of different lengths, as `run` does, or with a model that is a rank of their job (mpi)."""
+    folder = program.parent
+    environ = os.environ | {"FAIRMILE_COUPLE": model, "FAIRMILE_COUPLE_RUNTIME": str(coupling.onnx_runtime())}
+    (folder / "model.py").write_text(EXACT)
+    beside = [sys.executable, str(folder / "model.py")]
+    words = [*MPIRUN, "-n", "1", str(program), str(STEPS), "state-0"]
+    words += [
+        ":",
+        "-n",
+        "1",
+        str(program),
+        str(FEWER_STEPS),
+        "state-1",
+        *([":", "-n", "1", *beside] if model == "mpi" else []),
+    ]
+    serving = subprocess.Popen(beside, env=environ) if model.endswith("socket") else None
+    done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    if serving is not None:
+        assert serving.wait(60) == 0
+    return [(folder / f"state-{rank}").read_bytes() for rank in (0, 1)], [float(each) for each in done.stdout.split()]
 
 
 def save_onnx(file: Path, nodes: Any, *, is_fortran: bool = False) -> Path:
@@ -134,6 +169,25 @@ def test_a_model_that_is_the_physics_gives_the_bits_of_the_uncoupled_program(
     assert run(program, "")[0] == uncoupled
     condensed = np.frombuffer(coupled).reshape(7, 20, 40)[5]
     assert condensed.max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["ranks", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("beside", "in process"))],
+)
+@pytest.mark.parametrize("language", list(COMPILERS))
+def test_in_an_mpi_job_each_rank_has_the_bits_of_the_uncoupled_program(
+    language: str, mode: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("mpi4py")
+    alone = compiled(tmp_path, language, is_coupled=False)
+    program = compiled(tmp_path, language, is_coupled=True, with_mpi=True)
+    model = {"ranks": "mpi", "beside": str(tmp_path / "socket"), "in process": str(tmp_path / "exact.onnx")}[mode]
+    save_onnx(tmp_path / "exact.onnx", exact_nodes(), is_fortran=language == "fortran")
+    states, changes = run_job(program, model)
+    assert states == [run(alone, "", steps=steps)[0] for steps in (STEPS, FEWER_STEPS)]
+    assert states[0] != states[1]
+    assert max(map(abs, changes)) < 1e-13
 
 
 @pytest.mark.parametrize("file", ["weather.c", "weather.f90"])

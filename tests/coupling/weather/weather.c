@@ -2,10 +2,12 @@
  *
  * The equations and constants are those of the suite's miniWeather (density', density u, density w, (density theta)' of a
  * hydrostatic atmosphere); water is carried upwind. What a line adds for the coupling ends in "coupling": without these
- * lines, this is the program that was never coupled. It prints the relative change of mass, and writes its state. */
+ * lines, this is the program that was never coupled. Lines with "MPI" make it a rank of a job. It prints the relative
+ * change of mass, and writes its state. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <mpi.h>                       /* MPI */
 #define FAIRMILE_COUPLE_IMPLEMENTATION /* coupling */
 #include "fairmile_couple.h"           /* coupling */
 
@@ -162,6 +164,8 @@ int main(int count, char **words) {
   int64_t out[] = {5, NZ, NX}, in[] = {4, NZ, NX}; /* coupling */
   FILE *file = fopen(words[2], "wb");
   if (count < 3 || !file) return 2;
+  MPI_Init(&count, &words); /* MPI */
+  fairmile_couple_comm();   /* MPI coupling */
   begin();
   before = mass();
   fairmile_couple_out("cells", cells, FAIRMILE_DOUBLE, 3, out); /* coupling */
@@ -180,5 +184,6 @@ int main(int count, char **words) {
   printf("%.3e\n", mass() / before - 1);
   fwrite(state, sizeof state, 1, file);
   fwrite(water, sizeof water, 1, file);
+  MPI_Finalize(); /* MPI */
   return fclose(file);
 }

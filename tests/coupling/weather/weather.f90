@@ -1,6 +1,7 @@
 ! The same as weather.c: moist air between two walls, periodic along x.
 program weather
   use fairmile_couple ! coupling
+  use mpi ! MPI
   use, intrinsic :: iso_fortran_env, only: r => real64
   implicit none
   integer, parameter :: nx = 40, nz = 20
@@ -11,10 +12,13 @@ program weather
   real(r) :: state(nx, nz, 4) = 0, stage(nx, nz, 4), change(nx, nz, 4), water(nx, nz, 3) = 0, dt, before
   character(len=256) :: word
   integer :: n, steps, file
+  integer :: error ! MPI
   call get_command_argument(1, word)
   read (word, *) steps
   call get_command_argument(2, word)
   dt = 1.5_r * min(dx, dz) / 450
+  call MPI_Init(error) ! MPI
+  n = fairmile_couple_comm() ! MPI coupling
   call begin()
   before = mass()
   call fairmile_couple_out('cells', cells) ! coupling
@@ -34,6 +38,7 @@ program weather
   open (newunit=file, file=trim(word), access='stream', form='unformatted', status='replace')
   write (file) state, water
   close (file)
+  call MPI_Finalize(error) ! MPI
 
 contains
 
