@@ -22,7 +22,7 @@ import zarr
 from fairmile.base.errors import Conflict, Integrity, NotFound, SystemFailure, Unsupported, UsageError
 from fairmile.catalog.converting import arrays as array_formats
 from fairmile.catalog.converting import layout
-from fairmile.catalog.converting.convert import ENDINGS, convert_file
+from fairmile.catalog.converting.convert import ENDINGS, FORMATS, convert_file
 from fairmile.workspace import Workspace
 
 ROWS = 25
@@ -179,6 +179,17 @@ def test_memory_is_bounded_by_the_block_not_by_the_file(tmp_path: Path, monkeypa
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 1 << 20, f"{to}: {peak:,} bytes"
+
+
+def test_reading_parquet_keeps_one_group_of_rows_not_the_file(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(65_536, 256)).astype("f4")  # 64 MiB in four groups of rows
+    np.save(tmp_path / "a.npy", values)
+    convert_file(tmp_path / "a.npy", "parquet", tmp_path / "a.parquet")
+    source = FORMATS["parquet"]().open(tmp_path / "a.parquet")
+    before = pyarrow.total_allocated_bytes()
+    kept = [pyarrow.total_allocated_bytes() - before for _ in source.blocks([source.arrays[0].name], 1024)]
+    assert len(kept) == 64
+    assert max(kept) < values.nbytes / 2
 
 
 def test_what_a_killed_conversion_left_goes_with_the_next(source: Path, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ class Parquet:
         def records(rows: int) -> Iterator[Block]:
             with parquet.ParquetFile(path) as file:
                 left: list[Any] = []
-                for batch in file.iter_batches(batch_size=rows):
+                for batch in _batches_of_groups(file, rows):
                     left.append(batch)
                     if sum(map(len, left)) >= rows:  # row groups end anywhere
                         table = arrow.Table.from_batches(left)
@@ -238,6 +238,12 @@ class _ParquetSink:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _batches_of_groups(file: Any, rows: int) -> Iterator[Any]:
+    """Yield the batches of one row group after another: over several, pyarrow keeps all that it has read."""
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(batch_size=rows, row_groups=[group])
 
 
 def _of_arrow(field: Any, count: int, path: Path) -> ArraySpec:
