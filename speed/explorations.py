@@ -1,5 +1,7 @@
 """Models of benchmarks explored on a GPU, with predictions beside: `measure FILE` there, `show FILE FOLDER` anywhere.
 
+`measure FILE --best energy` ranks by joules per sample, in turns that are long enough for NVML.
+
 `explored_h200.json` was measured on an NVIDIA H200 with PyTorch 2.11 on 2026-11-19; such a machine needs PyTorch only.
 Weights are not trained: they have no effect on times, and the errors are those of the first weights.
 """
@@ -30,34 +32,37 @@ MODELS: dict[str, tuple[str, dict[str, Any], int]] = {  # the benchmark, its par
 }
 
 
-def asked_of(name: str, device: str, time_s: float) -> Exploring:
+def asked_of(
+    name: str, device: str, time_s: float, best: str = "latency", runtimes: str = "", precisions: str = ""
+) -> Exploring:
     """Return the exploration of a model of the table."""
     benchmark, params, batch = MODELS[name]
     model = Request("onnx", code=f"{_SUITE / benchmark / 'step.py'}:build", params=params, takes_settings=True)
     on_gpu = device == "cuda"
     return Exploring(
         model,
-        runtimes=_RUNTIMES if on_gpu else _RUNTIMES[:2],
-        precisions=_PRECISIONS if on_gpu else ("fp32", "bf16"),
+        runtimes=tuple(filter(None, runtimes.split(","))) or (_RUNTIMES if on_gpu else _RUNTIMES[:2]),
+        precisions=tuple(filter(None, precisions.split(","))) or (_PRECISIONS if on_gpu else ("fp32", "bf16")),
         batches=(batch,),
         threads=(1,),
         device=device,
+        best=best,
         time_s=time_s,
-        turn_s=0.06,
+        turn_s=0.4 if best == "energy" else 0.06,
     )
 
 
-def measure(file: Path, names: list[str], device: str, time_s: float, until_s: float) -> None:
+def measure(file: Path, explorations: dict[str, Exploring], until_s: float) -> None:
     """Explore models one after the other into a file; none is begun after `until_s` seconds."""
     begun = time.monotonic()
     explored: dict[str, Any] = {}
-    for name in names:
+    for name, asked in explorations.items():
         spent = time.monotonic() - begun
         if spent > until_s:
             print(f"{name}: not begun, {spent:.0f} s are over", flush=True)
             continue
         with tempfile.TemporaryDirectory() as folder:
-            argv = [sys.executable, "-m", "fairmile.models.explore.program", asked_of(name, device, time_s).to_json()]
+            argv = [sys.executable, "-m", "fairmile.models.explore.program", asked.to_json()]
             subprocess.run(argv, cwd=folder, check=False)
             result = Path(folder) / "exploration.json"
             explored[name] = json.loads(result.read_text()) if result.is_file() else {"error": {"message": "it ended"}}
@@ -65,6 +70,15 @@ def measure(file: Path, names: list[str], device: str, time_s: float, until_s: f
         answer = explored[name].get("answer") or explored[name]["error"]["message"]
         rounds = explored[name].get("rounds", 0)
         print(f"{name}: {answer}; {rounds} rounds, {time.monotonic() - begun - spent:.0f} s", flush=True)
+        for row in explored[name].get("candidates", []):
+            print(f"  {row['runtime']} {row['precision']}: {_cost_text(row)}", flush=True)
+
+
+def _cost_text(row: dict[str, Any]) -> str:
+    if row["state"] == "refused":
+        return str(row["reason"])
+    joules = f", {row['energy_per_sample_j']:.3g} J per sample" if "energy_per_sample_j" in row else ""
+    return f"{row['latency_s'] * 1e3:.3g} ms{joules}, {row['verdict']}"
 
 
 def show(file: Path, names: list[str], folder: Path) -> None:
@@ -96,6 +110,7 @@ def show(file: Path, names: list[str], folder: Path) -> None:
             error = "not finite" if row["error"] is None else f"{row['error']:.1e}"
             cells = [row["runtime"], row["precision"], format_duration(row["latency_s"]), predicted, ratio]
             cells += [format_size(row["memory_bytes"]), format_size(memory) if memory else "–", error, row["verdict"]]
+            cells += [f"{row['energy_per_sample_j']:.3g} J per sample"] if "energy_per_sample_j" in row else []
             print("  ".join(cells))
         workspace.reports.write_page(Exploration(data), folder / f"{name}.html")
     (folder / "explorations.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -110,9 +125,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--time", type=float, default=40.0)
     parser.add_argument("--until", type=float, default=130.0)
+    parser.add_argument("--best", default="latency", choices=("latency", "throughput", "energy"))
+    parser.add_argument("--runtimes", default="")
+    parser.add_argument("--precisions", default="")
     asked = parser.parse_args()
     if asked.verb == "measure":
-        measure(asked.file, asked.only.split(","), asked.device, asked.time, asked.until)
+        choice = asked.device, asked.time, asked.best, asked.runtimes, asked.precisions
+        measure(asked.file, {name: asked_of(name, *choice) for name in asked.only.split(",")}, asked.until)
     else:
         show(asked.file, asked.only.split(","), asked.folder)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,16 @@ from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from hashlib import sha256 as small_sha256
     from pathlib import Path
+else:  # Python's own, as for `random`: the library behind `hashlib` takes longer to load than small data to digest
+    try:
+        from _sha2 import sha256 as small_sha256
+    except ImportError:
+        try:
+            from _sha256 import sha256 as small_sha256
+        except ImportError:
+            from hashlib import sha256 as small_sha256
 
 _HEX_LENGTHS = {"crc32c": 8, "md5": 32, "sha1": 40, "sha224": 56, "sha256": 64, "sha384": 96, "sha512": 128}
 # Eight letters may be any word, so a crc32c must be called one.
@@ -36,21 +44,32 @@ _FOLDER_MODE = 0o40000
 
 def sha256_hex(data: bytes) -> str:
     """Return the sha256 of `data` in lower-case hex."""
-    return hashlib.sha256(data).hexdigest()
+    digest = small_sha256() if len(data) <= _SMALL else large_sha256()
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def large_sha256() -> Any:
+    """Return a sha256 for much data: it is several times as fast, once it is loaded."""
+    from hashlib import sha256
+
+    return sha256()
 
 
 def sha256_file(path: str | os.PathLike[str], *, on_bytes: Callable[[int], None] | None = None) -> str:
     """Return the sha256 of a file in lower-case hex, telling `on_bytes` the size of each piece as it is read."""
-    digest = hashlib.sha256()
+    digest: Any = None
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for piece in _pieces(descriptor):
+            if digest is None:
+                digest = small_sha256() if len(piece) < _SMALL else large_sha256()
             digest.update(piece)
             if on_bytes is not None:
                 on_bytes(len(piece))
     finally:
         os.close(descriptor)
-    return digest.hexdigest()
+    return (digest or small_sha256()).hexdigest()
 
 
 def _pieces(descriptor: int) -> Iterator[bytes | memoryview]:
@@ -307,7 +326,7 @@ def _path_bytes(path: str) -> bytes:
 @dataclass(slots=True)
 class _Folder:
     name: bytes
-    digest: Any = field(default_factory=hashlib.sha256)
+    digest: Any = field(default_factory=small_sha256)
     size_bytes: int = 0
     # File names that are a prefix of the latest name: only these can still turn up as a folder's name.
     files: list[bytes] = field(default_factory=list)
@@ -479,6 +498,8 @@ def _git_leaf(item: os.DirEntry[str]) -> tuple[bytes, bytes]:
         raise UsageError(f"{item.path} is neither a file, a folder nor a symbolic link", hint="remove it")
     with open(item.path, "rb") as stream:
         status = os.fstat(stream.fileno())
+        import hashlib
+
         digest = hashlib.sha1(b"blob %d\0" % status.st_size, usedforsecurity=False)
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
@@ -486,4 +507,6 @@ def _git_leaf(item: os.DirEntry[str]) -> tuple[bytes, bytes]:
 
 
 def _git_object(kind: str, data: bytes) -> bytes:
+    import hashlib
+
     return hashlib.sha1(f"{kind} {len(data)}\0".encode() + data, usedforsecurity=False).digest()

@@ -12,7 +12,7 @@ import click
 from fairmile.base.units import format_duration, parse_time
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN, properties
-from fairmile.cli.out import Out, json_output
+from fairmile.cli.out import Out, json_output, one_line
 from fairmile.flows.drawing import FORMATS, Drawing
 from fairmile.flows.exchange import Export
 from fairmile.flows.plan import Action, FlowPlan
@@ -324,13 +324,13 @@ def _tell(out: Out, step: str, what: str, reason: str) -> None:
     if what == "skipped":
         return
     why = f": {reason}" if reason else ""
-    out.say(f"{what}  {step}{why}" if step else f"{what}{why}")
+    out.say(f"{what}  {one_line(f'{step}{why}')}" if step else one_line(f"{what}{why}"))
 
 
 def _print_end(out: Out, status: FlowStatus) -> None:
     for step in status.steps:
         if step.state in BAD:
-            out.line(f"{step.name}: {step.state}{f': {step.reason}' if step.reason else ''}")
+            out.line(one_line(f"{step.name}: {step.state}{f': {step.reason}' if step.reason else ''}"))
             if step.run:
                 out.hint(f"`fairmile runs show {step.run}` shows details")
     out.line(f"flow {status.summary()}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import itertools
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
-from fairmile.base.digest import sha256_file, sha256_hex
+from fairmile.base.digest import large_sha256, sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import sync_folder, write_failure
 from fairmile.base.lazy import lazy_pattern
@@ -239,7 +238,7 @@ class Objects:
             for place in pack.places():
                 with suppress(Integrity):
                     data = pack.read(place)
-                    if hashlib.sha256(data).digest() == place.digest:
+                    if sha256_hex(data) == place.digest.hex():
                         batch._add_small(place.digest.hex(), data)
 
     def _merge_small_packs(self) -> None:
@@ -385,7 +384,7 @@ class Batch:
             make_folder(self._objects.root, self._folder)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            digest, size = hashlib.sha256(), 0
+            digest, size = large_sha256(), 0
             for chunk in chunks:
                 if sha256 is None:
                     digest.update(chunk)

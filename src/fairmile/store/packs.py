@@ -8,7 +8,6 @@ the sha256 of its index, which names every object in it. One file holds both, so
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import struct
 import sys
@@ -19,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
+from fairmile.base.digest import large_sha256, sha256_hex
 from fairmile.base.errors import Integrity, SystemFailure
 
 MAX_PACK_BYTES = 512 << 20
@@ -115,7 +115,7 @@ class Pack:
 
     def index_sha256(self) -> str:
         """Return the sha256 of the index as it stands on disk."""
-        digest = hashlib.sha256()
+        digest = large_sha256()
         with _Reading(self.path) as fd:
             at = self.data_bytes
             while chunk := os.pread(fd, 1 << 20, at):
@@ -300,7 +300,7 @@ class PackWriter:
             )
         )
         write_all(self._fd, index, self.size_bytes)
-        self.name = hashlib.sha256(index).hexdigest() + ".pack"
+        self.name = sha256_hex(index) + ".pack"
         self._places = {}
 
     def sync(self) -> None:

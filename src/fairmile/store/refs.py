@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
@@ -126,7 +126,7 @@ class Refs:
 
     def path(self, kind: Kind, name: str) -> Path:
         """Return where a name is written; the digest tells apart names that a path cannot."""
-        return self.folder / kind / f"{slug(name)[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
+        return self.folder / kind / f"{slug(name)[:80]}-{sha256_hex(name.encode())[:16]}.json"
 
     def put(self, ref: Ref) -> None:
         """Write a name, in place of what it stood for before."""

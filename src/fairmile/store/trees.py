@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -10,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
 
-from fairmile.base.digest import ManifestEntry, MerkleTree, manifest_text, merkle_root, parse_manifest
+from fairmile.base.digest import ManifestEntry, MerkleTree, manifest_text, merkle_root, parse_manifest, small_sha256
 from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, NotFound, UsageError
 from fairmile.base.files import sync_folder
 from fairmile.store.objects import Damage, fanned_out, fanned_path, make_folder, publish, seal, size_of, unlink, writing
@@ -187,7 +186,7 @@ class _Folder:
     def __init__(self, path: str) -> None:
         self.path = path
         self.size_bytes = 0
-        self.sha256 = hashlib.sha256()
+        self.sha256 = small_sha256()
 
     def add(self, lines: str, size_bytes: int) -> None:
         self.sha256.update(lines.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,11 @@ class Meter:
         return
 
 
-class Idle:
+class Slow:
+    """A model whose calls take longer than the time between two readings."""
+
     def call(self) -> None:
-        return
+        time.sleep(0.006)
 
 
 def sockets(root: Path, *microjoules: int) -> Path:
@@ -85,18 +88,26 @@ def test_neither_a_plan_nor_a_run_is_made_without_a_counter(monkeypatch: pytest.
         explore_model(nothing, asked, "model.onnx", Place(), again=False)
 
 
-def test_a_turn_takes_the_joules_between_its_first_and_last_call() -> None:
-    counter = Counter("cpu", sources=[Meter((1, 2, 50), (4, 3, 90))])
-    done = turn(Idle(), counter, 5, with_energy=True)  # type: ignore[arg-type]
+def test_a_turn_takes_its_share_of_the_joules_between_two_moves_of_the_counter() -> None:
+    # Read before and after each call that waits for a move: the second one comes with the third call after the turn.
+    meter = Meter((1, 2, 50), (4, 3, 90), (5, 3, 90), (5, 3, 90), (5, 3, 90), (9, 7, 95))
+    engine = Slow()
+    done = turn(engine, Counter("cpu", sources=[meter]), 5, with_energy=True)  # type: ignore[arg-type]
     assert len(done["times"]) == 5
-    assert done["energy_j"] == 4.0  # the memory is not part of a socket
+    assert done["energy_j"] == 9.0 * 5 / 8  # the memory is not part of a socket
+
+
+def test_a_counter_that_does_not_move_counts_nothing() -> None:
+    still = Counter("cpu", sources=[Meter(*[(7, 7, 7)] * 400)])
+    assert turn(Slow(), still, 2, with_energy=True)["energy_j"] is None  # type: ignore[arg-type]
 
 
 def test_a_turn_in_which_a_counter_starts_again_is_taken_again() -> None:
-    counter = Counter("cpu", sources=[Meter((90, 0, 0), (1, 0, 0), (1, 0, 0), (3, 0, 0))])
-    assert turn(Idle(), counter, 2, with_energy=True)["energy_j"] == 2.0  # type: ignore[arg-type]
-    gone = Counter("cpu", sources=[Meter(*[(None, None, None)] * 6)])
-    assert turn(Idle(), gone, 2, with_energy=True)["energy_j"] is None  # type: ignore[arg-type]
+    readings = [(80, 0, 0), (90, 0, 0), (0, 0, 0), (1, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (5, 0, 0)]
+    counter = Counter("cpu", sources=[Meter(*readings)])
+    assert turn(Slow(), counter, 2, with_energy=True)["energy_j"] == 2.0  # type: ignore[arg-type]
+    gone = Counter("cpu", sources=[Meter(*[(None, None, None)] * 12)])
+    assert turn(Slow(), gone, 2, with_energy=True)["energy_j"] is None  # type: ignore[arg-type]
 
 
 def test_joules_are_shown_for_one_sample_and_rank_the_candidates(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from fairmile.models.explore.request import Candidate, Prepared
 _WARM_S = 0.3
 _WARM_CALLS = 3
 _LEAD_S = 0.15  # before energy is read: counters of GPUs follow late
+_TICK_S = 0.25  # the longest wait for a counter to move; those of GPUs do so ten times a second
+_LOOK_S = 0.005  # between two readings meanwhile
 _TRIES = 3  # of a turn whose counter of energy started again at 0
 
 
@@ -103,24 +105,42 @@ def _warm_up(engine: Engine) -> float:
 
 
 def turn(engine: Engine, counter: Counter, calls: int, *, with_energy: bool) -> dict[str, Any]:
-    """Call so many times and return the times of all calls, and the joules of them where asked for."""
+    """Call so many times and return the times of all calls, and the joules of them where asked for.
+
+    Joules are counted from one move of the counter to another, which is over more calls; these get their share.
+    """
     energy: float | None = None
     for _ in range(_TRIES if with_energy else 1):
-        if with_energy:
-            end = time.perf_counter() + _LEAD_S
-            while time.perf_counter() < end:
-                engine.call()
-        before = counter.read() if with_energy else None
+        before = _call_until_counted(engine, counter, _LEAD_S)[0] if with_energy else None
         times: list[float] = []
         for _ in range(calls):
             begun = time.perf_counter()
             engine.call()
             times.append(time.perf_counter() - begun)
-        after = counter.read() if with_energy else None
-        energy = after - before if before is not None and after is not None and after >= before else None
+        after, more = _call_until_counted(engine, counter, 0.0) if with_energy else (None, 0)
+        if before is not None and after is not None and after > before:
+            energy = (after - before) * calls / (calls + more)
         if energy is not None:
             break
     return {"times": times, "energy_j": energy}
+
+
+def _call_until_counted(engine: Engine, counter: Counter, least_s: float) -> tuple[float | None, int]:
+    """Call for so long, and on until the counter moves; return what it shows then, and the number of calls."""
+    calls, end = 0, time.perf_counter() + least_s
+    while time.perf_counter() < end:
+        engine.call()
+        calls += 1
+    seen, look_at, until = counter.read(), 0.0, time.perf_counter() + _TICK_S
+    while True:
+        engine.call()
+        calls += 1
+        now = time.perf_counter()
+        if now < look_at:
+            continue
+        value, look_at = counter.read(), now + _LOOK_S
+        if value is None or value != seen or now > until:
+            return value, calls
 
 
 def memory_bytes(device: str) -> int:

@@ -6,7 +6,6 @@ program may change.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import stat
@@ -148,9 +147,11 @@ def _stated_sha256(material: Material, assets: Assets) -> str:
         raise Integrity(
             f"{material.title}: {shown_address(material.address)} has {size} bytes, expected {material.size_bytes}"
         )
+    from hashlib import file_digest  # which few runs need, and all would load
+
     for algorithm in material.checksums.keys() & {"md5", "sha1", "sha512"}:
         with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, algorithm).hexdigest()
+            digest = file_digest(stream, algorithm).hexdigest()
         if digest != material.checksums[algorithm]:
             stated = material.checksums[algorithm]
             raise Integrity(f"{material.title}: the {algorithm} of {material.address} is {digest}, expected {stated}")

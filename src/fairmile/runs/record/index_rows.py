@@ -27,15 +27,18 @@ COLUMNS = (
 )
 
 
-def read_row(id: str, stamp: str, root: Path) -> tuple[Any, ...] | None:
-    """Return the row of a run as its record states it, None where it has just been removed."""
+def read_row(id: str, stamp: str, root: Path, seen: dict[str, Run]) -> tuple[Any, ...] | None:
+    """Return the row of a run as its record states it, None where it has just been removed; `seen` gets a run."""
     folder, pack = root / id, root / f"{id}{PACKED}"
     try:
         try:
             record, path = read_record(folder), folder
         except (FileNotFoundError, NotADirectoryError):
             record, path = read_packed(pack), pack
-        state = Run(record, path).state
+        run = Run(record, path, packed=path is pack)
+        state = run.state
+        if state.is_end and len(seen) < _MOST_SEEN:
+            seen[id] = run
         return row_of(id, stamp, record, state if state.is_end else state_seen(state, record, path))
     except FileNotFoundError:
         return None
@@ -45,6 +48,7 @@ def read_row(id: str, stamp: str, root: Path) -> tuple[Any, ...] | None:
         return tuple(damaged.get(column, _EMPTY.get(column, "")) for column in COLUMNS)
 
 
+_MOST_SEEN = 100  # runs that are held for who asks next; an index that is built anew reads all of them
 _EMPTY: dict[str, Any] = {
     "elapsed_s": None,
     "energy_j": None,

@@ -12,10 +12,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_failure
 from fairmile.base.garbage import no_search
@@ -208,6 +208,7 @@ class Ledger:
         self._hidden = frozenset(name for asset in hidden for name in (asset.partition("/")[2], asset.split("/")[-1]))
         self._shared: sqlite3.Connection | None = None
         self._recent: dict[str, deque[Run]] = {}
+        self._seen: dict[str, Run] = {}  # what the index was last brought up to date with
         self._refreshed_at = float("-inf")
 
     def create(self, record: RunRecord) -> Path:
@@ -282,7 +283,8 @@ class Ledger:
             recent: deque[Run] = deque(maxlen=_HISTORY)
             for row in self.rows(name=name, states=[RunState.DONE], limit=_HISTORY, stale_s=_STALE_S):
                 with contextlib.suppress(FairmileError):
-                    recent.append(self.get(row.id))
+                    run = self._seen.pop(row.id, None)  # just read for the index
+                    recent.append(run if run is not None else self.get(row.id))
             self._recent[name] = recent
         return list(self._recent[name])
 
@@ -585,14 +587,15 @@ class Ledger:
         version = connection.execute("PRAGMA data_version").fetchone()
         stamps = self._stamps()
         # One digest of all stamps spares the look at each of a hundred thousand rows where nothing changed.
-        look = blake2b("".join(map("{}/{}\n".format, stamps, stamps.values())).encode("utf-8", "replace")).hexdigest()
+        look = sha256_hex("".join(map("{}/{}\n".format, stamps, stamps.values())).encode("utf-8", "replace"))
         is_known = connection.execute("SELECT 1 FROM look WHERE stamps = ?", (look,)).fetchone() is not None
         known = stamps if is_known else dict(connection.execute("SELECT id, stamp FROM runs"))
         changed: list[tuple[Any, ...]] = []
         vanished = False
+        self._seen.clear()
         for id, stamp in () if is_known else stamps.items():
             if known.get(id) != stamp:
-                values = read_row(id, stamp, self.root)
+                values = read_row(id, stamp, self.root, self._seen)
                 vanished |= values is None
                 changed += [values] if values is not None else []
         alive = {str(state) for state in (RunState.RUNNING, RunState.QUEUED)}
