@@ -17,16 +17,17 @@ from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from hashlib import sha256 as small_sha256
+    import hashlib
+    from hashlib import sha256 as _own_sha256
     from pathlib import Path
 else:  # Python's own, as for `random`: the library behind `hashlib` takes longer to load than small data to digest
     try:
-        from _sha2 import sha256 as small_sha256
+        from _sha2 import sha256 as _own_sha256
     except ImportError:
         try:
-            from _sha256 import sha256 as small_sha256
+            from _sha256 import sha256 as _own_sha256
         except ImportError:
-            from hashlib import sha256 as small_sha256
+            from hashlib import sha256 as _own_sha256
 
 _HEX_LENGTHS = {"crc32c": 8, "md5": 32, "sha1": 40, "sha224": 56, "sha256": 64, "sha384": 96, "sha512": 128}
 # Eight letters may be any word, so a crc32c must be called one.
@@ -49,7 +50,12 @@ def sha256_hex(data: bytes) -> str:
     return digest.hexdigest()
 
 
-def large_sha256() -> Any:
+def small_sha256(data: bytes = b"") -> hashlib._Hash:
+    """Return a sha256 for little data."""
+    return _own_sha256(data)
+
+
+def large_sha256() -> hashlib._Hash:
     """Return a sha256 for much data: it is several times as fast, once it is loaded."""
     from hashlib import sha256
 
@@ -58,7 +64,7 @@ def large_sha256() -> Any:
 
 def sha256_file(path: str | os.PathLike[str], *, on_bytes: Callable[[int], None] | None = None) -> str:
     """Return the sha256 of a file in lower-case hex, telling `on_bytes` the size of each piece as it is read."""
-    digest: Any = None
+    digest: hashlib._Hash | None = None
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for piece in _pieces(descriptor):
