@@ -1,26 +1,34 @@
-"""Measures training steps of benchmarks on a GPU beside predictions that were written down before.
+"""Measures training steps on a GPU beside predictions that were written down before.
 
     PYTHONPATH=src python speed/rig/steps.py --predict FILE            # needs no GPU: writes the predictions
     PYTHONPATH=src python speed/rig/steps.py --measure FILE OUT.jsonl  # measures each case of the file
+    PYTHONPATH=src python speed/rig/steps.py --count FILE FOLDER       # once, and the bytes that ncu counts
     PYTHONPATH=src python speed/rig/steps.py --profile OUT.json NAME [ARGUMENT=VALUE ...]
 
-A step is what `fairmile predict` traces: the benchmark's `build`, run eagerly. Each is measured as PyTorch starts and
-with cuDNN's search for the fastest convolutions, as the harness has it.
+A step is what `fairmile predict` traces: the benchmark's `build`, or a function of a file of the repository as
+FILE:FUNCTION, run eagerly. `--measure` does so as PyTorch starts and with cuDNN's search for the fastest convolutions,
+as the harness has it; `--count` as PyTorch starts, then once more in a child under `fairmile trace record --counters`,
+whose recordings lie in the folder beside measured.jsonl. `--predict` takes names of cases; without, it writes all.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import runpy
 import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from fairmile.traces.record import Recorded
 
 GPU = "h200"
 CASES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -31,7 +39,9 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("cosmoflow", {"preset": "mlperf"}),
     ("cosmoflow", {"preset": "mlperf", "batch_size": 8}),
     ("cosmoflow", {"preset": "mlperf", "batch_size": 16}),
+    ("speed/compiled_steps.py:transformers_step", {"kind": "bert", "batch": 16, "precision": "bf16"}),
 )
+COUNTED_STEPS, SKIPPED_STEPS = 2, 4
 MEASURED_S, WARM_UP, MOST = 2.5, 5, 300
 
 
@@ -40,13 +50,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--predict", type=Path, metavar="FILE")
     parser.add_argument("--measure", type=Path, metavar="FILE")
+    parser.add_argument("--count", type=Path, metavar="FILE")
+    parser.add_argument("--train", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--profile", type=Path, metavar="OUT")
     parser.add_argument("more", nargs="*")
     given = parser.parse_args()
     if given.predict:
-        predict(given.predict)
+        predict(given.predict, given.more)
     elif given.measure:
         measure(given.measure, Path(given.more[0]))
+    elif given.count:
+        count(given.count, Path(given.more[0]))
+    elif given.train:
+        train(given.train, json.loads(given.more[0]))
     else:
         name, *arguments = given.more
         profile(given.profile, name, {"preset": "mlperf"} | dict(_argument(each) for each in arguments))
@@ -57,12 +73,13 @@ def _argument(text: str) -> tuple[str, Any]:
     return name, int(value) if value.isdecimal() else value
 
 
-def predict(file: Path) -> None:
-    """Write a prediction of each case."""
+def predict(file: Path, names: Sequence[str]) -> None:
+    """Write a prediction of each case, or of the first of each name."""
     import fairmile as fm
 
     rows = []
-    for name, arguments in CASES:
+    first = dict(reversed(CASES))
+    for name, arguments in [(name, first[name]) for name in names] or CASES:
         step = fm.predict.time(name, gpu=GPU, arguments=arguments, progress=False).step
         memory = fm.predict.memory(name, gpu=GPU, arguments=arguments, progress=False).estimate
         rows.append(
@@ -76,6 +93,8 @@ def predict(file: Path) -> None:
                 "step_high_s": step.high_s,
                 "peak_allocated_bytes": memory.peak_allocated_bytes,
                 "peak_reserved_bytes": memory.peak_reserved_bytes,
+                "moved_bytes": step.moved_bytes,
+                "least_bytes": step.least_bytes,
             }
         )
         print(name, arguments, f"{step.step_time_s * 1e3:.2f} ms", flush=True)
@@ -99,6 +118,57 @@ def measure(predicted: Path, out: Path) -> None:
                     f"{row['peak_reserved_bytes'] / found['peak_reserved_bytes'] - 1:+.1%}",
                     flush=True,
                 )
+
+
+def count(predicted: Path, folder: Path) -> None:
+    """Measure each case of a file of predictions as PyTorch starts, and count the bytes that its kernels move."""
+    from fairmile.traces.record import RecordSettings, record
+
+    settings = RecordSettings(skip=SKIPPED_STEPS, steps=COUNTED_STEPS, counters=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "measured.jsonl").open("w") as written:
+        for number, line in enumerate(predicted.read_text().splitlines()):
+            row = json.loads(line)
+            name, arguments = row["benchmark"], row["arguments"]
+            found = _measured(name, arguments, searches=False)
+            torch.cuda.empty_cache()
+            argv = [sys.executable, __file__, "--train", name, json.dumps(arguments)]
+            recorded = record(argv, folder / f"counted-{number}", settings=settings, watch=False, progress=False)
+            found |= _moved(recorded)
+            written.write(json.dumps(found) + "\n")
+            written.flush()
+            print(
+                f"{name} {arguments}: {found['step_s'] * 1e3:.2f} ms (predicted {row['step_s'] * 1e3:.2f}); "
+                f"{found.get('moved_bytes', 0) / 1e9:.2f} GB in {found.get('kernels', 0)} kernels of "
+                f"{found.get('kernels_s', 0) * 1e3:.2f} ms, predicted {row['moved_bytes'] / 1e9:.2f} GB, at least "
+                f"{row['least_bytes'] / 1e9:.2f} GB; exit code {recorded.exit_code} {list(recorded.notes)}",
+                flush=True,
+            )
+
+
+def _moved(recorded: Recorded) -> dict[str, Any]:
+    """Return what a recording with counters says of one step."""
+    from fairmile.traces.counters import read_counts
+
+    counts, _ = read_counts(recorded.folder / (recorded.counters or ""))
+    if not counts:
+        return {}
+    read, written = sum(each.read_bytes for each in counts), sum(each.written_bytes for each in counts)
+    return {
+        "moved_bytes": (read + written) / COUNTED_STEPS,
+        "read_bytes": read / COUNTED_STEPS,
+        "written_bytes": written / COUNTED_STEPS,
+        "kernels": len(counts) / COUNTED_STEPS,
+        "kernels_s": sum(each.seconds for each in counts) / COUNTED_STEPS,
+    }
+
+
+def train(name: str, arguments: dict[str, Any]) -> None:
+    """Take a few more steps than are counted."""
+    steps, _ = _steps(name, arguments)
+    for _ in range(SKIPPED_STEPS + COUNTED_STEPS + 1):
+        next(steps)
+    torch.cuda.synchronize()
 
 
 def _measured(name: str, arguments: dict[str, Any], searches: bool) -> dict[str, Any]:
@@ -139,7 +209,7 @@ def _steps(name: str, arguments: dict[str, Any]) -> tuple[Iterator[None], str]:
     """Return what takes a step each time it is asked, and its precision."""
     torch.manual_seed(0)
     with torch.device("cuda"):
-        step = import_module(f"fairmile.benchmarks.suite.{name}.step").build(**arguments)
+        step = _builder(name)(**arguments)
     model = step.model.cuda().train()
     optimizer = step.optimizer(model.parameters())
     torch.set_float32_matmul_precision("highest" if step.precision == "fp32" else "high")
@@ -156,6 +226,14 @@ def _steps(name: str, arguments: dict[str, Any]) -> tuple[Iterator[None], str]:
             yield
 
     return steps(), step.precision
+
+
+def _builder(name: str) -> Callable[..., Any]:
+    """Return what builds a step: a benchmark's `build`, or the function that FILE:FUNCTION names."""
+    file, colon, function = name.partition(":")
+    if not colon:
+        return import_module(f"fairmile.benchmarks.suite.{name}.step").build  # type: ignore[no-any-return]
+    return runpy.run_path(str(Path(__file__).parents[2] / file))[function]  # type: ignore[no-any-return]
 
 
 def profile(out: Path, name: str, arguments: dict[str, Any]) -> None:

@@ -60,6 +60,17 @@ def test_all_predictions_are_those_of_one_step(predict: Predict, tmp_path: Path)
         assert words in page
 
 
+def test_bytes_that_were_counted_stand_beside_those_predicted(predict: Predict, tmp_path: Path) -> None:
+    row = {"benchmark": STEP, "arguments": {}, **MEASURED, "moved_bytes": 4e9}
+    found = predict.characterize(STEP, measured=measurements(tmp_path, row))
+    by_name = {each["quantity"]: each for each in found.comparison()}
+    assert by_name["moved_bytes"]["predicted"] == found.time.step.moved_bytes
+    assert by_name["moved_bytes"]["off"] == pytest.approx(found.time.step.moved_bytes / 4e9 - 1)
+    assert "moved through GPU memory" in result_page(found, "")
+    with pytest.raises(UsageError, match="field 'moved_bytes': expected a number above 0, found -1"):
+        read_measurement(measurements(tmp_path, row | {"moved_bytes": -1}), STEP, {})
+
+
 def test_without_a_measurement_there_is_nothing_beside(predict: Predict) -> None:
     found = predict.characterize(STEP)
     assert isinstance(found, Characterization)

@@ -20,6 +20,7 @@ from fairmile.cli.out import Out, count, json_output
 from fairmile.runs.arguments import start_file
 from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.breakdown import Breakdown, RankTime
+from fairmile.traces.counters import KernelTraffic, Traffic
 from fairmile.traces.coupling import CouplingAnalysis
 from fairmile.traces.critical import CriticalPath
 from fairmile.traces.evidence import STEPS, Finding
@@ -32,6 +33,7 @@ from fairmile.workspace import Workspace
 
 _SHOWN = 8
 _LISTED = 4
+_KERNELS = 12
 _LEAST = 0.001  # of the time, from which a wait is shown
 _BECAUSE = {"idle": "what was not recorded", "launch": "a later host"}
 
@@ -88,6 +90,7 @@ def _trace_arguments(command: Any) -> Any:
 @click.option("--stack", is_flag=True, help="Record Python call stacks; slower.")
 @click.option("--memory", is_flag=True, help="Record memory allocations; slower.")
 @click.option("--flight-recorder", is_flag=True, help="Also keep the NCCL flight recorder's dumps.")
+@click.option("--counters", is_flag=True, help="Count the bytes that GPU kernels move, with NVIDIA's ncu; no times.")
 @click.option("--no-watch", is_flag=True, help="Do not sample power, load and memory.")
 @DRY_RUN
 @json_output(Recorded, RecordingPlan)
@@ -104,12 +107,13 @@ def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_w
     \b
     Examples:
       fairmile trace record --skip 2 --steps 5 -o first -- python train.py
+      fairmile trace record --counters --steps 2 -o counted -- python train.py
       fairmile trace record --dry-run -- torchrun --nproc-per-node 2 train.py
     """
     settings = RecordSettings(
         skip=options["skip"], steps=options["steps"], every=options["every"], after_s=parse_time(options["after"]),
         seconds=parse_time(options["seconds"]), with_stack=options["stack"], memory=options["memory"],
-        flight_recorder=options["flight_recorder"],
+        flight_recorder=options["flight_recorder"], counters=options["counters"],
     )  # fmt: skip
     traces = Workspace.open().traces
     command = start_file(command, Path(), os.environ)
@@ -127,7 +131,8 @@ def _print_plan(out: Out, plan: RecordingPlan) -> None:
     if settings.every is not None:
         steps += f", again every {settings.every:,}"
     time = f"{format_duration(settings.seconds)} after {format_duration(settings.after_s)} without an optimizer"
-    pairs = [("would run", shlex.join(plan.command)), ("would record", f"{steps}; {time}")]
+    what = "would count" if settings.counters else "would record"
+    pairs = [("would run", shlex.join(plan.command)), (what, f"{steps}; {time}")]
     out.items([*pairs, ("folder", str(plan.folder))])
 
 
@@ -179,6 +184,56 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
 
 
 def _print_analysis(out: Out, analysis: TraceAnalysis) -> None:
+    if analysis.traffic is not None:
+        _print_traffic(out, analysis.traffic)
+    if analysis.is_timed:
+        _print_times(out, analysis)
+    for note in analysis.notes:
+        out.say(f"note: {note}")
+    if analysis.page is not None:
+        out.say(f"page in {analysis.page}")
+
+
+def _print_traffic(out: Out, traffic: Traffic) -> None:
+    steps = max(1, traffic.steps)
+    per = f"a step, of {count(traffic.steps, 'step')}" if traffic.steps else "in the recorded time"
+
+    def rate(each: Traffic | KernelTraffic) -> str:
+        share = f", {each.of_peak:.0%} of peak" if each.of_peak is not None else ""
+        return f"{format_size(round(each.bytes_per_s))}/s{share}"
+
+    moved = traffic.read_bytes + traffic.written_bytes
+    products = f"{format_size(round(traffic.products_bytes / steps))}"
+    if traffic.products_model_bytes is not None:
+        model = format_size(round(traffic.products_model_bytes / steps))
+        products += f", their inputs and outputs once {model}"
+    out.items(
+        [
+            ("GPU memory", f"{format_size(round(moved / steps))} {per}, on {traffic.device or 'an unknown GPU'}"),
+            ("kernels", f"{format_duration(traffic.seconds / steps)}, {rate(traffic)}"),
+            ("products", products),
+        ]
+    )
+    out.table(
+        ("kernel", "calls", "read", "written", "time", "rate"),
+        [
+            (
+                each.kernel,
+                f"{each.calls / steps:g}",
+                format_size(round(each.read_bytes / steps)),
+                format_size(round(each.written_bytes / steps)),
+                format_duration(each.seconds / steps),
+                rate(each),
+            )
+            for each in traffic.kernels[:_KERNELS]
+        ],
+        shrink=("kernel",),
+    )
+    if len(traffic.kernels) > _KERNELS:
+        out.say(f"{len(traffic.kernels) - _KERNELS} more kernels, with --json")
+
+
+def _print_times(out: Out, analysis: TraceAnalysis) -> None:
     steps = _steps_text(analysis.breakdown)
     out.say(f"{count(len(analysis.ranks), 'rank')}, {steps}, {count(analysis.events, 'event')}")
     parts = [each.name for each in dataclasses.fields(analysis.breakdown.ranks[0].total) if each.name.endswith("_s")]
@@ -196,10 +251,6 @@ def _print_analysis(out: Out, analysis: TraceAnalysis) -> None:
         _print_coupling(out, analysis.coupling)
     if len(analysis.ranks) > 1:  # of one rank it is all that the rank did
         _print_critical_path(out, analysis.critical)
-    for note in analysis.notes:
-        out.say(f"note: {note}")
-    if analysis.page is not None:
-        out.say(f"page in {analysis.page}")
 
 
 def _print_finding(out: Out, number: int, finding: Finding) -> None:

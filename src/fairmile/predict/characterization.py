@@ -17,6 +17,7 @@ from fairmile.predict.results import MemoryPrediction, MemoryPredictionDict, Tim
 from fairmile.predict.scaling.curves import ScalingPrediction, ScalingPredictionDict
 
 _NUMBERS = "step_s", "peak_allocated_bytes", "peak_reserved_bytes"
+_MOVED = "moved_bytes"
 
 
 class MeasuredStepDict(TypedDict):
@@ -28,6 +29,7 @@ class MeasuredStepDict(TypedDict):
     peak_reserved_bytes: float
     date: str
     source: str
+    moved_bytes: float | None
 
 
 class ComparisonDict(TypedDict):
@@ -64,6 +66,7 @@ class MeasuredStep:
     peak_reserved_bytes: float
     date: str = ""
     source: str = ""  # the file
+    moved_bytes: float | None = None  # between the GPU and its memory, where its counters were read
 
     def to_dict(self) -> MeasuredStepDict:
         return {
@@ -73,6 +76,7 @@ class MeasuredStep:
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "date": self.date,
             "source": self.source,
+            "moved_bytes": self.moved_bytes,
         }
 
 
@@ -113,6 +117,8 @@ class Characterization(Result):
         predicted = (self.time.step.step_time_s, estimate.peak_allocated_bytes, estimate.peak_reserved_bytes)
         pairs = zip(_NUMBERS, predicted, strict=True)
         rows = [(name, float(value), float(getattr(self.measured, name))) for name, value in pairs]
+        if self.measured.moved_bytes is not None:
+            rows.append((_MOVED, float(self.time.step.moved_bytes), self.measured.moved_bytes))
         rows.append(("samples_per_s", self.samples_per_s, self.time.batch / self.measured.step_s))
         return [
             {"quantity": name, "predicted": value, "measured": real, "off": value / real - 1}
@@ -202,11 +208,12 @@ def _row(line: str, where: str) -> dict[str, Any]:
 
 
 def _measured(row: Mapping[str, Any], file: Path, number: int) -> MeasuredStep:
-    for name in _NUMBERS:
+    counted = [_MOVED] if row.get(_MOVED) is not None else []
+    for name in (*_NUMBERS, *counted):
         value = row.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
             raise UsageError(f"{file}:{number}: field {name!r}: expected a number above 0, found {value!r}")
-    numbers = {name: float(row[name]) for name in _NUMBERS}
+    numbers = {name: float(row[name]) for name in (*_NUMBERS, *counted)}
     return MeasuredStep(gpu=str(row.get("gpu", "")), date=str(row.get("date", "")), source=file.name, **numbers)
 
 

@@ -15,6 +15,7 @@ _NAMES = {
     "samples_per_s": "samples a second",
     "peak_allocated_bytes": "allocated at the peak",
     "peak_reserved_bytes": "reserved at the peak",
+    "moved_bytes": "moved through GPU memory",
 }
 _CLOSE = 0.15
 

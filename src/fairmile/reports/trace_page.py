@@ -47,6 +47,8 @@ def trace_page(analysis: TraceAnalysis, *, title: str) -> str:
 
 def trace_blocks(analysis: TraceAnalysis, *, title: str) -> list[Block]:
     """Return the parts of the page, for any writer."""
+    if not analysis.is_timed:
+        return [_title(analysis, title), *_traffic(analysis), *(Note(each) for each in analysis.notes)]
     blocks = [
         _title(analysis, title),
         _tiles(analysis),
@@ -57,6 +59,7 @@ def trace_blocks(analysis: TraceAnalysis, *, title: str) -> list[Block]:
         *_collectives(analysis),
         *_critical(analysis),
         *_roofline(analysis),
+        *_traffic(analysis),
         *_names(analysis),
         *(_coupling(analysis.coupling) if analysis.coupling else ()),
     ]
@@ -366,6 +369,40 @@ def readable(name: str) -> str:
 
 def _flops(per_s: float) -> str:
     return f"{per_s / 1e12:.3g} Tflop/s" if per_s >= 1e11 else f"{per_s / 1e9:.3g} Gflop/s"
+
+
+def _traffic(analysis: TraceAnalysis) -> Iterator[Block]:
+    counted = analysis.traffic
+    if counted is None:
+        return
+    steps = max(1, counted.steps)
+    yield Heading("Memory traffic of the GPU, as its hardware counted it")
+    moved = (counted.read_bytes + counted.written_bytes) / steps
+    tiles = [
+        Tile("moved in each step" if counted.steps else "moved", format_size(round(moved)), counted.device),
+        Tile("rate", f"{format_size(round(counted.bytes_per_s))}/s",
+             f"{_percent(counted.of_peak)} of the datasheet's" if counted.of_peak is not None else "while kernels ran"),
+        Tile("by products", format_size(round(counted.products_bytes / steps)),
+             "matrix products, convolutions, attention"),
+    ]  # fmt: skip
+    if counted.products_model_bytes is not None:
+        model = format_size(round(counted.products_model_bytes / steps))
+        tiles.append(Tile("their inputs and outputs", model, "each through memory once"))
+    yield Tiles(tuple(tiles))
+    rows: list[Row] = [
+        [
+            Cell(each.kernel, code=True),
+            f"{each.calls / steps:g}",
+            Cell(format_size(round(each.read_bytes / steps)), each.read_bytes),
+            Cell(format_size(round(each.written_bytes / steps)), each.written_bytes),
+            _seconds(each.seconds / steps),
+            Cell(f"{format_size(round(each.bytes_per_s))}/s", each.bytes_per_s),
+            Cell(_percent(each.of_peak), each.of_peak) if each.of_peak is not None else "",
+        ]
+        for each in counted.kernels[:_MOST_ROWS]
+    ]
+    columns = ["kernel", "calls", "read", "written", "time", "rate", "of the datasheet's"]
+    yield table(columns, rows, numbers=columns[1:])
 
 
 def _names(analysis: TraceAnalysis) -> Iterator[Block]:

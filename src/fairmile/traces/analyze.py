@@ -17,6 +17,7 @@ from fairmile.base.units import format_duration
 from fairmile.traces.achieved import OperatorWork, OperatorWorkDict, operators
 from fairmile.traces.activity import PARTS, Activity, activities
 from fairmile.traces.breakdown import NS, STEP_PARTS, Breakdown, BreakdownDict, breakdown
+from fairmile.traces.counters import Traffic, TrafficDict
 from fairmile.traces.coupling import CouplingAnalysis, CouplingAnalysisDict, coupling
 from fairmile.traces.critical import CriticalPath, CriticalPathDict, critical_path
 from fairmile.traces.events import EventTable
@@ -93,6 +94,8 @@ class TraceAnalysisDict(TypedDict):
     operators: list[OperatorWorkDict]
     notes: list[str]
     page: str | None
+    traffic: TrafficDict | None
+    is_timed: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,6 +120,8 @@ class TraceAnalysis(Result):
     operators: tuple[OperatorWork, ...]
     notes: tuple[str, ...]
     page: str | None = None  # the HTML file that was written of it
+    traffic: Traffic | None = None  # what a recording with counters counted
+    is_timed: bool = True  # whether the times are those of the program
 
     def to_dict(self) -> TraceAnalysisDict:
         """Return all but what only a drawing needs."""

@@ -27,6 +27,8 @@ from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, event_files
 from fairmile.meter.meter import Meter
 from fairmile.meter.watch import watch_command
 from fairmile.runs.record.layout import RECORDING
+from fairmile.traces.counters import FILE as COUNTERS
+from fairmile.traces.counters import counting_command, read_counts
 
 VARIABLE = "FAIRMILE_TRACE"
 _HOOK = Path(__file__).parent / "hook"
@@ -40,6 +42,7 @@ _LIBRARY = "mpi_calls.so"
 _HOROVOD = "horovod.json"
 _FLIGHT = "nccl_trace_rank_"
 _FLIGHT_ENTRIES = 20_000
+_OF_WINDOW = "file", "by", "first_step", "last_step", "reason", "clocks", "device"
 _FORMAT = 1
 
 
@@ -54,13 +57,15 @@ class RecordSettingsDict(TypedDict):
     with_stack: bool
     memory: bool
     flight_recorder: bool
+    counters: bool
 
 
 @dataclass(frozen=True)
 class RecordSettings:
     """What is recorded: after `skip` steps of the optimizer so many `steps`, once, or again `every` so many steps.
 
-    A program without an optimizer is recorded for `seconds`, `after_s` seconds behind its import of torch.
+    A program without an optimizer is recorded for `seconds`, `after_s` seconds behind its import of torch. With
+    `counters`, what is recorded is the bytes that each kernel moves instead of times (see `fairmile.traces.counters`).
     """
 
     skip: int = 5
@@ -71,6 +76,7 @@ class RecordSettings:
     with_stack: bool = False
     memory: bool = False
     flight_recorder: bool = False
+    counters: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("skip", 1), ("steps", 1), ("after_s", 0), ("seconds", 0.01)):
@@ -96,6 +102,7 @@ class TracedDict(TypedDict):
     last_step: int | None
     reason: str
     clocks: list[dict[str, Any]]
+    device: str | None
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,7 @@ class Traced:
     last_step: int | None = None
     reason: str = ""
     clocks: Sequence[Mapping[str, Any]] = ()
+    device: str | None = None  # whose counters were read
 
 
 class RecordingDict(TypedDict):
@@ -130,6 +138,7 @@ class RecordingDict(TypedDict):
     settings: RecordSettingsDict
     horovod_timeline: str | None
     flight_recorder: list[str]
+    counters: str | None
 
 
 class RecordedDict(RecordingDict):
@@ -178,6 +187,7 @@ class Recorded(Result):
     settings: RecordSettings = field(default_factory=RecordSettings)
     horovod_timeline: str | None = None
     flight_recorder: tuple[str, ...] = ()
+    counters: str | None = None
 
     def document(self) -> RecordingDict:
         """Return what recording.json holds."""
@@ -195,6 +205,7 @@ class Recorded(Result):
             "settings": plain(self.settings),
             "horovod_timeline": self.horovod_timeline,
             "flight_recorder": list(self.flight_recorder),
+            "counters": self.counters,
         }
 
     def to_dict(self) -> RecordedDict:
@@ -243,12 +254,13 @@ def record(
         raise UsageError("the command to record is empty")
     folder = Path(os.path.abspath(folder))
     settings = settings or RecordSettings()
+    command = counting_command(argv, folder / COUNTERS, os.environ) if settings.counters else argv
     _make(folder)
     outer = os.environ.get(FILE_VARIABLE, "")
     began_ns = time.time_ns()
     with working(progress, shlex.join(argv), "recording", has_own_output=True):
         watched = watch_command(
-            argv,
+            command,
             env=variables(folder, settings, mpi=any(os.path.basename(word) in _MPI_STARTERS for word in argv)),
             wanted=None if watch else [],
             file=folder / FILE if watch else None,
@@ -266,13 +278,14 @@ def record(
         watched.elapsed_s,
         traced,
         tuple(file.name for file in event_files(folder)),
-        tuple(_notes(traced, mpi=(folder / _PROCESSES / _LIBRARY).exists())),
+        tuple(_notes(traced, mpi=(folder / _PROCESSES / _LIBRARY).exists())) + _counting_notes(folder, settings),
         os.uname().nodename,
         began_ns,
         time.time_ns(),
         settings,
         _HOROVOD if horovod.exists() and horovod.stat().st_size else None,
         tuple(sorted(each.name for each in folder.glob(f"{_FLIGHT}*"))),
+        COUNTERS if (folder / COUNTERS).exists() else None,
     )
     write_atomic(folder / RECORDING, json.dumps(recorded.document(), indent=1) + "\n")
     shutil.rmtree(folder / _PROCESSES, ignore_errors=True)
@@ -288,7 +301,7 @@ def variables(folder: Path, settings: RecordSettings, *, mpi: bool = False) -> d
     options = {"with_stack": settings.with_stack, "profile_memory": settings.memory}
     names = ("skip", "steps", "every", "after_s", "seconds")
     flight = str(folder / _FLIGHT) if settings.flight_recorder else ""
-    hook_settings = {"folder": str(folder), "options": options, "flight": flight}
+    hook_settings = {"folder": str(folder), "options": options, "flight": flight, "counters": settings.counters}
     hook_settings |= {name: getattr(settings, name) for name in names}
     added = {
         VARIABLE: json.dumps(hook_settings),
@@ -358,7 +371,7 @@ def _traced(folder: Path) -> list[Traced]:
 def _windows(document: Mapping[str, Any], folder: Path) -> list[Traced]:
     who = {name: document[name] for name in ("host", "pid", "rank", "world")}
     windows = [
-        Traced(**who, **{name: each[name] for name in ("file", "by", "first_step", "last_step", "reason", "clocks")})
+        Traced(**who, **{name: each[name] for name in _OF_WINDOW})
         for each in document["windows"]
         if (folder / each["file"]).exists()
     ]
@@ -369,6 +382,11 @@ def _windows(document: Mapping[str, Any], folder: Path) -> list[Traced]:
     elif not windows:
         windows.append(Traced(**who, file=None, reason=document["reason"] or "its trace is missing"))
     return windows
+
+
+def _counting_notes(folder: Path, settings: RecordSettings) -> tuple[str, ...]:
+    reason = read_counts(folder / COUNTERS)[1] if settings.counters else ""
+    return (reason,) if reason else ()
 
 
 def _notes(traced: Sequence[Traced], *, mpi: bool) -> list[str]:

@@ -19,6 +19,7 @@ from fairmile.costs.collectives.times import CollectiveModel
 from fairmile.runs.record.run import Run
 from fairmile.systems.model import Partition
 from fairmile.traces.analyze import TraceAnalysis, analyze
+from fairmile.traces.counted import is_counted, traffic_of, without_times
 from fairmile.traces.events import EventTable
 from fairmile.traces.export import write_chakra, write_chrome, write_otf2
 from fairmile.traces.of_runs import traces_of
@@ -70,8 +71,21 @@ class Traces(Noun, package=__package__):
         return read_traces(self._files(paths), format=format)
 
     def analyze(self, paths: Paths, *, format: str | None = None, system: str = "") -> TraceAnalysis:
-        """Return where time went on every rank; `system` is the one whose network was used."""
-        return analyze(self.read(paths, format=format), model=self._model(system))
+        """Return where time went on every rank; `system` is the one whose network was used.
+
+        Of recordings with counters it tells the traffic; times are those of the other traces, where there are any.
+        """
+        files = self._files(paths)
+        counted = [folder for each in files if is_counted(folder := Path(each))]
+        timed = [each for each in files if Path(each) not in counted]
+        model = self._model(system)
+        analysis = analyze(read_traces(timed or counted, format=format), model=model)
+        if not counted:
+            return analysis
+        if timed:
+            inside = analyze(read_traces(counted), model=model)
+            return replace(analysis, traffic=traffic_of(counted, inside.operators))
+        return without_times(analysis, traffic_of(counted, analysis.operators))
 
     def replay(
         self,

@@ -58,6 +58,7 @@ class _Recorder:
         self._steps: int = settings["steps"]
         self._every: int | None = settings["every"]
         self._options: dict[str, bool] = settings["options"]
+        self._counts: bool = settings["counters"]  # ncu counts the kernels, which leaves no other profiler the device
         self._flight: str = settings["flight"]  # where the collectives that torch itself noted go; empty: nowhere
         self._after_s: float = settings["after_s"]
         self._seconds: float = settings["seconds"]
@@ -129,7 +130,7 @@ class _Recorder:
             self._is_pending = True
         elif self._step == self._start_at:
             self._guarded(self._start)
-        elif self._step == self._start_at - 1 and self._has_device():
+        elif self._step == self._start_at - 1 and self._has_device() and not self._counts:
             self._guarded(self._prepare)  # what counts on the device needs a while before it does so evenly
 
     def _boundary(self) -> None:
@@ -236,7 +237,7 @@ class _Recorder:
             self._is_over, self._reason = True, "the program runs its own profiler"
             return
         activities = [torch.profiler.ProfilerActivity.CPU]
-        for device, activity in (("cuda", "CUDA"), ("xpu", "XPU")):
+        for device, activity in (("cuda", "CUDA"), ("xpu", "XPU")) if not self._counts else ():
             if getattr(torch, device, None) is not None and getattr(torch, device).is_initialized():
                 activities.append(getattr(torch.profiler.ProfilerActivity, activity))
         self._profile = torch.profiler._KinetoProfile(activities=activities, record_shapes=True, **self._options)
@@ -245,10 +246,13 @@ class _Recorder:
         self._profile.prepare_trace()
 
     def _start(self) -> None:
+        self._who()
+        if self._counts and not self._can_count():
+            self._is_over = True
+            return
         self._prepare()
         if self._profile is None:
             return
-        self._who()
         self._clocks = []
         self._first = self._step
         self._note("recording")
@@ -257,11 +261,22 @@ class _Recorder:
         self._profile.start_trace()
         self._is_recording = True
         self._tell_clock()
+        if self._counts:
+            self._torch.cuda.synchronize()
+            self._torch.cuda.profiler.start()
         if self._by == "steps":
             self._enter_step()
         if self._pid != os.getpid() or "multiprocessing.util" in sys.modules:
             # Processes that multiprocessing forks end without atexit.
             sys.modules["multiprocessing.util"].Finalize(None, self._finish, exitpriority=-100)
+
+    def _can_count(self) -> bool:
+        """Tell whether to count here: of one rank, since others wait within a collective while its kernels stand."""
+        if self._rank:
+            self._reason = "counters are read of rank 0"
+        elif not self._torch.cuda.is_initialized():
+            self._reason = "it had used no GPU when counting was to begin"
+        return not self._reason
 
     def _tell_clock(self) -> None:
         """Leave a mark in the trace whose moment two other clocks tell as well."""
@@ -305,6 +320,7 @@ class _Recorder:
                 "last_step": self._step - 1 if self._by == "steps" else None,
                 "clocks": self._clocks,
                 "reason": reason,
+                "device": self._torch.cuda.get_device_name() if self._counts else None,
             }
         )
         self._note("")
@@ -316,6 +332,9 @@ class _Recorder:
             mark, self._mark = self._mark, None
             mark.__exit__(None, None, None)
         self._unpatch()
+        if self._counts:
+            self._torch.cuda.synchronize()
+            self._torch.cuda.profiler.stop()
         profile.stop_trace()
         return profile
 
@@ -374,6 +393,8 @@ class _Recorder:
             self._unpatch()
             if self._is_recording and self._profile is not None:
                 with suppress(*_FAULTS):  # or it would keep all that the program does from here on
+                    if self._counts:
+                        self._torch.cuda.profiler.stop()
                     self._profile.stop_trace()
             self._is_over = self._by == "steps"  # seconds that fail do not spoil the steps behind them
             self._is_recording = self._is_pending = False
