@@ -124,6 +124,14 @@ def test_autotools_from_configure_ac(tmp_path: Path) -> None:
     build(tmp_path, given, check="auto-tool", expect="hello from C")
 
 
+def test_tools_that_generate_configure_are_named_where_one_is_missing(tmp_path: Path) -> None:
+    need("autoreconf")
+    write(tmp_path / "auto", {"configure.ac": "AC_INIT([auto],[1.0])\nLT_NO_SUCH_MACRO_THERE([2.4])\nAC_OUTPUT(\n"})
+    with pytest.raises(SystemFailure, match="autoreconf") as caught:
+        build(tmp_path, {"name": "auto", "folder": "auto", "system": "autotools"}, check="auto", expect="")
+    assert caught.value.hint == "install autoconf, automake, libtool and m4, or name modules that bring them"
+
+
 def test_a_configure_script_alone_is_enough(tmp_path: Path) -> None:
     need("make", "cc")
     text = "#!/bin/sh\nfor each; do case $each in --prefix=*) echo PREFIX=${each#*=} > settings.mk;; esac; done\n"

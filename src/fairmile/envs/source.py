@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fairmile.base.digest import sha256_file
-from fairmile.base.errors import Integrity, NotFound, UsageError
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import safe_join, write_failure
 from fairmile.base.git import Repository, refuse_commands
 from fairmile.base.units import format_size
@@ -27,6 +27,7 @@ from fairmile.envs.steps import Step, Tools, Use
 
 # As the archives of a store are bounded, but for the total, since no source code comes near that of data.
 _MOST_BYTES, _RATIO, _RATIO_FROM_BYTES = 1 << 40, 200, 1 << 30
+_GENERATE = ("autoreconf", "--force", "--install")
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
 _COMPILERS = ("CC", "CXX", "FC", "CFLAGS", "CXXFLAGS", "FFLAGS", "LDFLAGS", "CUDACXX", "HIPCXX", "MPICC")
@@ -88,7 +89,13 @@ class SourceStep:
         acts = (*tools.acts, *(Assign(name, value) for name, value in spec.variables.items()))
         within = replace(tools, acts=(*acts, Assign("PREFIX", str(prefix), literal=True)))
         for command in self._commands(at, work / "build", prefix, tools.jobs):
-            within.run(command, cwd=at, env={"JOBS": str(tools.jobs)})
+            try:
+                within.run(command, cwd=at, env={"JOBS": str(tools.jobs)})
+            except SystemFailure as error:
+                if command[0] != _GENERATE[0]:
+                    raise
+                hint = "install autoconf, automake, libtool and m4, or name modules that bring them"
+                raise SystemFailure(error.message, hint=hint) from error
         versions = _compiler_versions(within)
         shutil.rmtree(work, ignore_errors=True)
         return {**lock, "patches": self._patches, "compilers": versions}
@@ -139,7 +146,7 @@ class SourceStep:
         make = ["make", f"-j{jobs}"]
         first: list[list[str]] = []
         if spec.system == "autotools":
-            generate = [] if (sources / "configure").exists() else [["autoreconf", "--force", "--install"]]
+            generate = [] if (sources / "configure").exists() else [[*_GENERATE]]
             first = [*generate, ["./configure", f"--prefix={prefix}", *options]]
         else:
             make += [f"PREFIX={prefix}", f"prefix={prefix}", *options]
