@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN
 from fairmile.cli.out import Out, count, json_output
 from fairmile.course.course import BuiltCourse, CheckedCourse, LessonList, StartedCourse
@@ -16,7 +17,7 @@ _LESSONS = click.argument("lessons", nargs=-1, metavar="[LESSON...]")
 _COLOURS = {"right": "green", "wrong": "red", "failed": "red", "given": "yellow"}
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def course() -> None:
     """Learn Fairmile in notebooks, from the first run to a submission, without a network.
 

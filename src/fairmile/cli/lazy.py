@@ -14,6 +14,9 @@ from fairmile.cli.options import write_sections
 if TYPE_CHECKING:
     from fairmile.cli.main import Entry
 
+# What people type by habit, and its name here.
+_HABITS = {"list": "ls", "delete": "rm", "remove": "rm", "logs": "log", "download": "fetch", "install": "fetch"}
+
 # Long enough for any summary: what does not fit is folded, not cut.
 _SUMMARY = 200
 
@@ -54,8 +57,8 @@ class LazyGroup(click.Group):
         word = args[0]
         names = self.list_commands(ctx)
         if word not in names and not word.startswith("-"):
-            near = did_you_mean(word, names)
-            ctx.fail(f"no command named {word!r}; {near or 'commands: ' + ', '.join(names)}")
+            meant = _did_you_mean(ctx, args, names)
+            ctx.fail(f"no command named {word!r}; {meant or 'commands: ' + ', '.join(names)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,3 +66,25 @@ class LazyGroup(click.Group):
         rows |= {name: command.get_short_help_str(_SUMMARY) for name, command in self.commands.items()}
         sections = {title: [(name, rows.pop(name)) for name in names] for title, names in self._sections.items()}
         write_sections(formatter, {**sections, "Commands": list(rows.items())})
+
+
+def _did_you_mean(ctx: click.Context, args: Sequence[str], names: Sequence[str]) -> str:
+    """Return which command was probably meant, here or elsewhere; empty if none is near."""
+    word, *rest = args
+    name = _HABITS.get(word, word)
+    if name in names:
+        return f"did you mean {name!r}?"
+    root, line = ctx.find_root(), list[str]()
+    if word == "help":
+        line = [ctx.command_path, *rest[:1], "--help"]
+    elif isinstance(root.command, click.Group) and name in root.command.list_commands(root):
+        line = [root.command_path, name, *rest]
+    elif ctx is not root:
+        pass
+    elif word == "version":
+        line = [ctx.command_path, "--version"]
+    elif name in ("ls", "log", "rm"):
+        line = [ctx.command_path, "runs", name, *rest]
+    elif any(each.endswith(".py") for each in args):
+        line = [ctx.command_path, "run", *args]
+    return f"did you mean `{' '.join(line)}`?" if line else did_you_mean(word, names)
