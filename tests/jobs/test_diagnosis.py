@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 from cases import for_each
 
@@ -101,6 +104,21 @@ def test_a_usage_text_means_nothing_without_the_exit_code_of_one() -> None:
 def test_hydra_s_rejection_is_one_of_arguments() -> None:
     output = "Could not override 'lrr'.\nKey 'lrr' is not in struct\n"
     assert "arguments" in diagnose(TaskStatus(State.FAILED, "exit code 1", 1), output, SPEC).what
+
+
+def test_a_package_that_our_own_python_has_is_no_reason_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "python"
+    other.write_text("")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    failed = TaskStatus(State.FAILED, "exit code 1", 1)
+    output = "ModuleNotFoundError: No module named 'pydantic'"
+    spec = JobSpec(argv=("python", "a.py"))
+    advice = f"`python` is {other}: activate the environment of {sys.executable}, which has pydantic"
+    assert diagnose(failed, output, spec, in_place=True).advice == advice
+    assert "-m pip install pydantic" in diagnose(failed, output, spec).advice
 
 
 @for_each(

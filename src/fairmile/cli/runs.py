@@ -348,6 +348,9 @@ def _print_run(out: Out, details: RunDetails) -> None:
         pairs.append(("code", f"commit {code.git.commit[:12]}{dirty} in {code.git.root}"))
     for file in code.files:
         pairs.append(("code", f"{file.name} sha256 {file.sha256[:12]}"))
+    if (environment := run.captured.environment).interpreter:
+        packages = f"{len(environment.lock)} packages"
+        pairs.append(("python", f"{environment.python} {environment.interpreter}, {packages}"))
     for name, given in run.captured.inputs.items():
         pairs.append((f"input {name}", f"{given.asset or given.path} sha256 {given.sha256[:12] or '?'}"))
     pairs += _watched_pairs(run)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TypedDict
 
 from fairmile.base.lazy import lazy_pattern
+from fairmile.base.paths import find_program
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.symptoms import DISK, GPU_MEMORY, MEMORY, QUOTA, TIME, Symptom, find_line
@@ -193,7 +196,7 @@ def _advice(symptom: Symptom, line: str, spec: JobSpec, environment: str, in_pla
     if symptom is _ARGUMENTS:
         return _arguments_advice(spec.argv, line)
     if symptom is _PACKAGE:
-        return _package_advice(line, spec.argv, environment)
+        return _package_advice(line, spec.argv, environment, in_place)
     if in_place and symptom is _BY_STATE[State.CANCELLED]:
         return ""
     if in_place and symptom in (TIME, MEMORY):
@@ -212,12 +215,15 @@ def _arguments_advice(argv: Sequence[str], output: str) -> str:
     return f"{correct}: its output lists {all_of_them}"
 
 
-def _package_advice(line: str, argv: Sequence[str], environment: str) -> str:
+def _package_advice(line: str, argv: Sequence[str], environment: str, in_place: bool) -> str:
     module = line.rpartition("No module named ")[2].strip("'\" ").partition(".")[0]
     package = _DISTRIBUTIONS.get(module, module)
     if environment:
         return f"add {package} to the environment {environment} and build it again"
     python = argv[0] if os.path.basename(argv[0]).startswith("python") else ""
+    place = find_program(python, os.environ.get("PATH")) if in_place and python else ""
+    if place and place != sys.executable and module.isidentifier() and find_spec(module):
+        return f"`{python}` is {place}: activate the environment of {sys.executable}, which has {package}"
     install = f"{shlex.quote(python)} -m pip install {package}" if python else f"pip install {package}"
     return f"`{install}`, or name an environment that has it with --environment"
 

@@ -317,7 +317,7 @@ def origin_blocks(run: Run) -> Iterator[Block]:
         ("code", _commit(code.git or GitState())),
         ("code snapshot", code.snapshot),
         ("environment", environment.name),
-        ("Python", environment.python),
+        ("Python", " ".join(each for each in (environment.python, environment.interpreter) if each)),
         ("Fairmile", str(captured.software.get("fairmile") or "")),
         ("identity of all that went in", run.identity),
         ("attempts", str(len(run.record.attempts)) if len(run.record.attempts) > 1 else ""),

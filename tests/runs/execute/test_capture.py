@@ -211,6 +211,7 @@ LOCK = ["old==3.0", "ruamel-yaml==0.18.6", "some-package==1.2"]
         ["{venv}/bin/tool", "--epochs", "3"],
         ["mpirun", "-n", "4", "{venv}/bin/python3", "train.py"],
         ["bash", "-c", "cd x && {venv}/bin/python3 train.py"],
+        ["./solver", "10", ":", "{venv}/bin/python3", "model.py"],
         ["python3", "train.py"],
     ],
 )
@@ -218,7 +219,8 @@ def test_the_packages_of_an_environment_are_found_without_starting_it(own_venv: 
     env = {"PATH": f"{own_venv}/bin:/usr/bin:/bin"}
     found = capture.environment([word.format(venv=own_venv) for word in argv], env)
     version = ".".join(map(str, sys.version_info[:3]))
-    assert found == CapturedEnvironment(python=version, lock=LOCK)
+    assert (found.python, found.lock) == (version, LOCK)
+    assert Path(found.interpreter).parent == own_venv / "bin"
 
 
 def test_a_package_that_is_installed_later_is_seen(own_venv: Path) -> None:
@@ -230,6 +232,22 @@ def test_a_package_that_is_installed_later_is_seen(own_venv: Path) -> None:
     (site / "late-1.dist-info").mkdir()
     assert "late==1" in capture.environment(argv, {}).lock
     (site / "late-1.dist-info").rmdir()
+
+
+def test_the_python_behind_the_script_of_a_version_manager_is_that_of_the_folder(
+    own_venv: Path, tmp_path: Path
+) -> None:
+    shim, folder = tmp_path / "shims" / "python", tmp_path / "project"
+    shim.parent.mkdir()
+    folder.mkdir()
+    shim.write_text('#!/bin/sh\nexec "$(cat .python-place)" "$@"\n')
+    shim.chmod(0o755)
+    (folder / ".python-place").write_text(f"{own_venv}/bin/python")
+    env = {"PATH": f"{shim.parent}:/usr/bin:/bin"}
+    found = capture.environment(["python", "train.py"], env, folder=folder)
+    assert (found.interpreter, found.lock) == (f"{own_venv}/bin/python", LOCK)
+    (tmp_path / "none").mkdir()
+    assert capture.environment(["python", "train.py"], env, folder=tmp_path / "none") == CapturedEnvironment()
 
 
 def test_our_own_interpreter_has_our_own_packages() -> None:

@@ -62,7 +62,7 @@ _MOST_UNTRACKED = 200
 _MOST_UNTRACKED_BYTES = _MIB
 _WORTH_THREADS_BYTES = 256 * _MIB
 _LINK_MODE = 0o120000
-_GIT_S = 60.0
+_GIT_S, _SHIM_S = 60.0, 30.0
 _MOST_LOOSE = 50
 # Kinds of lines for what differs from the commit, with the fields before the name of the file.
 _CHANGED = {"1": 7, "2": 8, "u": 9}
@@ -92,18 +92,21 @@ def _read(path: Path, most_bytes: int) -> str:
 # The environment of Python
 
 
-def environment(argv: Sequence[str], env: Mapping[str, str], known: Sequence[str] | None = None) -> CapturedEnvironment:
-    """Return which Python a command runs and the packages it sees, found without starting it.
+def environment(
+    argv: Sequence[str], env: Mapping[str, str], known: Sequence[str] | None = None, folder: str | Path = "."
+) -> CapturedEnvironment:
+    """Return which Python a command runs in a folder and the packages it sees, found without starting it.
 
     `known` are the packages where they are known already. Empty where the command runs no Python and nothing is known.
     """
     if known:
         return CapturedEnvironment(lock=list(known))
-    interpreter = _interpreter(argv, env)
+    interpreter = _interpreter(argv, env, folder)
     if not interpreter:
         return CapturedEnvironment()
     version, sites = _python_places(interpreter, _changed(interpreter), env.get("HOME", ""))
-    return CapturedEnvironment(python=version, lock=list(_lock(tuple((site, _changed(site)) for site in sites))))
+    lock = _lock(tuple((site, _changed(site)) for site in sites))
+    return CapturedEnvironment(python=version, interpreter=interpreter, lock=list(lock))
 
 
 def _changed(path: str) -> int:
@@ -113,13 +116,32 @@ def _changed(path: str) -> int:
         return 0
 
 
-def _interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str:
+def _interpreter(argv: Sequence[str], env: Mapping[str, str], folder: str | Path = ".") -> str:
     """Return the Python that a command runs, itself or through a launcher, a shell or the first line of a script."""
+    found = _on_path(argv, env)
+    version = env.get("PYENV_VERSION", "")
+    return _behind_shim(found, _changed(found), os.path.abspath(folder), env.get("PATH", os.defpath), version)
+
+
+@lru_cache(maxsize=64)
+def _behind_shim(interpreter: str, _mtime_ns: int, folder: str, path: str, pyenv_version: str) -> str:
+    """Return the Python that a version manager's script of its name starts, which depends on the folder."""
+    if not interpreter or _read(Path(interpreter), 2) != "#!":
+        return interpreter
+    env = {**os.environ, "PATH": path, "PYENV_VERSION": pyenv_version}
+    try:
+        words = [interpreter, "-c", "import sys; print(sys.executable)"]
+        return Here().run(words, cwd=folder, env=env, timeout_s=_SHIM_S).stdout.strip()
+    except (SystemFailure, OSError):
+        return ""
+
+
+def _on_path(argv: Sequence[str], env: Mapping[str, str]) -> str:
     path = env.get("PATH", os.defpath)
     if not argv:
         return ""
     program = os.path.basename(argv[0])
-    words = argv if program in _LAUNCHERS else argv[:1]
+    words = argv if program in _LAUNCHERS or ":" in argv else argv[:1]  # a colon parts a solver from its model
     word = next((word for word in words if _PYTHON.fullmatch(os.path.basename(word))), "")
     if not word and program in _SHELLS:
         word = next((match[1] for text in argv[1:] if (match := _PYTHON_IN_SHELL.search(text))), "")

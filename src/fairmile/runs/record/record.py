@@ -172,6 +172,7 @@ class CapturedEnvironment(Part):
     name: Stated[str] = ""
     digest: Stated[str] = ""
     python: Stated[str] = ""
+    interpreter: str = ""  # where it lay
     lock: Stated[list[str]] = field(default_factory=list)  # name==version
     definition: dict[str, Any] = field(default_factory=dict)  # how it was described when it was built
 

@@ -108,6 +108,7 @@ class CapturedEnvironmentDict(TypedDict):
     name: str
     digest: str
     python: str
+    interpreter: NotRequired[str]
     lock: list[str]
     definition: NotRequired[dict[str, Any]]
 
