@@ -124,7 +124,8 @@ class WithCommand(SectionedCommand):
             return None
         # A name without a slash may also be one of the catalog, which has no arguments: as in a shell, `./NAME` has.
         word = Word(rest[0] if rest else "")
-        is_missing = not word.exists and len(rest) > 1 and word.path.suffix in _PROGRAMS
+        is_missing = not word.exists and len(rest) > 1
+        is_missing = is_missing and (word.path.suffix in _PROGRAMS or rest[0].startswith(("./", "../", "/")))
         return len(args) - len(rest) if word.is_path and (is_missing or is_program(word.path)) else None
 
     def _refuse_own_options(self, command: Sequence[str]) -> None:

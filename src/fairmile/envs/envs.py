@@ -137,6 +137,7 @@ class EnvPlan(Result):
     builder: str
     trouble: str = ""
     notes: tuple[str, ...] = ()
+    in_container: bool = False  # each program that is started gets one of its own
 
     @property
     def prefix(self) -> Path:
@@ -298,6 +299,7 @@ class Envs(Noun, internal=_INTERNAL, package=__package__):
             checks=_check_texts(design.spec),
             builder=builder(lock_file(self.root, folder.name)),
             notes=notes,
+            in_container=design.spec.container is not None,
         )
 
     def build(

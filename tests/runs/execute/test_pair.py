@@ -104,6 +104,13 @@ def test_a_container_that_isolates_one_program_would_not_hold_the_other(runs: Ru
         runs.rerun_plan(run.id, container="alpine")
 
 
+def test_an_environment_in_a_container_is_refused_before_its_image_is_fetched(runs: Runs) -> None:
+    Path("box.yaml").write_text("container: {image: 'docker://no.such.registry/python:3.12'}\n")
+    with pytest.raises(Unsupported, match=r"box.yaml is a container: .* share memory"):
+        couple(runs, "true", "true", environment="box.yaml")
+    assert list(runs.ls()) == []
+
+
 @pytest.mark.parametrize("text", ["soon", "nan", "-1"])
 def test_a_grace_that_is_no_time_is_named_before_anything_starts(runs: Runs, text: str) -> None:
     run = couple(runs, "echo begun", "true", env={"FAIRMILE_COUPLE_END_S": text})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.digest import sha256_file
 from fairmile.base.digest_cache import DigestCache, Stamp
-from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.lazy import lazy
 from fairmile.base.source_files import is_source
@@ -38,6 +38,7 @@ from fairmile.runs.record.record import (
     RunRecord,
 )
 from fairmile.runs.record.run import Run
+from fairmile.runs.record.values import is_job_part, is_onnx, split_coupled
 from fairmile.runs.rerun import rerun_spec
 from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
 from fairmile.runs.services import Services
@@ -294,6 +295,14 @@ class Preparation:
         envs = self._envs()
         definition = environment_definition(original) if original is not None else None
         if original is None or definition is None or spec.environment != original.spec.environment:
+            model = split_coupled(spec.argv)[1] if spec.coupled else ()
+            is_beside = bool(model) and not is_job_part(model) and not is_onnx(model)
+            if is_beside and envs.plan(spec.environment).in_container:
+                raise Unsupported(
+                    f"environment {spec.environment} is a container: the programs of a coupled run share memory, "
+                    "which two containers do not",
+                    hint="name an environment without a container",
+                )
             return envs.build(spec.environment)
         if not is_foreign(original, self._root):
             return envs.build(parse_spec(definition))
