@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import Unsupported, UsageError
 from fairmile.models.annealing.qubo import Encoding, energies, regression_problem
 from fairmile.models.annealing.samplers import Annealer, Dwave, DwaveSamplers, Exhaustive, Sampler
 
@@ -92,3 +93,10 @@ def test_a_real_annealer_is_asked_through_its_sdk() -> None:
     assert machine.options == {"num_reads": 2, "annealing_time": 2000.0}
     asked = [machine.model.energy(dict(enumerate(state))) for state in states]
     assert asked == pytest.approx(energies(matrix, states))
+
+
+def test_what_a_machine_of_d_wave_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dwave.system", None)
+    with pytest.raises(Unsupported, match="dwave-system") as raised:
+        Dwave().sample(np.eye(2), reads=1, sweeps=1, seed=0)
+    assert raised.value.hint == "pip install dwave-system dimod"

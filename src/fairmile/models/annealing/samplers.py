@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fairmile.base.errors import MissingExtra, UsageError
+from fairmile.base.errors import MissingExtra, Unsupported, UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.models.annealing.qubo import energies
 
@@ -203,8 +203,9 @@ def _module(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        package = {"dwave.system": "dwave-system"}.get(name, "dwave-samplers")
-        raise MissingExtra(f"this sampler needs {package}", "quantum") from error
+        if name == "dwave.system":  # no part of the extra: few have an account
+            raise Unsupported("this sampler needs dwave-system", hint="pip install dwave-system dimod") from error
+        raise MissingExtra("this sampler needs dwave-samplers", "quantum") from error
 
 
 def _model(matrix: Array) -> Any:
