@@ -40,6 +40,11 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("cosmoflow", {"preset": "mlperf", "batch_size": 8}),
     ("cosmoflow", {"preset": "mlperf", "batch_size": 16}),
     ("speed/compiled_steps.py:transformers_step", {"kind": "bert", "batch": 16, "precision": "bf16"}),
+    ("deepcam", {"preset": "mlperf", "batch_size": 3}),
+    ("opencatalyst", {"preset": "mlperf", "batch_size": 24}),
+    ("cosmoflow", {"preset": "mlperf", "batch_size": 2}),
+    ("cosmoflow", {"preset": "mlperf", "batch_size": 6}),
+    ("cosmoflow", {"preset": "mlperf", "batch_size": 12}),
 )
 COUNTED_STEPS, SKIPPED_STEPS = 2, 4
 MEASURED_S, WARM_UP, MOST = 2.5, 5, 300

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from cases import for_each
 
+from fairmile.costs.devices import device
 from fairmile.costs.operators.features import (
-    bias_bytes,
+    bias_s,
+    channels_last,
     compute_dtype,
     features_of,
     idling,
@@ -151,16 +154,52 @@ def test_a_projection_of_a_recurrent_network_is_seen() -> None:
     assert [each is not None and each.is_projected for each in told] == [False, True]
 
 
-def convolved(bias: TensorSpec | None) -> Op:
-    x, w, y = tensor((2, 8, 6, 6)), tensor((16, 8, 3, 3)), tensor((2, 16, 4, 4))
+def convolved(bias: TensorSpec | None, batch: int = 2) -> Op:
+    x, w, y = tensor((batch, 8, 6, 6)), tensor((16, 8, 3, 3)), tensor((batch, 16, 4, 4))
     rest: tuple[Any, ...] = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     return replace(call("aten.convolution.default", x, w, bias, *rest), outputs=(y,))
 
 
-def test_a_bias_is_added_by_reading_and_writing_the_whole_output() -> None:
-    assert bias_bytes(convolved(tensor((16,)))) == 2 * (2 * 16 * 4 * 4) * 4
-    assert bias_bytes(convolved(None)) == 0
-    assert bias_bytes(call("aten.relu.default", tensor((3,)))) == 0
+def test_a_bias_takes_a_kernel_of_its_own_that_grows_with_the_output() -> None:
+    one, many = (bias_s(convolved(tensor((16,)), batch), device("h200")) for batch in (2, 8))
+    assert many == pytest.approx(4 * one)
+    assert bias_s(convolved(None), device("h200")) == 0
+    assert bias_s(call("aten.relu.default", tensor((3,))), device("h200")) == 0
+
+
+def backward(y: TensorSpec, x: TensorSpec, w: TensorSpec, mask: list[bool]) -> Op:
+    dims = len(y.shape) - 2
+    rest: tuple[Any, ...] = ([1] * dims, [1] * dims, [1] * dims, False, [0] * dims, 1)
+    return call("aten.convolution_backward.default", y, x, w, [y.shape[1]], *rest, mask)
+
+
+def volumes(side: int) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    return tensor((2, 32, side, side, side)), tensor((2, 4, side, side, side)), tensor((32, 4, 3, 3, 3))
+
+
+def test_the_gradient_of_a_bias_is_summed_beside_the_others_only_where_it_is_asked_for() -> None:
+    y, x, w = volumes(64)
+    assert bias_s(backward(y, x, w, [True, True, False]), device("h200")) == 0
+    apart = bias_s(backward(y, x, w, [True, True, True]), device("h200"))
+    last = bias_s(backward(channels_last(y), x, w, [True, True, True]), device("h200"))
+    assert 2 * y.elements * 4 / device("h200").bandwidth_ceiling < apart
+    assert y.elements * 4 / device("h200").bandwidth_ceiling < last < apart
+
+
+def test_one_tensor_with_its_channels_innermost_decides_how_a_convolution_is_worked_out() -> None:
+    y, x, w = volumes(8)
+    marks = [
+        features_of(op, work_of(op)).marks[0]
+        for op in (backward(y, x, w, [True, True, False]), backward(channels_last(y), x, w, [True, True, False]))
+    ]
+    assert marks == ["first", "last"]
+
+
+def test_gradients_of_volumes_are_compared_with_those_whose_sides_are_powers_of_two_too() -> None:
+    odd, even = (features_of(op, work_of(op)) for op in (backward(*volumes(s), [False, True, False]) for s in (12, 16)))
+    assert odd.marks[-1] != even.marks[-1] and even.weights[-1] > 0
+    flat = convolved(None)
+    assert features_of(flat, work_of(flat)).weights[-1] == 0
 
 
 def strained(op: Op) -> float:

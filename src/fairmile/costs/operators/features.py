@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.costs.devices import Device
 from fairmile.costs.operators.work import Work, base_name, is_causal, is_in_place, size_bytes, tensor_at, tensors_at
 from fairmile.costs.steps import Op, TensorSpec
 
@@ -19,6 +20,9 @@ _OTHER_NAME = 40.0  # of a reduction or a gathering: one of another name says li
 # What one H200 takes for each row that it gathers, a sort and each index in it, and each element that it adds: fitted
 # to 330 calls with 40,000 indices or more. Rows are loaded so many bytes at a time.
 _ROW_S, _SORT_S, _KEY_S, _SUM_S, _SHORT_SUM_S = 0.605e-9, 45e-6, 0.25e-9, 6.9e-12, 8.3e-12
+# What it takes to add a bias to an element and to sum its gradient, element by element; where channels are innermost,
+# sums of few rows are slow and those of many as fast as they are read. Fitted to 50 such additions and sums.
+_BIAS_S, _BIAS_SUM_S, _BIAS_ROW_S, _BIAS_ROWS_S = 2.8e-12, 1.6e-12, 8e-12, 3e-5
 _MULTIPROCESSORS = 132
 _LOAD_BYTES = 16
 _GATHERING = ("embedding", "index", "_unsafe_index", "index_select", "gather")
@@ -92,14 +96,26 @@ def layout_bytes(op: Op) -> int:
     y = tensor_at(op, 0) if shift else (op.outputs[0] if op.outputs else None)
     if x is None or w is None or y is None or layout(x) == "last":
         return 0
-    return 2 * sum(map(size_bytes, (x, w, y)))
+    return 2 * sum(map(size_bytes, (x,) if _is_last(x, y) else (x, w, y)))
 
 
-def bias_bytes(op: Op) -> int:
-    """Return what a convolution moves to add its bias to the output, which a kernel of its own does."""
-    if base_name(op) != "convolution" or tensor_at(op, 2) is None or not op.outputs:
-        return 0
-    return 2 * size_bytes(op.outputs[0])
+def _is_last(x: TensorSpec, y: TensorSpec) -> bool:
+    """Tell whether a convolution is worked out with its channels innermost: one tensor that has them so decides."""
+    return "last" in (layout(x), layout(y))
+
+
+def bias_s(op: Op, on: Device) -> float:
+    """Return the time of the kernel beside a convolution's own: its bias is added, or the gradient of it summed."""
+    share = _MULTIPROCESSORS / on.multiprocessors
+    if base_name(op) == "convolution" and tensor_at(op, 2) is not None and op.outputs:
+        return _BIAS_S * op.outputs[0].elements * share
+    y = tensor_at(op, 0)
+    if base_name(op) != "convolution_backward" or y is None or op.arguments[10][2] is not True:
+        return 0.0
+    if layout(y) != "last":
+        return on.least_op_s + _BIAS_SUM_S * y.elements * share
+    few_s = min(_BIAS_ROW_S * y.elements * share, _BIAS_ROWS_S)
+    return on.least_op_s + few_s + size_bytes(y) / on.bandwidth_ceiling
 
 
 def strain(op: Op, work: Work, multiprocessors: int) -> float:
@@ -256,9 +272,17 @@ def _convolution(op: Op, work: Work) -> Features:
     )
     is_dilated = isinstance(dilation, (list, tuple)) and any(each > 1 for each in dilation)
     given = "".join("x" if each else "-" for each in mask[:2])
-    marks = ("last" if layout(x) == "last" else "first", given, "dilated" if is_dilated else "", dtype)
+    marks = (
+        "last" if _is_last(x, y) else "first",
+        given,
+        "dilated" if is_dilated else "",
+        dtype,
+        "even" if places & (places - 1) == 0 else "",
+    )
+    # Gradients of volumes whose sides are powers of two are up to four times as fast as those of others.
+    evenness = 1.0 if backward and len(w.shape) == 5 else 0.0
     # A depthwise one of channels side by side has kernels of its own, up to a hundred times slower in three dimensions.
-    return Features(family, numbers, marks, (9.0 if depthwise else 1.0, 0.8, 0.8, 0.5))
+    return Features(family, numbers, marks, (9.0 if depthwise else 1.0, 0.8, 0.8, 0.5, evenness))
 
 
 def _attention(op: Op, work: Work) -> Features:

@@ -18,7 +18,7 @@ from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.features import (
     Features,
     Recurrence,
-    bias_bytes,
+    bias_s,
     compute_dtype,
     features_of,
     idling,
@@ -166,7 +166,7 @@ class OpTimes:
             near = self._interpolated(asked, _PLAIN if asked.family == "plain" else _together(work.kind))
             if near is not None:
                 own_s = _smooth_s(op, work, self.measured_on) * math.exp(near.ratio)
-                device_s = own_s + _beside_s(op, self.measured_on)
+                device_s = own_s + bias_s(op, self.measured_on)
                 many = _host_smooth_us(op)
                 host_us = many * math.exp(near.host_ratio) if many else self._host_us(op, work, near.host_us)
                 spread = near.spread * _DOUBT.get(work.kind, 1.0)
@@ -205,7 +205,7 @@ class OpTimes:
         op = read_signature(row.signature, row.outputs)
         work = work_of(op)
         device_s = self._us(row) * 1e-6
-        own_s = max(device_s - _beside_s(op, self.measured_on), _LEAST_OWN * device_s)
+        own_s = max(device_s - bias_s(op, self.measured_on), _LEAST_OWN * device_s)
         ratio = math.log(own_s / _smooth_s(op, work, self.measured_on))
         many = _host_smooth_us(op)
         host_ratio = math.log(max(row.host_us, 1.0) / many) if many else 0.0
@@ -270,11 +270,6 @@ def _smooth_s(op: Op, work: Work, on: Device) -> float:
         return at_once + cells.length * (1 + cells.layers) * _MOMENT_S * _kernels(cells)
     gates = {2: 4, 3: 3}.get(cells.mode, 1)
     return at_once + cells.length * cells.layers * (0.4e-6 + 0.25e-6 * gates * (cells.hidden / 96) ** 2)
-
-
-def _beside_s(op: Op, on: Device) -> float:
-    """Return the time of the kernel beside a call's own: a bias is added as fast, however slow its convolution is."""
-    return bias_bytes(op) / on.bandwidth_ceiling
 
 
 def _host_smooth_us(op: Op) -> float:
