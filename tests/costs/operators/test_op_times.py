@@ -10,6 +10,7 @@ import pytest
 from cases import for_each
 
 from fairmile.costs.devices import device
+from fairmile.costs.operators.features import bias_s
 from fairmile.costs.operators.op_times import OpTimes, expected_s, roof_s, scaled, shipped_op_times
 from fairmile.costs.operators.samples import call
 from fairmile.costs.operators.signatures import signature, tensor, write_tensors
@@ -75,15 +76,15 @@ def convolution(places: int, is_biased: bool) -> Op:
 def test_a_convolution_that_was_measured_without_a_bias_takes_longer_with_it_by_a_kernel_that_adds_it() -> None:
     slow_s = 2e-3  # far from the roof: adding a bias is none the slower for it
     table = OpTimes([row(convolution(256, is_biased=False), "grid", seconds=slow_s)], H200, ABOUT)
-    added_s = 2 * (8 * 64 * 256 * 256) * 2 / H200.bandwidth_ceiling
-    assert table.time_of(convolution(256, is_biased=True)).device_s == pytest.approx(slow_s + added_s)
+    biased = convolution(256, is_biased=True)
+    assert table.time_of(biased).device_s == pytest.approx(slow_s + bias_s(biased, H200))
 
 
 def test_the_bias_that_was_measured_with_a_convolution_is_taken_off_for_one_without() -> None:
     slow_s = 2e-3
-    table = OpTimes([row(convolution(256, is_biased=True), "grid", seconds=slow_s)], H200, ABOUT)
-    added_s = 2 * (8 * 64 * 256 * 256) * 2 / H200.bandwidth_ceiling
-    assert table.time_of(convolution(256, is_biased=False)).device_s == pytest.approx(slow_s - added_s)
+    biased = convolution(256, is_biased=True)
+    table = OpTimes([row(biased, "grid", seconds=slow_s)], H200, ABOUT)
+    assert table.time_of(convolution(256, is_biased=False)).device_s == pytest.approx(slow_s - bias_s(biased, H200))
 
 
 def test_doubt_grows_with_the_distance_to_what_was_measured() -> None:
