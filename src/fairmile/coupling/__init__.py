@@ -31,5 +31,5 @@ def onnx_runtime() -> Path:
     """Return the library of the installed ONNX Runtime, which FAIRMILE_COUPLE_RUNTIME names to a solver."""
     library = find_onnx_library()
     if library is None:
-        raise MissingExtra("an ONNX file in the solver's own process needs ONNX Runtime", "onnx")
+        raise MissingExtra("an ONNX file in the solver's own process needs ONNX Runtime", "models")
     return library
