@@ -232,11 +232,12 @@ def test_what_was_removed_comes_last(catalog: Catalog, card: Factory) -> None:
 
 
 def test_a_misspelt_word_gets_the_nearest(catalog: Catalog, card: Factory) -> None:
-    catalog.add(card(name="Cosmology box", keywords=["galaxies"]))
+    catalog.add(card(name="Cosmology box", keywords=["galaxies", "mnist"]))
     assert catalog.search("cosmolgy").did_you_mean == ("cosmology",)
     assert "galaxies" in catalog.search("galxies").did_you_mean
     assert "cosmology" in catalog.search("cosmolgy-bxo").did_you_mean
     assert catalog.search("bxo").did_you_mean == ("box",)  # two letters changed places
+    assert catalog.search("mnst").did_you_mean == ("mnist",)  # one letter is left out
     assert catalog.search("cosmology").did_you_mean == ()
 
 

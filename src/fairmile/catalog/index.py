@@ -16,6 +16,7 @@ from heapq import merge
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import quote
 
@@ -63,6 +64,7 @@ _STEPS = (IN_NAME, IN_KEYWORDS, ANYWHERE)
 # Matches a step looks at, the most used first: ranking all 100,000 matches of a common word takes 160 ms.
 _STEP_MATCHES = 150
 _SHORT = 12  # letters of a word in which two that changed places are looked for
+_SHORTEST = 4  # letters up to which a word may have no gram in common with one that has a letter more
 # A pattern that matches more keywords than this, or keywords of more cards, finds some of them.
 _TAGS = 2000
 _TAGGED_CARDS = 3000
@@ -668,10 +670,12 @@ class Index:
         grams = sorted({word[i : i + 3] for i in range(len(word) - 2)})
         sql = "SELECT word FROM word WHERE id IN (SELECT rowid FROM gram WHERE gram MATCH ? LIMIT 3000)"
         candidates = [row[0] for row in self._db.execute(sql, (" OR ".join(f'"{gram}"' for gram in grams),))]
-        # Two letters of a short word that changed places leave no gram in common: mnsit, mnist.
-        swapped = [word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(min(len(word), _SHORT) - 1)]
-        marks = ",".join("?" * len(swapped))
-        candidates += [row[0] for row in self._db.execute(f"SELECT word FROM word WHERE word IN ({marks})", swapped)]
+        # Two letters of a short word that changed places leave no gram in common, nor does one left out: mnsit, mnst.
+        slips = [word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(min(len(word), _SHORT) - 1)]
+        if len(word) <= _SHORTEST:
+            slips += [word[:i] + letter + word[i:] for i in range(1, len(word)) for letter in ascii_lowercase]
+        marks = ",".join("?" * len(slips))
+        candidates += [row[0] for row in self._db.execute(f"SELECT word FROM word WHERE word IN ({marks})", slips)]
         return self._nearest(word, candidates, self._finds, n)
 
     def _finds(self, word: str) -> bool:
