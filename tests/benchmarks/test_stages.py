@@ -10,6 +10,7 @@ import pytest
 
 from fairmile.base.errors import RunFailed, UsageError
 from fairmile.benchmarks.stages import declared_steps, planned_steps, run_stages
+from fairmile.runs.execute import capture
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
@@ -70,6 +71,8 @@ def run(session):
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.chdir(tmp_path)
+    # Whoever edits Fairmile while the tests run changes the software of a run, which is then rightly done again.
+    monkeypatch.setattr(capture, "development_folders", lambda argv, env: [])
     environ = {**os.environ, "HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home")}
     environ.pop("FAIRMILE_EVENTS", None)
     return Workspace.open(environ=environ, cwd=tmp_path).runs
