@@ -2,14 +2,16 @@
 
 `measure FILE --best energy` ranks by joules per sample, in turns that are long enough for NVML.
 
-`explored_h200.json` was measured on an NVIDIA H200 with PyTorch 2.11 on 2026-11-19; such a machine needs PyTorch only.
-Weights are not trained: they have no effect on times, and the errors are those of the first weights.
+`explored_h200.json` and `explored_energy_h200.json` were measured on an NVIDIA H200 with PyTorch 2.11 on 2026-11-19;
+such a machine needs PyTorch only. Weights are not trained: they have no effect on times, and the errors are those of
+the first weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fairmile
 import fairmile.benchmarks.suite
 from fairmile.models.convert.request import Request
 from fairmile.models.explore.request import Exploring
@@ -55,6 +58,7 @@ def asked_of(
 def measure(file: Path, explorations: dict[str, Exploring], until_s: float) -> None:
     """Explore models one after the other into a file; none is begun after `until_s` seconds."""
     begun = time.monotonic()
+    variables = {**os.environ, "PYTHONPATH": str(Path(fairmile.__file__).parents[1])}  # it may be relative to here
     explored: dict[str, Any] = {}
     for name, asked in explorations.items():
         spent = time.monotonic() - begun
@@ -63,7 +67,7 @@ def measure(file: Path, explorations: dict[str, Exploring], until_s: float) -> N
             continue
         with tempfile.TemporaryDirectory() as folder:
             argv = [sys.executable, "-m", "fairmile.models.explore.program", asked.to_json()]
-            subprocess.run(argv, cwd=folder, check=False)
+            subprocess.run(argv, cwd=folder, env=variables, check=False)
             result = Path(folder) / "exploration.json"
             explored[name] = json.loads(result.read_text()) if result.is_file() else {"error": {"message": "it ended"}}
         file.write_text(json.dumps(explored, indent=1))
