@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -55,6 +56,50 @@ def test_a_dry_run_shows_the_command_and_what_would_be_recorded(fairmile: Fairmi
     shown = fairmile("trace", "record", "--dry-run", "--steps", "3", "--", "train", "two words").out
     assert "train 'two words'" in shown
     assert "3 optimizer steps after 5; 1 s after 5 s without an optimizer" in shown
+
+
+@pytest.fixture
+def counted(place: Path) -> Path:
+    """A recording with counters: two steps, and the kernels that ncu counted on an H200."""
+    write_kineto(place / "counted" / "traces", 0, events=kineto_events(0))
+    copy(Path(__file__).parents[1] / "traces" / "ncu_h200.csv", place / "counted" / "counters.csv")
+    window = {"file": "traces/rank0.json", "first_step": 2, "last_step": 3, "device": "NVIDIA H200"}
+    (place / "counted" / "recording.json").write_text(json.dumps({"processes": [window]}))
+    return place / "counted"
+
+
+def test_counted_bytes_are_shown_by_kernel_and_step(fairmile: Fairmile, counted: Path) -> None:
+    result = fairmile("trace", "analyze", "counted", "-o", "counted.html")
+    shown = result.out
+    assert "3.4 GiB a step, of 2 steps, on NVIDIA H200" in shown
+    assert "vectorized_elementwise_kernel<CUDAFunctorOnSelf_add>" in shown
+    assert "85% of peak" in shown
+    assert "times and findings need a recording without --counters" in result.err
+    assert "compute" not in shown
+    page = Path("counted.html").read_text()
+    for words in ("Memory traffic of the GPU", "by products", "CUDAFunctorOnSelf_add", "of the datasheet"):
+        assert words in page
+    found = fairmile("trace", "analyze", "counted", "--json").json
+    assert (found["is_timed"], found["traffic"]["steps"], found["traffic"]["kernels"][0]["calls"]) == (False, 2, 1)
+    refused = fairmile("trace", "analyze", "counted", "--why", "1")
+    assert (refused.code, refused.err) == (2, "error: --why 1: the trace has 0 findings\n")
+
+
+def test_counted_bytes_stand_beside_the_times_of_another_recording(
+    fairmile: Fairmile, counted: Path, first: Path
+) -> None:
+    result = fairmile("trace", "analyze", "first", "counted")
+    assert "3.4 GiB a step" in result.out
+    assert result.out.index("GPU memory") < result.out.index("compute")
+    assert "2 ranks, 2 steps" in result.err
+    assert "without --counters" not in result.err
+
+
+def test_a_broken_recording_with_counters_is_named(fairmile: Fairmile, counted: Path) -> None:
+    (counted / "recording.json").write_text("{}")
+    refused = fairmile("trace", "analyze", "counted")
+    assert refused.code == 4
+    assert "recording.json is not what trace record writes" in refused.err
 
 
 def test_a_rank_whose_flight_recorder_is_empty_is_who_the_others_wait_for(fairmile: Fairmile, place: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_list_holds_what_centres_run() -> None:
     assert {"h200", "h100-sxm", "h100-pcie", "a100-40gb", "a100-80gb", "v100-16gb", "p100", "gh200"} <= set(
         device_names()
     )
-    assert {"mi250x-gcd", "mi300x", "l40s", "a10"} <= set(device_names())
+    assert {"mi250x-gcd", "mi300x", "l40s", "a10", "b200", "tpu-v4", "tpu-v5e"} <= set(device_names())
 
 
 def test_convolutions_of_32_bits_use_the_faster_units_and_products_only_when_allowed() -> None:

@@ -34,6 +34,7 @@ from fairmile.workspace import Workspace
 _SHOWN = 8
 _LISTED = 4
 _KERNELS = 12
+_LONGEST_KERNEL = 64
 _LEAST = 0.001  # of the time, from which a wait is shown
 _BECAUSE = {"idle": "what was not recorded", "launch": "a later host"}
 
@@ -177,7 +178,8 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
         analysis = dataclasses.replace(analysis, page=str(output))
     if why is not None and why > len(analysis.findings):
         raise UsageError(
-            f"--why {why}: the trace has {count(len(analysis.findings), 'finding')}", hint="`--why 1` is the first"
+            f"--why {why}: the trace has {count(len(analysis.findings), 'finding')}",
+            hint="`--why 1` is the first" if analysis.findings else None,
         )
     show = _print_analysis if why is None else functools.partial(_print_events, number=why)
     out.show(analysis, lambda analysis: show(out, analysis))
@@ -218,7 +220,7 @@ def _print_traffic(out: Out, traffic: Traffic) -> None:
         ("kernel", "calls", "read", "written", "time", "rate"),
         [
             (
-                each.kernel,
+                _shorten(each.kernel),
                 f"{each.calls / steps:g}",
                 format_size(round(each.read_bytes / steps)),
                 format_size(round(each.written_bytes / steps)),
@@ -231,6 +233,11 @@ def _print_traffic(out: Out, traffic: Traffic) -> None:
     )
     if len(traffic.kernels) > _KERNELS:
         out.say(f"{len(traffic.kernels) - _KERNELS} more kernels, with --json")
+
+
+def _shorten(kernel: str) -> str:
+    """Return a name without the end of those of libraries, which tell tiles and registers."""
+    return kernel if len(kernel) <= _LONGEST_KERNEL else f"{kernel[: _LONGEST_KERNEL - 1]}…"
 
 
 def _print_times(out: Out, analysis: TraceAnalysis) -> None:

@@ -361,7 +361,9 @@ def _bound(total: float, device_s: float, by_bound: Mapping[str, float]) -> str:
 
 def _notes(target: Device, table: OpTimes | None) -> tuple[str, ...]:
     if table is None:
-        return (f"{target.name} and similar devices were not measured: times come from the roofline alone",)
-    if table.measured_on != target:
-        return (f"{target.name} was not measured: roofline efficiencies come from {table.measured_on.name}",)
-    return ()
+        why = f"{target.name} and similar devices were not measured: times come from the roofline alone"
+    elif table.measured_on != target:
+        why = f"{target.name} was not measured: roofline efficiencies come from {table.measured_on.name}"
+    else:
+        return ()
+    return (f"not checked: {why}", *([target.note] if target.note else []))

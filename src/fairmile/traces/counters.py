@@ -28,9 +28,9 @@ _UNITS = {
 }  # fmt: skip
 _PRODUCTS = re.compile(
     r"(?i)gemm|gemv|xmma|nvjet|cutlass|splitk|conv(?!ert)|wgrad|dgrad|fprop|winograd|fmha|flash|attention"
-    r"|nchwtonhwc|nhwctonchw|rnn|lstm"
+    r"|nchwtonhwc|nhwctonchw|nhwcaddpadding|rnn|lstm"
 )
-_TELLING = re.compile(r"(?i)functor"), re.compile(r"(?i)_kernel|launch_|copy|norm|adam|sgd")
+_TELLING = re.compile(r"(?i)functor"), re.compile(r"(?i)_kernel|launch_|copy|norm|adam|sgd|cutlass_")
 
 
 class KernelTrafficDict(TypedDict):

@@ -199,12 +199,19 @@ def _exposed(evidence: Evidence, rest: Sequence[CollectiveSummary]) -> Iterator[
     top = max(rest, key=lambda each: each.exposed_s)
     size = f" of {format_size(top.bytes)}" if top.bytes >= 0 else ""
     overlap = hidden / talk if talk else 0.0
-    advice = (
+    has_training = any(each.format != "meter" for each in evidence.table.processes)
+    early = (
         "Send gradients during the backward pass: smaller DDP buckets (bucket_cap_mb), FSDP with prefetching, "
         "no synchronization before the optimizer."
-        if overlap < 0.5
-        else "Send less: bf16 gradients, gradient accumulation, a larger batch per rank; or a faster network."
+        if has_training
+        else "Start collectives before their result is needed (MPI_Iallreduce, then MPI_Wait), or do fewer of them."
     )
+    less = (
+        "Send less: bf16 gradients, gradient accumulation, a larger batch per rank; or a faster network."
+        if has_training
+        else "Send less, in fewer messages, or use a faster network."
+    )
+    advice = early if overlap < 0.5 else less
     title = "Communication is not overlapped with compute"
     meanwhile = f"happen while nothing is computed. {_percent(overlap)} of all communication is overlapped."
     if not evidence.has_work:

@@ -25,7 +25,7 @@ def context_bytes(slug: str, *, products: int, networks: int) -> tuple[int, bool
 
 def unmeasured_note(on: Device) -> str:
     """Say of a device that its libraries' memory is that of others."""
-    return f"workspaces and context of {on.name} were not measured; those of other devices are used"
+    return f"not checked: workspaces and context of {on.name} were not measured; those of other devices are used"
 
 
 @cache
