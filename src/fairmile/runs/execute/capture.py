@@ -120,7 +120,7 @@ def _interpreter(argv: Sequence[str], env: Mapping[str, str], folder: str | Path
     """Return the Python that a command runs, itself or through a launcher, a shell or the first line of a script."""
     found = _on_path(argv, env)
     version = env.get("PYENV_VERSION", "")
-    return _behind_shim(found, _changed(found), os.path.abspath(folder), env.get("PATH", os.defpath), version)
+    return _behind_shim(found, _changed(found), os.fspath(folder), env.get("PATH", os.defpath), version)
 
 
 @lru_cache(maxsize=64)

@@ -120,7 +120,7 @@ class Preparation:
             code.sources = [CodeSource(asset=name, sha256=root) for name, root in fetched]
         if original is None and code.is_known:
             code.snapshot, code.trouble = keep_code(self._store(), code)
-        environment_seen = capture.environment(argv, environ, lock, work or Path.cwd())
+        environment_seen = capture.environment(argv, environ, lock, work or ".")
         environment_seen.name, environment_seen.digest = spec.environment, digest
         environment_seen.definition = dict(definition)
         captured = Captured(code=code, inputs=inputs, environment=environment_seen, agent=capture.agent())
