@@ -34,7 +34,10 @@ FUSED = "inductor.fused.default"  # a kernel that Inductor makes of several oper
 _FUSED_EFFICIENCY = {True: 0.5, False: 0.85}
 _FUSED_SPREAD = 0.15  # of its time
 _COMPILED_SPREAD = 0.25  # of a whole compiled step
-_FUSED_HOST_S = 6e-6  # from Python to the device
+_FUSED_HOST_S = 14e-6  # from Python to the device
+# What compiled code adds to bare calls, by kind, and before its first: from four steps that wait for the host, on an
+# H200's (a mixer, a graph network, a U-Net, ConvNeXt).
+_COMPILED_FACTOR, _COMPILED_CONVOLUTION, _GRAPH_US = 2.3, 5.0, 800.0
 
 # Calls that a backward pass makes only to compute again what was not kept.
 _AGAIN = frozenset(
@@ -63,6 +66,7 @@ class HostCosts:
     optimizer_us: float = 300.0  # of an optimizer before its first call
     parameter_us: float = 4.0  # of dropping one gradient
     again_us: float = 700.0  # of one part that is computed again, in each of both passes
+    graph_us: float = 0.0  # of compiled code before its first call
     wait_us: float = 15.0
     step_us: float = 300.0
 
@@ -77,15 +81,21 @@ class HostCosts:
         if not mode:
             return self
         share = 1.0 if mode == "default" else 0.0
-        phases = {"forward": share, "backward": share}
-        return replace(self, factor={**self.factor, **phases}, view_us={}, again_us=0.0)
+        by = self.factor["forward"] / _FACTOR["forward"]  # how much slower this host is than the one learned on
+        phases = {"forward": share * _COMPILED_FACTOR * by, "backward": share * _COMPILED_FACTOR * by}
+        phases |= {"fused": share * by, "convolution": share * _COMPILED_CONVOLUTION * by}
+        return replace(
+            self, factor={**self.factor, **phases}, view_us={}, again_us=0.0, graph_us=share * by * _GRAPH_US
+        )
 
     def call_s(self, op: Op, work: Work, bare_s: float) -> float:
         """Return the seconds until the host has issued one call."""
         if work.kind == "rnn":
             return _ISSUING.get(op.phase, 1.0) * bare_s
         listed = len(tensors_at(op, 0)) if work.kind == "optimizer" else 0
-        return self.factor.get(op.phase, 1.0) * bare_s + listed * self.listed_us * 1e-6
+        special = "fused" if op.name == FUSED else "convolution" if "convolution" in op.name else op.phase
+        factor = self.factor.get(special, self.factor.get(op.phase, 1.0))
+        return factor * bare_s + listed * self.listed_us * 1e-6
 
 
 class OpLineDict(TypedDict):
@@ -250,6 +260,8 @@ def _added_s(trace: StepTrace, ops: Sequence[Op], host: HostCosts) -> Sequence[f
     """Return what the host does before each call beside it: nothing of it is work of the device."""
     added = [host.view_us.get(op.phase, 0.0) * count * 1e-6 for op, count in zip(ops, _views(ops), strict=True)]
     forward = [place for place, op in enumerate(ops) if op.phase == "forward"]
+    if added:
+        added[0] += host.graph_us * 1e-6
     again = _computed_again(ops)
     for place in again:
         added[place] += host.again_us * 1e-6
