@@ -43,6 +43,10 @@ def test_arrays_that_do_not_fit_the_inputs_are_refused(workspace: Workspace) -> 
         workspace.models.apply(TIDES, level=LEVELS)
     with pytest.raises(UsageError, match="no array for 'x'"):
         workspace.models.apply(TIDES)
+    with pytest.raises(UsageError, match=r"'x' has the shape \[2, 2\], expected x float32\[batch, 3\]"):
+        workspace.models.apply(TIDES, LEVELS[:, :2])
+    with pytest.raises(UsageError, match=r"'x' has the shape \[3\], expected"):
+        workspace.models.apply(TIDES, LEVELS[0])
 
 
 def test_a_skops_file_predicts(workspace: Workspace) -> None:

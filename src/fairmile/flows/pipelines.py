@@ -61,7 +61,8 @@ class Applied(Result):
         }
 
     def summary(self) -> str:
-        return f"{self.script} on {self.dataset}: {len(self.files):,} files in {self.folder}"
+        count = "1 file" if len(self.files) == 1 else f"{len(self.files):,} files"
+        return f"{self.script} on {self.dataset}: {count} in {self.folder}"
 
 
 class Datasets(verbs.Datasets):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from fairmile.base.lazy import lazy
 from fairmile.base.results import Result
 from fairmile.catalog.access import LoadedAsset
 from fairmile.models.formats import ModelDescription, TensorSpec, recognise
+from fairmile.models.formats.description import Dim
 from fairmile.models.formats.tensorflow import read_values
 
 if TYPE_CHECKING:
@@ -159,7 +160,17 @@ def _inputs(
     missing = [name for name in names if name not in values]
     if missing:
         raise UsageError(f"{path.name}: no array for {missing[0]!r}; inputs: {', '.join(map(str, specs))}")
-    return {each.name: _as_type(numpy, values[each.name], each.type) for each in specs}
+    taken = {each.name: _as_type(numpy, values[each.name], each.type) for each in specs}
+    for each in specs:
+        lengths = list(taken[each.name].shape)
+        if each.shape is not None and not _fits(lengths, each.shape):
+            raise UsageError(f"{path.name}: the array for {each.name!r} has the shape {lengths}, expected {each}")
+    return taken
+
+
+def _fits(lengths: Sequence[int], shape: Sequence[Dim]) -> bool:
+    pairs = zip(lengths, shape, strict=False)
+    return len(lengths) == len(shape) and all(length == dim for length, dim in pairs if isinstance(dim, int))
 
 
 def _as_type(numpy: Any, value: Any, kind: str) -> Any:
