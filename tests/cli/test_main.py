@@ -238,8 +238,23 @@ def test_an_option_of_a_program_before_it_is_answered_with_where_it_goes(fairmil
     result = fairmile("run", "--lr", "0.1", "train.py")
     assert result.err.splitlines() == [
         "error: no such option '--lr'",
-        "  hint: put options of your program after it: `fairmile run train.py --lr …`",
+        "  hint: `-p lr=…` sets a parameter of an asset; a program's go after it: `fairmile run train.py --lr …`",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run mnist epochs=1", "no data set is named 'epochs=1'"),
+        ("run mnist epochs=1 seed=2", "got unexpected extra argument (seed=2)"),
+    ],
+)
+def test_a_parameter_without_its_option_is_answered_with_it(
+    fairmile: Callable[..., Any], line: str, message: str
+) -> None:
+    result = fairmile(*line.split())
+    last = line.split()[-1]
+    assert result.err.splitlines() == [f"error: {message}", f"  hint: `-p {last}` sets a parameter"]
 
 
 @pytest.mark.parametrize("verb", ["run", "sweep"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Self
@@ -12,6 +13,7 @@ from fairmile.base.failures import Failure
 from fairmile.base.words import closest
 from fairmile.cli.out import one_line, print_json
 
+_EXTRA_SETTING = re.compile(r"unexpected extra arguments? \((\w+=\S+?)[ )]")
 _LONGEST = 600
 
 
@@ -68,7 +70,12 @@ def _usage_hint(error: click.ClickException) -> str:
         return f"put options after the command: `{context.command_path} COMMAND {error.option_name}`"
     takes_program = any("PROGRAM" in each for each in context.command.collect_usage_pieces(context))
     if isinstance(error, click.NoSuchOption) and takes_program and "did you mean" not in _usage(error):
-        return f"put options of your program after it: `{context.command_path} train.py {error.option_name} …`"
+        program = f"`{context.command_path} train.py {error.option_name} …`"
+        return (
+            f"`-p {error.option_name.lstrip('-')}=…` sets a parameter of an asset; a program's go after it: {program}"
+        )
+    if takes_program and (extra := _EXTRA_SETTING.search(error.message)):
+        return f"`-p {extra[1]}` sets a parameter"
     return f"`{context.command_path} --help` shows the usage"
 
 

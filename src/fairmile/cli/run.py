@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -88,6 +89,8 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
             return 0
         resumed = RunList([runs.resume(options["resume"], echo=_echo(out))])
         return _show_runs(out, runs, _wait_for(out, runs, resumed, options["wait"]))
+    if dataset and "=" in dataset and not Path(dataset).exists():
+        raise UsageError(f"no data set is named {dataset!r}", hint=f"`-p {dataset}` sets a parameter")
     command = command_of(context)
     changes = changes_from(options) | ({"argv": command} if what and command else {})
     plan = runs.plan(_target(what, command), dataset or "", options={"set": options["command_set"]}, **changes)
