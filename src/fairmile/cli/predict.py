@@ -18,8 +18,7 @@ from fairmile.costs.devices import device_names
 from fairmile.costs.operators.calibrate import Calibrated
 from fairmile.costs.operators.refine import Corrections
 from fairmile.predict.characterization import Characterization
-from fairmile.predict.compiled.rewrite import MODES
-from fairmile.predict.fake_device.request import FORMS, PRECISIONS
+from fairmile.predict.fake_device.request import FORMS, MODES, PRECISIONS
 from fairmile.predict.memory.account import MemoryAccount, SizeInterval
 from fairmile.predict.memory.largest_batch import LargestBatch
 from fairmile.predict.memory.sharding import Layout, RankMemory

@@ -18,6 +18,7 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 
 FORMAT = 1
+FUSED = "inductor.fused.default"  # a kernel that Inductor makes of several operators
 
 
 class StepEvent(IntEnum):
@@ -93,6 +94,7 @@ class StepTrace(Result):
     samples: int = 0  # in a batch, where the program says so; 0: as the shapes of inputs suggest
     ranks: int = 1  # processes of the program, whose rank 0 was followed
     compiled: str = ""  # the mode of torch.compile where the step was compiled
+    compiled_by: str = ""  # "inductor", or "rules" where it could not be run
 
     def to_dict(self) -> dict[str, Any]:
         """Return what there is in numbers; `ops` has the operators."""

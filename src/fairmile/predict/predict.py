@@ -25,10 +25,10 @@ from fairmile.models.explore.request import Exploring
 from fairmile.models.explore.results import ExplorationDict
 from fairmile.predict.characterization import Characterization, read_measurement
 from fairmile.predict.compiled.doubts import of_compiled
-from fairmile.predict.compiled.rewrite import check_mode, compiled
+from fairmile.predict.compiled.steps import trace_compiled
 from fairmile.predict.explored import predict_exploration
 from fairmile.predict.fake_device.assumptions import parse_assumptions
-from fairmile.predict.fake_device.request import TraceRequest, trace_targets
+from fairmile.predict.fake_device.request import TraceRequest, check_mode, trace_targets
 from fairmile.predict.loading import loading
 from fairmile.predict.measured import MeasuredTimes
 from fairmile.predict.memory.account import (
@@ -394,15 +394,17 @@ class Predict(Noun, internal=_INTERNAL, package=__package__):
         for arguments in each:
             _check_batch(_batch_name(subject, arguments), arguments)
         fields = dict(how)
-        mode = check_mode(fields.pop("compile", None))
+        fields["compile"] = check_mode(fields.get("compile")) or None
         requests = [TraceRequest(str(subject.file), subject.function, dict(arguments), **fields) for arguments in each]
-        with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
-            answers = trace_targets(requests, timeout_s=_LONGEST_S, folder=Path(folder))
+        if fields["compile"]:
+            answers = trace_compiled(requests, timeout_s=_LONGEST_S)
+        else:
+            with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
+                answers = trace_targets(requests, timeout_s=_LONGEST_S, folder=Path(folder))
         for answer in answers:
             if isinstance(answer, UsageError):
                 raise answer
-        traces = [answer for answer in answers if isinstance(answer, StepTrace)]
-        return [compiled(trace, mode) for trace in traces] if mode else traces
+        return [answer for answer in answers if isinstance(answer, StepTrace)]
 
     def calibrate(
         self,

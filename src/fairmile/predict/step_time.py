@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.devices import Device, device
@@ -15,7 +15,7 @@ from fairmile.costs.operators.op_times import OpTime, OpTimes, expected_s, roof_
 from fairmile.costs.operators.roofline import bound_of, least_bytes
 from fairmile.costs.operators.signatures import signature, step_ops
 from fairmile.costs.operators.work import Work, base_name, tensors_at, work_of
-from fairmile.costs.steps import Op, StepTrace
+from fairmile.costs.steps import FUSED, Op, StepTrace
 
 MEASURED_TABLE = "h200"  # whose measured shares of the roof stand in for those of devices without a table
 _LEVEL = 1.645  # standard deviations of a 90 % interval
@@ -28,16 +28,27 @@ _HOSTS = 1.5  # how many times slower or faster another host is taken to be than
 _ISSUING = {"forward": 1.2, "backward": 1.05}  # of what a recurrent call takes the host when it is called alone
 _LAUNCH_SHARE = 0.25  # of a step that the device must idle to call it launch-bound
 
-FUSED = "inductor.fused.default"  # a kernel that Inductor makes of several operators
-# Shares of the bandwidth that such kernels reach, by whether they read half precision: fitted to the compiled steps of
-# ResNet-50 (twice), GPT-2 and a U-Net on one H200.
-_FUSED_EFFICIENCY = {True: 0.5, False: 0.85}
+# Share of the bandwidth that kernels of Inductor reach beside the least time of any: from the sums of those of compiled
+# steps on one H200. Kernels that rules foresee are counted otherwise: shares by whether they read half precision.
+_FUSED_EFFICIENCY = 0.92
+_RULED_EFFICIENCY = {True: 0.5, False: 0.85}
 _FUSED_SPREAD = 0.15  # of its time
 _COMPILED_SPREAD = 0.25  # of a whole compiled step
-_FUSED_HOST_S = 14e-6  # from Python to the device
-# What compiled code adds to bare calls, by kind, and before its first: from four steps that wait for the host, on an
-# H200's (a mixer, a graph network, a U-Net, ConvNeXt).
-_COMPILED_FACTOR, _COMPILED_CONVOLUTION, _GRAPH_US = 2.3, 5.0, 800.0
+_FUSED_HOST_S = 12e-6  # from Python to the device
+
+
+class _Issuing(NamedTuple):
+    """How many times longer than bare calls compiled code takes for its own, and before the first of them."""
+
+    fused: float
+    library: float
+    convolution: float
+    graph_us: float
+
+
+# On two hosts of H200: from twelve compiled steps whose kernels are known, half of which wait for the host; and from
+# four whose kernels rules foresee (a mixer, a graph network, a U-Net, ConvNeXt).
+_COMPILED = {"inductor": _Issuing(1.0, 1.5, 1.5, 400.0), "rules": _Issuing(1.17, 2.3, 5.0, 800.0)}
 
 # Calls that a backward pass makes only to compute again what was not kept.
 _AGAIN = frozenset(
@@ -76,17 +87,17 @@ class HostCosts:
         factor = {phase: value * by for phase, value in self.factor.items()} if calls else self.factor
         return replace(self, factor=factor, view_us={phase: us * by for phase, us in self.view_us.items()}, **times)
 
-    def of_compiled(self, mode: str) -> HostCosts:
+    def of_compiled(self, mode: str, by: str = "rules") -> HostCosts:
         """Return a host that runs compiled code: no autograd, no views, and with CUDA graphs hardly any calls."""
         if not mode:
             return self
         share = 1.0 if mode == "default" else 0.0
-        by = self.factor["forward"] / _FACTOR["forward"]  # how much slower this host is than the one learned on
-        phases = {"forward": share * _COMPILED_FACTOR * by, "backward": share * _COMPILED_FACTOR * by}
-        phases |= {"fused": share * by, "convolution": share * _COMPILED_CONVOLUTION * by}
-        return replace(
-            self, factor={**self.factor, **phases}, view_us={}, again_us=0.0, graph_us=share * by * _GRAPH_US
-        )
+        share *= self.factor["forward"] / _FACTOR["forward"]  # how much slower this host is than the one learned on
+        costs = _COMPILED.get(by, _COMPILED["rules"])
+        phases = dict.fromkeys(("forward", "backward"), share * costs.library)
+        phases |= {"fused": share * costs.fused, "convolution": share * costs.convolution}
+        factor, graph_us = {**self.factor, **phases}, share * costs.graph_us
+        return replace(self, factor=factor, view_us={}, again_us=0.0, graph_us=graph_us)
 
     def call_s(self, op: Op, work: Work, bare_s: float) -> float:
         """Return the seconds until the host has issued one call."""
@@ -190,7 +201,7 @@ def step_time(
     """
     target = device(on) if isinstance(on, str) else on
     used = table or shipped_op_times(target.slug) or shipped_op_times(MEASURED_TABLE)
-    host = (host or HostCosts()).of_compiled(trace.compiled)
+    host = (host or HostCosts()).of_compiled(trace.compiled, trace.compiled_by)
     tally = _Tally(target, trace.precision == "tf32", correction or {})
     ops = step_ops(trace)
     turns: list[_Turn] = []
@@ -358,7 +369,8 @@ def _waits_after(before: Op | None, op: Op) -> bool:
 def _one(op: Op, work: Work, target: Device, table: OpTimes | None, tf32: bool) -> OpTime:
     if op.name == FUSED:
         is_half = any(spec.dtype in ("bfloat16", "float16") for spec in op.inputs)
-        busy_s = target.least_op_s + work.bytes / (_FUSED_EFFICIENCY[is_half] * target.bandwidth_ceiling)
+        share = _FUSED_EFFICIENCY if op.keywords else _RULED_EFFICIENCY[is_half]
+        busy_s = target.least_op_s + work.bytes / (share * target.bandwidth_ceiling)
         return OpTime(busy_s, _FUSED_HOST_S, "roofline", _FUSED_SPREAD)
     if table is None:
         return OpTime(expected_s(op, work, target, tf32=tf32), 6e-6, "roofline", 0.5)

@@ -6,11 +6,12 @@ import pytest
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.devices import device
-from fairmile.costs.steps import Op, StepEvent, StepTrace, Storage, TensorSpec
+from fairmile.costs.steps import FUSED, Op, StepEvent, StepTrace, Storage, TensorSpec
 from fairmile.predict.compiled.doubts import of_compiled
-from fairmile.predict.compiled.rewrite import MODES, check_mode, compiled
+from fairmile.predict.compiled.rewrite import compiled
+from fairmile.predict.fake_device.request import MODES, check_mode
 from fairmile.predict.memory.account import account
-from fairmile.predict.step_time import FUSED, step_time
+from fairmile.predict.step_time import step_time
 
 ROWS, WIDTH = 4096, 1024
 BYTES = ROWS * WIDTH * 4

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.costs.steps import Op, TensorSpec
+from fairmile.costs.steps import FUSED, Op, TensorSpec
 
 KINDS = (
     "gemm",
@@ -68,6 +68,8 @@ def work_of(op: Op) -> Work:
     if kind in ("view", "wait"):
         return Work(0.0, 0, 0, kind)
     read, written = _moved(op, base, kind)
+    if op.name == FUSED and (moved := dict(op.keywords).get("moved_bytes")) is not None:
+        read = max(0, moved - written)  # as Inductor counts: parts of a tensor, and what is read twice
     return Work(_flops(op, base, kind), read, written, kind)
 
 

@@ -14,23 +14,14 @@ from fairmile.base.errors import UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.costs.operators.features import channels_last
 from fairmile.costs.operators.work import base_name, is_in_place, tensor_at
-from fairmile.costs.steps import Op, StepEvent, StepTrace, Storage, TensorSpec
+from fairmile.costs.steps import FUSED, Op, StepEvent, StepTrace, Storage, TensorSpec
 from fairmile.predict.compiled.dataflow import Dataflow, Value, dataflow, index_bytes, is_norm
 from fairmile.predict.compiled.partition import saved_values
-from fairmile.predict.step_time import FUSED
 
-MODES = ("default", "reduce-overhead", "max-autotune")
 _MASKING = "threshold_backward"
 _HALF, _ALIGNED = ("bfloat16", "float16"), 8
 _WORTH_PADDING = 1 << 20  # elements of the larger side
 Event = tuple[int, int, int]
-
-
-def check_mode(mode: str | None) -> str:
-    """Return a mode of torch.compile, nothing where none is asked for; UsageError where there is no such mode."""
-    if mode and mode not in MODES:
-        raise UsageError(f"{mode!r} is not a mode of torch.compile", hint=f"use one of {', '.join(MODES)}")
-    return mode or ""
 
 
 def compiled(trace: StepTrace, mode: str) -> StepTrace:
@@ -45,9 +36,16 @@ def compiled(trace: StepTrace, mode: str) -> StepTrace:
             f"a step that is followed only in part cannot be compiled: {trace.stopped}", hint="remove --compile"
         )
     notes.append("the compiled step follows from the eager one as a single graph: graph breaks are not predicted")
-    if mode == "max-autotune":
-        notes.append("matrix products and convolutions take the time of the library: gains of autotuning are unknown")
-    return replace(trace, ops=writer.ops, storages=writer.storages, events=events, notes=tuple(notes), compiled=mode)
+    notes += autotuned(mode)
+    made = replace(trace, ops=writer.ops, storages=writer.storages, events=events)
+    return replace(made, notes=tuple(notes), compiled=mode, compiled_by="rules")
+
+
+def autotuned(mode: str) -> list[str]:
+    """Return what is to be said of a mode whose gains cannot be foreseen."""
+    if mode != "max-autotune":
+        return []
+    return ["matrix products and convolutions take the time of the library: gains of autotuning are unknown"]
 
 
 def _parts(trace: StepTrace) -> Iterator[list[Event]]:

@@ -225,7 +225,7 @@ def _patch_moves() -> None:
     _torch.Tensor.cuda = lambda self, *args, **kwargs: self.to(NAME)
     _torch.nn.Module.cuda = lambda self, device=None: self.to(NAME)
     _torch.Tensor.pin_memory = lambda self, *args: self
-    _torch.Tensor.is_cuda = property(lambda self: self.device.type == NAME)
+    _torch.Tensor.is_cuda = property(lambda self: self.device.type in (NAME, "cuda"))  # a compiler's are of CUDA
     moving.patch()
 
 

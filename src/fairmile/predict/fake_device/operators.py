@@ -524,6 +524,34 @@ class OperatorRecorder:
             return (LIST, type(out) is tuple, [self._recipe(each, held, shapes) for each in out], None)
         return (VALUE, out)
 
+    # what compiled code runs
+
+    def run_into(self, func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
+        """Note an operator that writes into a tensor that is there."""
+        tensors: list[torch.Tensor] = []
+        key = self._key(func, args, kwargs, tensors)
+        signature = self.signatures.get(key) or self._learn(key, func, args, kwargs, tensors)
+        self._note(signature, tensors, [out])
+        return out
+
+    def launch(self, name: str, read: list[torch.Tensor], written: list[torch.Tensor], facts: dict[str, Any]) -> None:
+        """Note a kernel that no operator stands for."""
+        forms = [[(tuple(t.shape), tuple(t.stride()), t.dtype) for t in each] for each in (read, written)]
+        key = (name, *map(tuple, forms), *facts.items())
+        signature = self.signatures.get(key)
+        if signature is None:
+            signature = self.signatures[key] = Signature(len(self.signatures), name, None, recorded=True)
+            signature.inputs, signature.outputs = forms
+            signature.keywords = [list(each) for each in facts.items()]
+        self._note(signature, read, written)
+
+    def _note(self, signature: Signature, read: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        number = len(self.ops)
+        self._events_append((_BEGIN, number, 0))
+        used, made = (tuple(self.index(each) for each in tensors) for tensors in (read, written))
+        self.ops.append((signature, self.phase, self.module(), used, made))
+        self._events_append((_END, number, 0))
+
     def _play(self, signature: Signature, tensors: list[torch.Tensor]) -> Any:
         if not signature.recorded:
             self._making = -1

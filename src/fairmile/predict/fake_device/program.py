@@ -18,14 +18,15 @@ import numpy as np
 import torch
 
 from fairmile.base.errors import UsageError
-from fairmile.predict.fake_device import device, moving
+from fairmile.predict.fake_device import device, moving, parallel
 from fairmile.predict.fake_device.dispatch import adopt, hooked
 from fairmile.predict.fake_device.kernels import NAME
 from fairmile.predict.fake_device.operators import Mixed, OperatorRecorder, Unpredictable
 from fairmile.predict.fake_device.request import PRECISIONS, Refused, TraceRequest, Unfollowed
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_RESTS = (" Exception raised from ", ", but expected one of:")  # what torch adds: its C++ frames, all its signatures
+# What torch adds: its C++ frames, all its signatures, how to debug its compiler.
+_RESTS = (" Exception raised from ", ", but expected one of:", " Set TORCHDYNAMO_VERBOSE")
 _MOST_TAKEN = 3  # times that tensors of the host are taken over: a loss may make new ones at each call
 
 
@@ -47,6 +48,7 @@ class TracedProgram:
             raise Refused(
                 f"`optimizer` of {where} is not callable", "return a function that takes the parameters, or None"
             )
+        self.called: Any = self.model  # what the loss is given: the model, or its compiled form
         precision = request.precision or _part(built, "precision", where, optional=True) or "fp32"
         if precision not in PRECISIONS:
             raise Refused(f"`precision` of {where} is {precision!r}", f"use one of {', '.join(PRECISIONS)}")
@@ -198,7 +200,14 @@ def run(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorde
     taken = 0
     scaler = torch.amp.GradScaler("cuda") if program.training and program.precision == "fp16" else None
     steps = 0
-    with hooked(recorder, program.model):
+    follow: Any = contextlib.nullcontext() if request.compile else hooked(recorder, program.model)
+    if request.compile:
+        if parallel.ranks() > 1:
+            raise Refused("the step of several ranks cannot be compiled here", "predict its eager form")
+        from fairmile.predict.fake_device.compiler import compiled
+
+        program.called = compiled(program.model, recorder)
+    with follow:
         while steps < request.steps:
             before, mixed = recorder.position(), ""
             recorder.step(steps)
@@ -222,6 +231,10 @@ def run(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorde
             if taken > _MOST_TAKEN or not _take_over(program, recorder):
                 raise Refused(mixed, "create it in `loss` without a device argument, or on the device of the model")
             recorder.forget(before)
+    if request.compile:
+        from fairmile.predict.fake_device.compiler import ended
+
+        ended(recorder)
     recorder.phase = "end"  # before the optimizer and its state go
     return steps
 
@@ -295,7 +308,7 @@ def _cast(precision: str) -> contextlib.AbstractContextManager[Any]:
 def _loss(program: TracedProgram, request: TraceRequest, recorder: OperatorRecorder) -> Any:
     recorder.forward_begins()
     with _explain_errors(request, "cannot run the forward pass"):
-        loss = program.loss(program.model)
+        loss = program.loss(program.called)
     where = f"`loss` of {request.file}:{request.function}"
     if (shape := recorder.empty_input()) is not None:
         raise Refused(f"{where} creates an input of shape {shape}: the batch is empty", "use at least one sample")

@@ -18,7 +18,15 @@ from fairmile.predict.fake_device.assumptions import parse_assumptions
 
 REFUSED = 3
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+MODES = ("default", "reduce-overhead", "max-autotune")
 FORMS = ("foreach", "fused", "loop")
+
+
+def check_mode(mode: str | None) -> str:
+    """Return a mode of torch.compile, nothing where none is asked for; UsageError where there is no such mode."""
+    if mode and mode not in MODES:
+        raise UsageError(f"{mode!r} is not a mode of torch.compile", hint=f"use one of {', '.join(MODES)}")
+    return mode or ""
 
 
 class Refused(Exception):
@@ -50,6 +58,7 @@ class TraceRequest:
     optimizer_form: str | None = None
     batch_argument: str | None = None
     assume: Sequence[str] | None = None  # facts about values that depend on weights, as parse_assumptions reads them
+    compile: str | None = None  # the mode of torch.compile, None: the model runs as it is
     partial: bool = False  # whether a step that cannot be followed to its end is traced as far as it can be
 
     def __post_init__(self) -> None:
@@ -63,6 +72,7 @@ class TraceRequest:
             raise UsageError(f"ranks is {self.ranks}, expected at least 1", hint="use the number of processes")
         if self.precision is not None and self.precision not in PRECISIONS:
             raise UsageError(f"{self.precision!r} is not a precision", hint=f"use one of {', '.join(PRECISIONS)}")
+        check_mode(self.compile)
         parse_assumptions(self.assume or ())
         if self.optimizer_form is not None and self.optimizer_form not in FORMS:
             raise UsageError(
@@ -89,7 +99,7 @@ def trace_targets(
     write_atomic(asked, _document(requests))
     # -P: files of the folder that this runs in must not stand in for modules of Python, torch or this package.
     argv = [python, "-P", "-m", "fairmile.predict.fake_device", str(asked), str(answer)]
-    ended = Here().run(argv, timeout_s=timeout_s, check=False)
+    ended = Here().run(argv, env=_compiler_settings(folder), timeout_s=timeout_s, check=False)
     if ended.exit_code == 1 and "No module named 'torch'" in ended.stderr:
         raise MissingExtra("tracing a model needs torch", "predict")
     paths = answers(answer, len(requests))
@@ -102,6 +112,18 @@ def trace_targets(
             hint="call the function on its own to see where it fails",
         )
     return [_answer(path) for path in paths]
+
+
+def _compiler_settings(folder: Path) -> dict[str, str]:
+    """Return what keeps torch's compiler to one process, this folder, and its own settings."""
+    names = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    off = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DEBUG")
+    return {
+        **dict.fromkeys(names, str(folder.resolve())),
+        **dict.fromkeys(off, "0"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+    }
 
 
 def _document(requests: Sequence[TraceRequest]) -> bytes:

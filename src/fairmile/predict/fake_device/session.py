@@ -37,10 +37,12 @@ class TraceSession:
             recorder.assume(parse_assumptions(request.assume or ()))
             built = program.build(request, recorder, self.place)
             steps = program.run(built, request, recorder)
-            return document(recorder, built, steps, ranks=parallel.ranks())
+            return document(recorder, built, steps, ranks=parallel.ranks(), compiled=request.compile or "")
 
 
-def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: int, *, ranks: int = 1) -> bytes:
+def document(
+    recorder: OperatorRecorder, built: program.TracedProgram, steps: int, *, ranks: int = 1, compiled: str = ""
+) -> bytes:
     """Return what was recorded in the form that `perf.steps.read_trace` reads."""
     forms: dict[Any, str] = {}
 
@@ -84,6 +86,8 @@ def document(recorder: OperatorRecorder, built: program.TracedProgram, steps: in
         "stopped": recorder.stopped,
         "assumed": bool(recorder.assumed),
         "ranks": ranks,
+        "compiled": compiled,
+        "compiled_by": "inductor" if compiled else "",
     }
     whole = (
         f'{{"format":{FORMAT},"ops":[{",".join(ops)}],"storages":{_json(storages)},"events":{_json(recorder.events)},'
