@@ -114,7 +114,7 @@ def stories() -> dict[str, list[str]]:
 # Tests of these parts show them at work, too, and they take long: what a page of the documentation runs is left to it.
 LONG = ("predict", "trace", "benchmark", "tune")
 # What needs a service, or minutes; other tests run these.
-ELSEWHERE = re.compile(r"--hub|--upload|^course build [a-z]+$|^course check (?!.*--dry-run)")
+ELSEWHERE = re.compile(r"--hub|--upload|--counters|^course build [a-z]+$|^course check (?!.*--dry-run)")
 
 
 def to_run(names: list[str]) -> list[tuple[str, list[str]]]:
