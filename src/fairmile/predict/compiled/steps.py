@@ -12,7 +12,7 @@ from fairmile.costs.steps import StepTrace
 from fairmile.predict.compiled.rewrite import autotuned, compiled
 from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 
-INDUCTOR_S = 600.0  # compiling takes a minute or two: what takes as long as this does not end
+INDUCTOR_S = 240.0  # most steps compile in less than two minutes of CPU time
 _LONGEST_REASON = 200  # characters
 
 
