@@ -153,7 +153,7 @@ def measure(number: int, mode: str, folder: Path) -> dict[str, Any]:
 
 
 def _live_at_peak(step: Any) -> dict[int, int]:
-    """Return how many blocks of which size a step has allocated when it needs most."""
+    """Return the sizes of the blocks that a step holds at its peak, with their counts."""
     import torch
 
     torch.cuda.memory._record_memory_history(context=None, stacks="python")

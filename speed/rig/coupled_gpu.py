@@ -141,7 +141,7 @@ class Case:
 
     @property
     def words(self) -> list[str]:
-        """What the solver is told."""
+        """Return the solver's arguments."""
         return list(map(str, (self.lag, CHECKED, self.steps, self.parted, *self.shape)))
 
 
@@ -416,8 +416,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--seconds", type=float, default=0.25, help="time for each case, of which there are some 120")
-    parser.add_argument("--limit", type=float, default=95, help="leave out what is not measured after so many seconds")
+    parser.add_argument("--seconds", type=float, default=0.25, help="seconds per case; there are about 120")
+    parser.add_argument("--limit", type=float, default=95, help="stop measuring after this many seconds")
     parser.add_argument("--kilobytes", type=int, nargs="+", default=[8, 64, 1024, 8192])
     parser.add_argument("--work", choices=["bare", "shm", "mpi"], help=argparse.SUPPRESS)
     given = parser.parse_args()

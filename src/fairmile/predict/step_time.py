@@ -46,8 +46,8 @@ class _Issuing(NamedTuple):
     graph_us: float
 
 
-# On two hosts of H200: from twelve compiled steps whose kernels are known, half of which wait for the host; and from
-# four whose kernels rules foresee (a mixer, a graph network, a U-Net, ConvNeXt).
+# Fitted on two hosts with an H200: to twelve compiled steps whose kernels are known, half of which wait for the host;
+# and to four whose kernels rules foresee (a mixer, a graph network, a U-Net, ConvNeXt).
 _COMPILED = {"inductor": _Issuing(1.0, 1.5, 1.5, 400.0), "rules": _Issuing(1.17, 2.3, 5.0, 800.0)}
 
 # Calls that a backward pass makes only to compute again what was not kept.

@@ -73,7 +73,7 @@ class Traces(Noun, package=__package__):
     def analyze(self, paths: Paths, *, format: str | None = None, system: str = "") -> TraceAnalysis:
         """Return where time went on every rank; `system` is the one whose network was used.
 
-        Of recordings with counters it tells the traffic; times are those of the other traces, where there are any.
+        Recordings with counters add memory traffic; times come from the other traces, if there are any.
         """
         files = self._files(paths)
         counted = [folder for each in files if is_counted(folder := Path(each))]

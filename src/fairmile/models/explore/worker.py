@@ -105,9 +105,9 @@ def _warm_up(engine: Engine) -> float:
 
 
 def turn(engine: Engine, counter: Counter, calls: int, *, with_energy: bool) -> dict[str, Any]:
-    """Call so many times and return the times of all calls, and the joules of them where asked for.
+    """Make this many calls; return their times and, if asked for, their joules.
 
-    Joules are counted from one move of the counter to another, which is over more calls; these get their share.
+    Joules are counted between two moves of the counter, which takes more calls; these get their share.
     """
     energy: float | None = None
     for _ in range(_TRIES if with_energy else 1):

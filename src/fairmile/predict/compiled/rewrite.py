@@ -1,4 +1,4 @@
-"""Turns the trace of an eager step into that of its compiled form: fused kernels, recomputed tensors, shorter lives.
+"""Turns the trace of an eager step into that of its compiled form, by rules, where Inductor itself cannot be run.
 
 Forward and backward pass become kernels as Inductor would make them; the optimizer and what builds the model stay. The
 whole pass counts as one graph: breaks of the graph, which keep more, are not seen.

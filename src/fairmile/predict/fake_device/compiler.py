@@ -54,7 +54,7 @@ def compiled(model: torch.nn.Module, recorder: OperatorRecorder) -> Callable[...
 
 
 def ended(recorder: OperatorRecorder) -> None:
-    """Note where graphs broke; refuse a model of which nothing was compiled: its loss may not call it."""
+    """Note graph breaks; refuse a model if nothing of it was compiled, as when its loss does not call it."""
     from torch._dynamo.utils import counters
 
     if not _graphs:
@@ -170,7 +170,7 @@ def _set_up() -> None:
     from torch._functorch import config as functorch
     from torch._inductor import config
 
-    trace_rules.add(__package__)  # what records is no part of the model
+    trace_rules.add(__package__)  # the recorder is not part of the model
     config.compile_threads = 1
     config.fx_graph_cache = config.fx_graph_remote_cache = False
     functorch.enable_autograd_cache = False

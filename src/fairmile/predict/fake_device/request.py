@@ -23,7 +23,7 @@ FORMS = ("foreach", "fused", "loop")
 
 
 def check_mode(mode: str | None) -> str:
-    """Return a mode of torch.compile, nothing where none is asked for; UsageError where there is no such mode."""
+    """Return the mode, or an empty text if none is asked for; UsageError if torch.compile has no such mode."""
     if mode and mode not in MODES:
         raise UsageError(f"{mode!r} is not a mode of torch.compile", hint=f"use one of {', '.join(MODES)}")
     return mode or ""
