@@ -301,3 +301,17 @@ def test_no_content_and_no_log_stays_behind(workspace: Workspace) -> None:
     kept = b"".join(file.read_bytes() for file in done.folder.rglob("*") if file.is_file())
     assert b"hunter2" not in kept
     assert not (done.folder / "opened.log").exists()
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="there is no C compiler")
+def test_what_watches_is_no_file_of_a_program_that_runs_above_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    workspace = Workspace.open(
+        environ={**os.environ, "HOME": str(tmp_path / "ada"), "FAIRMILE_HOME": str(tmp_path / "home")}
+    )
+    done, _ = run(workspace, *write_program("open('level.txt', 'w').write('2.5')"))
+    assert list((tmp_path / "ada" / ".cache" / "fairmile").glob("opened-*.so"))
+    assert [os.path.basename(name) for name in done.undeclared] == ["level.txt"]

@@ -119,17 +119,18 @@ class FileWatch:
     def start(self, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
         """Begin to watch, and return the variables that the program needs for it."""
         self._program = os.path.basename(argv[0])
-        if not self._work:
-            self._look_around()
         choice = env.get(_CHOICE, "")
         is_inside = bool(self._record.container) or self._program in _CONTAINERS
         is_spread = (self._record.spec.resources.get("nodes") or 1) > 1  # all of its processes would write one file
         hook = _hook_folder(self._folder.parent) if choice != "off" and not is_inside and not is_spread else None
+        library = _built_library(self._folder.parent, env) if hook is not None and choice != "python" else ""
+        if not self._work:
+            self._look_around()  # after the library is in the cache, which may lie in this folder
         if hook is None:
             return {}
         self._log.unlink(missing_ok=True)
         variables = {"PYTHONPATH": _joined(str(hook), env.get("PYTHONPATH", "")), _VARIABLE: str(self._log)}
-        if choice != "python" and (library := _built_library(self._folder.parent, env)):
+        if library:
             variables["LD_PRELOAD"] = _joined(library, env.get("LD_PRELOAD", ""))
             variables["FAIRMILE_PRELOADED"] = "0" * 10  # room for the number of the process that is watched
         return variables
