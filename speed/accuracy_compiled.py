@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 PREDICTED, MEASURED = (HERE / name for name in ("predicted_compiled.jsonl", "measured_compiled.jsonl"))
 COMPILING_S, ALL_S = 190, 245  # until timing begins, and until the last case must have ended
-_LISTED = 200  # kernels that a row names
+_LISTED = 1000  # kernels that a row names
+_PHASES = ("gradients", "forward", "backward", "optimizer")
 
 
 def cases() -> list[tuple[Any, str, dict[str, Any], list[str]]]:
@@ -116,12 +118,18 @@ def measure(number: int, mode: str, folder: Path) -> dict[str, Any]:
     called = model if mode == "eager" else torch.compile(model, mode=mode)
     dtype = {"bf16": torch.bfloat16}.get(made.precision)
 
-    def step() -> None:
+    def step() -> list[float]:
+        """Return when each phase had been issued: the host does not wait for the device within a step."""
+        moments = [time.perf_counter()]
         optimizer.zero_grad(set_to_none=True)
+        moments.append(time.perf_counter())
         with torch.autocast("cuda", dtype, enabled=dtype is not None):
             loss = made.loss(called)
+        moments.append(time.perf_counter())
         loss.backward()
+        moments.append(time.perf_counter())
         optimizer.step()
+        return [*moments, time.perf_counter()]
 
     began = time.perf_counter()
     for _ in range(5):
@@ -139,14 +147,15 @@ def measure(number: int, mode: str, folder: Path) -> dict[str, Any]:
         time.sleep(0.2)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        times = []
+        times, issued = [], []
         for _ in range(23):
             torch.cuda.synchronize()
-            start = time.perf_counter()
-            step()
+            moments = step()
             torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
+            times.append(time.perf_counter() - moments[0])
+            issued.append([end - begin for begin, end in pairwise(moments)])
         row["step_s"] = statistics.median(times[3:])
+        row["host_s"] = dict(zip(_PHASES, map(statistics.median, zip(*issued[3:], strict=True)), strict=True))
         row["kernels"] = _kernels(step)
     row["reserved"] = torch.cuda.max_memory_reserved()
     return row | {"device": torch.cuda.get_device_name(), "torch": torch.__version__}

@@ -179,6 +179,7 @@ def _set_up() -> None:
 def _answer_for_cuda() -> None:
     """Answer what the compiler and its programs ask of CUDA."""
     from torch._dynamo import device_interface
+    from torch._inductor import decomposition
     from torch._subclasses import fake_tensor
 
     bindings: Any = torch._C
@@ -191,6 +192,8 @@ def _answer_for_cuda() -> None:
     cuda._DeviceGuard = lambda device: contextlib.nullcontext()
     _torch.version.cuda = _torch.version.cuda or "13.0"
     _torch.nn.parallel.DistributedDataParallel._get_active_ddp_module = staticmethod(lambda: None)
+    decompositions: Any = decomposition
+    decompositions.is_gpu = lambda name: name in (NAME, "cuda")  # sums gradients of biases in kernels of its own
     bindings._select_conv_backend = lambda *args, **named: None  # the next decides by layouts alone
     bindings._conv_determine_backend_memory_format = lambda data, weight, backend: kernels.layout(data, weight)
     fake_mode: Any = fake_tensor.FakeTensorMode
