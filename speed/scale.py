@@ -34,10 +34,10 @@ QUERIES = 1000
 _PART = 2000  # cards that a worker writes at a time
 
 
-def write_part(root: Path, first: int) -> None:
+def write_part(root: Path, numbers: range) -> None:
     writer = Writer()
-    writer.random.seed(first)
-    for number in range(first, first + _PART):
+    writer.random.seed(numbers.start)
+    for number in numbers:
         body = writer.card(number)
         handle = Card(body).handle
         folder = root / "cards" / handle.kind / handle.name
@@ -104,8 +104,9 @@ def _with_memory(action: Callable[..., dict[str, float]], *arguments: Any) -> di
 
 def measure(home: Path, size: int) -> dict[str, float]:
     root = home / "catalog"
+    parts = [range(first, min(first + _PART, size + 1)) for first in range(1, size + 1, _PART)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(write_part, [root] * (size // _PART), range(1, size + 1, _PART)))
+        list(pool.map(partial(write_part, root), parts))
     Catalog(home).local.touch_generation([])  # begins the journal, as a sync does
     taken: dict[str, float] = {"cards": size, "loop_s": loop_s()}
     for action, *arguments in ((build,), (search,), (follow, True), (follow, False)):
@@ -120,6 +121,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the cards are written and removed again")
     parser.add_argument("--jsonl", type=Path, help="append each result as a line")
     given = parser.parse_args()
+    if small := [size for size in given.sizes if size < CHANGES]:
+        parser.error(f"SIZE is {small[0]}: {CHANGES} cards are changed, so give at least as many")
+    if given.folder:
+        try:
+            given.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--folder {given.folder}: {error.strerror}")
     for size in given.sizes:
         with tempfile.TemporaryDirectory(dir=given.folder) as name:
             taken = measure(Path(name), size)

@@ -92,6 +92,16 @@ def test_packs_are_written_anew_without_what_goes(store: Store) -> None:
     assert sum(pack.stat().st_size for pack in packs(store)) < 2500
 
 
+def test_packs_that_share_objects_go_together(store: Store) -> None:
+    datas = list(small_files(100).values())
+    for part in (datas[:60], datas[40:]):  # as fetches that were told to bring everything anew
+        with store.objects(store.pools["home"]).batch(anew=True) as batch:
+            for data in part:
+                batch.add(data)
+    assert gc(store).objects == 100
+    assert everything(store) == set()
+
+
 def test_a_pin_keeps_what_its_name_no_longer_does(store: Store) -> None:
     fill(store, "lake", FILES)
     store.pin("lake", "paper")

@@ -369,12 +369,16 @@ class _Sweep:
     def remove_objects(self, spared: DigestSet) -> None:
         """Remove the objects that nothing refers to: files first, since they make room for writing packs anew."""
         self._remove_files(spared)
-        for pack in self._packs.current():
-            with contextlib.suppress(FileNotFoundError):  # written anew meanwhile; the next clean-up sees to it
-                held = (place.digest.hex() for place in pack.places())
-                unwanted = [each for each in held if each in self._unmarked and each not in spared]
-                if unwanted:
-                    self._objects.remove(unwanted)
+        seen: set[str] = set()
+        # Packs may share objects: what one loses is taken out of others too, which come again under new names.
+        while unseen := [pack for pack in self._packs.current() if pack.path not in seen]:
+            for pack in unseen:
+                seen.add(pack.path)
+                with contextlib.suppress(FileNotFoundError):
+                    held = (place.digest.hex() for place in pack.places())
+                    unwanted = [each for each in held if each in self._unmarked and each not in spared]
+                    if unwanted:
+                        self._objects.remove(unwanted)
         # What is left of a pack that became small is kept as files, of which some may go as well.
         self._remove_files(spared)
 
