@@ -43,11 +43,16 @@ class Answer(Result):
 
 
 def given_answers(executed: Path, run: Run) -> dict[str, Any]:
-    """Return the answers that an executed notebook shows; for one that is not shown, the error that prevented it."""
+    """Return the answers that the notebook of a run shows; RunFailed where the run did not get that far."""
     try:
-        cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
+        return shown_answers(executed)
     except FileNotFoundError:
         raise RunFailed(f"run {run.id} did not execute the lesson: {run.reason}", hint=run.hint or None) from None
+
+
+def shown_answers(executed: Path) -> dict[str, Any]:
+    """Return the answers that an executed notebook shows; for one that is not shown, the error that prevented it."""
+    cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
     answers: dict[str, Any] = {}
     for cell in (each for each in cells if each["cell_type"] == "code"):
         exercise = cell["metadata"].get("exercise") or answered_exercise("".join(cell["source"]))

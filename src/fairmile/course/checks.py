@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from statistics import pstdev, stdev
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 
 Check = Callable[[Any], str]
@@ -59,20 +61,24 @@ def judge(exercise: str, value: Any) -> str:
         return f"{_shown(value)} is not what the exercise asks for"
 
 
-def _number(expected: float, within: float, unit: str, mistakes: Mapping[float, str] | None = None) -> Check:
-    """Return a check of a number; `mistakes` are values that typical mistakes lead to, and what each is."""
+@dataclass(frozen=True)
+class Number:
+    """A check of a number; `mistakes` are values that typical mistakes lead to, and what each is."""
 
-    def check(value: Any) -> str:
+    expected: float
+    within: float
+    unit: str = ""
+    mistakes: Mapping[float, str] = field(default_factory=dict)
+
+    def __call__(self, value: Any) -> str:
         if not _is_number(value):
-            return f"expected a number{f' in {unit}' if unit else ''}, found {_shown(value)}"
-        if abs(value - expected) <= within:
+            return f"expected a number{f' in {self.unit}' if self.unit else ''}, found {_shown(value)}"
+        if abs(value - self.expected) <= self.within:
             return ""
-        for mistaken, sentence in (mistakes or {}).items():
+        for mistaken, sentence in self.mistakes.items():
             if abs(value - mistaken) <= 0.015 * abs(mistaken):
                 return sentence
-        return f"{f'{value:g} {unit}'.strip()} is too {'large' if value > expected else 'small'}"
-
-    return check
+        return f"{f'{value:g} {self.unit}'.strip()} is too {'large' if value > self.expected else 'small'}"
 
 
 def _shown(value: Any) -> str:
@@ -464,12 +470,12 @@ _ABOVE_IDLE_J = 10944.4
 
 CHECKS: Mapping[str, Check] = {
     "1.1": _fitting_dataset,
-    "1.2": _number(1.77, 0.0005, "m", {286: "that is the hour of the highest level", -1.685: "that is the lowest"}),
+    "1.2": Number(1.77, 0.0005, "m", {286: "that is the hour of the highest level", -1.685: "that is the lowest"}),
     "1.3": _described,
     "2.1": _better_run,
     "2.2": _repeated_run,
     "2.3": _first_epoch_below,
-    "3.1": _number(
+    "3.1": Number(
         _ENERGY_J,
         0.01 * _ENERGY_J,
         "J",
@@ -479,7 +485,7 @@ CHECKS: Mapping[str, Check] = {
             152.8 * 3600: "hours are not seconds",
         },
     ),
-    "3.2": _number(
+    "3.2": Number(
         _ABOVE_IDLE_J,
         0.015 * _ABOVE_IDLE_J,
         "J",
@@ -491,7 +497,7 @@ CHECKS: Mapping[str, Check] = {
     "3.3": _busy_cores,
     "4.1": _swept_widths,
     "4.2": _best_rate,
-    "4.3": _number(60, 0, "runs", {20: "each point runs three times", 27: "the axes multiply, they do not add up"}),
+    "4.3": Number(60, 0, "runs", {20: "each point runs three times", 27: "the axes multiply, they do not add up"}),
     "5.1": _noise,
     "5.2": _verdict,
     "5.3": _clearly_better,
@@ -501,9 +507,9 @@ CHECKS: Mapping[str, Check] = {
     "7.1": _precise_run,
     "7.2": _own_rule,
     # The next term of the series is 1/(2 terms)³ of the first: at 1,000 terms, the product is 1 to six digits.
-    "7.3": _number(1.0, 0.001, "", {1000.0: "that is the number of terms", 0.001: "that is the error alone"}),
+    "7.3": Number(1.0, 0.001, "", {1000.0: "that is the number of terms", 0.001: "that is the error alone"}),
     # One sample is less than the interval of the prediction.
-    "8.1": _number(11, 1, "samples", {3: "that is the largest batch of an a100-40gb"}),
+    "8.1": Number(11, 1, "samples", {3: "that is the largest batch of an a100-40gb"}),
     "8.2": _fitting_step,
     "8.3": _weak_scaling,
     "9.1": _array_job,
