@@ -76,7 +76,7 @@ EXTRAS: Mapping[str, _Extra] = {
     "atoms": _Extra(("matscipy",), "faster neighbour lists of atoms"),
     "benchmarks": _Extra(("torch", "h5py", "sklearn", "matplotlib", "ase"), "the built-in benchmarks"),
     "conda": _Extra(("rattler",), "conda packages in environments"),
-    "course": _Extra(("jupytext", "nbconvert"), "the course"),
+    "course": _Extra(("nbconvert",), "the course"),
     "deephyper": _Extra(("deephyper",), "tuning with DeepHyper"),
     "globus": _Extra(("globus_sdk",), "Globus transfers"),
     "huggingface": _Extra(("huggingface_hub",), "uploads to Hugging Face"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("jupytext", reason="needs pip install 'fairmile[course]'")
+pytest.importorskip("nbconvert", reason="needs pip install 'fairmile[course]'")
 Fairmile = Callable[..., Any]
 
 

@@ -21,7 +21,7 @@ from fairmile.course.lessons import exercise_sources, find_lesson, lessons, writ
 from fairmile.runs.record.run import RunState
 from fairmile.workspace import Workspace
 
-pytest.importorskip("jupytext", reason="needs pip install 'fairmile[course]'")
+pytest.importorskip("nbconvert", reason="needs pip install 'fairmile[course]'")
 pytest.importorskip("ipykernel", reason="needs pip install 'fairmile[course]'")
 
 # Imported by every Python process of a lesson: whoever reaches out of this machine fails.
@@ -135,7 +135,7 @@ class TestCheck:
         document["cells"][1]["source"] = planted
         file.write_text(json.dumps(document))
         solution = find_lesson(3).solved()
-        answer_in(file, _3_3=next(c.source for c in solution.cells if c.metadata.get("exercise") == "3.3"))
+        answer_in(file, _3_3=next(c["source"] for c in solution["cells"] if c["metadata"].get("exercise") == "3.3"))
         checked = fresh.check(tmp_path)
         assert [(each.verdict, each.reason) for each in checked] == [
             ("wrong", "that is the mean power in watts"),

@@ -40,10 +40,10 @@ def conda(_: Path) -> None:
     _rattler()
 
 
-def course(folder: Path) -> None:
-    from fairmile.workspace import Workspace
+def course(_: Path) -> None:
+    from fairmile.course.build import _exporter
 
-    Workspace.open().course.start(folder / "course")
+    _exporter()
 
 
 def deephyper(_: Path) -> None:
@@ -168,7 +168,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "archives": ("backports", archives),
     "benchmarks": ("torch", benchmarks),
     "conda": ("rattler", conda),
-    "course": ("jupytext", course),
+    "course": ("nbconvert", course),
     "deephyper": ("deephyper", deephyper),
     "globus": ("globus_sdk", globus),
     "huggingface": ("huggingface_hub", huggingface),

@@ -26,8 +26,15 @@ nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
 
 Refusal = Callable[..., tuple[int, str]]
 ENGINES = ["papermill", "nbclient"]
-START = "import sys; from fairmile.sweeps import notebooks; sys.exit(notebooks.main(sys.argv[1:]))"
-WITHOUT_PAPERMILL = START.replace("sys.exit", "notebooks._has_papermill = lambda: False; sys.exit")
+# As for a notebook in another language, whose kernels are not here.
+BY_PAPERMILL = """\
+import sys
+from fairmile.sweeps import notebooks
+notebooks._by_nbclient = lambda document, out, params, kernel, nbformat: notebooks._by_papermill(
+    document, out, params, kernel
+)
+sys.exit(notebooks.main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -52,12 +59,12 @@ def write_notebook(file: Path, *sources: str, parameters: int | None = None, lan
 
 
 def execute(
-    notebook: Path, engine: str = "papermill", *, params: dict[str, Any] | None = None
+    notebook: Path, engine: str = "nbclient", *, params: dict[str, Any] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Execute a notebook in a folder `work` beside it, as a run does."""
     work = notebook.parent / "work"
     work.mkdir(exist_ok=True)
-    module = ["-c", WITHOUT_PAPERMILL] if engine == "nbclient" else ["-m", "fairmile.sweeps.notebooks"]
+    module = ["-c", BY_PAPERMILL] if engine == "papermill" else ["-m", "fairmile.sweeps.notebooks"]
     environ = {key: value for key, value in os.environ.items() if not key.startswith("FAIRMILE_")}
     if params is not None:
         environ["FAIRMILE_PARAMS"] = json.dumps(params)
@@ -155,6 +162,17 @@ class TestExecution:
         assert done.returncode == 1
         assert "n.ipynb: the kernel died" in done.stderr
         assert printed(tmp_path / "work/n.ipynb") == "before\n"
+
+    def test_what_was_executed_before_a_kill_is_kept(self, tmp_path: Path) -> None:
+        notebook = write_notebook(tmp_path / "n.ipynb", "print('before')", "import time\nprint('on')\ntime.sleep(600)")
+        often = "import sys; from fairmile.sweeps import notebooks; notebooks._WRITE_EVERY_S = 0; "
+        argv = [sys.executable, "-c", f"{often} notebooks.main(sys.argv[1:])", str(notebook), "out.ipynb"]
+        with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(2)]
+            process.kill()
+        assert lines == ["before\n", "on\n"]
+        assert printed(tmp_path / "out.ipynb") == "before\n"
 
 
 class TestRefusals:

@@ -1,5 +1,8 @@
 """Lessons as text: MyST Markdown in `lessons/NN-name.md`, from which notebooks are made and never edited back.
 
+The notebooks are those that jupytext makes of the text; reading the few forms that lessons use takes a hundredth of
+the time of importing it.
+
 An exercise is a code cell with the metadata `exercise: "N.M"` and `start`, what a learner finds there; the source of
 the cell is the model solution. The next cell is `fm.course.answer("N.M", value)`. Exercises stand behind everything
 else of a lesson, so that no other cell depends on an answer.
@@ -15,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import MissingExtra, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.words import did_you_mean
@@ -25,6 +28,7 @@ TEXTS = Path(__file__).with_name("lessons")
 FILES = Path(__file__).with_name("files")
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _EXERCISE = re.compile(r'^exercise: "([\d.]+)"$', re.MULTILINE)
+_CODE = re.compile(r"^```\{code-cell\}[^\n]*\n(?:---\n(.*?)^---\n)?(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FRONT = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
 _ANSWERED = re.compile(r"""fm\.course\.answer\(\s*["']([\d.]+)["']""")
 LONGEST_S = 300  # for one cell of a learner; the longest of a model solution takes a few seconds
@@ -74,37 +78,53 @@ class Lesson:
         match = _FRONT.match(self.text)
         return dict(load(match[1], file=str(self.file)).get("fairmile") or {}) if match else {}
 
-    def solved(self) -> Any:
+    def solved(self) -> dict[str, Any]:
         """Return the notebook with the model solutions."""
-        notebook = _jupytext().reads(self.text, fmt="md:myst")
-        notebook.metadata.pop("fairmile", None)
-        notebook.metadata.pop("jupytext", None)
-        for cell in notebook.cells:
-            cell.metadata.pop("start", None)
+        notebook = self._notebook()
+        for cell in notebook["cells"]:
+            cell["metadata"].pop("start", None)
         return notebook
 
     def skeletons(self) -> dict[str, str]:
         """Return what a learner finds in the cell of each exercise."""
-        notebook = _jupytext().reads(self.text, fmt="md:myst")
-        return {
-            cell.metadata["exercise"]: str(cell.metadata["start"]).strip()
-            for cell in notebook.cells
-            if "exercise" in cell.metadata
-        }
+        marked = [each["metadata"] for each in self._notebook()["cells"] if "exercise" in each["metadata"]]
+        return {metadata["exercise"]: metadata["start"].strip() for metadata in marked}
 
-    def with_answers(self, answers: Mapping[str, str]) -> Any:
+    def with_answers(self, answers: Mapping[str, str]) -> dict[str, Any]:
         """Return the notebook with these sources of exercises; any other stays empty.
 
         What such a cell raises does not end the lesson, and one that takes too long is interrupted.
         """
         notebook, skeletons = self.solved(), self.skeletons()
-        for cell, following in pairwise(notebook.cells):
-            exercise = cell.metadata.get("exercise")
+        for cell, following in pairwise(notebook["cells"]):
+            exercise = cell["metadata"].get("exercise")
             if exercise:
-                cell.source = answers.get(exercise, skeletons[exercise])
-                cell.metadata["tags"] = following.metadata["tags"] = ["raises-exception"]
-                cell.metadata["time_s"] = LONGEST_S
+                cell["source"] = answers.get(exercise, skeletons[exercise])
+                cell["metadata"]["tags"] = following["metadata"]["tags"] = ["raises-exception"]
+                cell["metadata"]["time_s"] = LONGEST_S
         return notebook
+
+    def _notebook(self) -> dict[str, Any]:
+        front = _FRONT.match(self.text)
+        assert front is not None, f"{self.file} has no front matter"
+        cells: list[dict[str, Any]] = []
+        end = front.end()
+        for code in _CODE.finditer(self.text, end):
+            cells += _markdown(self.text[end : code.start()])
+            metadata = dict(load(code[1], file=str(self.file))) if code[1] else {}
+            source = code[2].removesuffix("\n")
+            cells.append(
+                {"cell_type": "code", "execution_count": None, "metadata": metadata, "outputs": [], "source": source}
+            )
+            end = code.end()
+        cells += _markdown(self.text[end:])
+        kernel = load(front[1], file=str(self.file))["kernelspec"]
+        return {"cells": cells, "metadata": {"kernelspec": dict(kernel)}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _markdown(text: str) -> list[dict[str, Any]]:
+    source = text.strip("\n")
+    return [{"cell_type": "markdown", "metadata": {}, "source": source}] if source else []
 
 
 def lessons() -> list[Lesson]:
@@ -178,16 +198,8 @@ def _language(metadata: Mapping[str, Any]) -> str:
     return str(info.get("name") or kernel.get("language") or "python")
 
 
-def write_notebook(notebook: Any, file: Path) -> None:
+def write_notebook(notebook: Mapping[str, Any], file: Path) -> None:
     """Write a notebook; the same one gives the same bytes."""
-    for number, cell in enumerate(notebook.cells):
+    for number, cell in enumerate(notebook["cells"]):
         cell["id"] = f"cell-{number}"
     write_atomic(file, json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-
-
-def _jupytext() -> Any:
-    try:
-        import jupytext
-    except ImportError as error:
-        raise MissingExtra("the notebooks of the course need jupytext", "course") from error
-    return jupytext

@@ -4,8 +4,10 @@
 
 The parameters are those of the run that this process is part of (FAIRMILE_PARAMS). As papermill has it, they are set
 in a cell of their own after the one tagged `parameters`, or before all others where none is. What cells print goes to
-the output of the run. A cell with `time_s` in its metadata is interrupted after that many seconds. Papermill
-executes where it is installed, nbclient else.
+the output of the run. A cell with `time_s` in its metadata is interrupted after that many seconds.
+
+nbclient executes. Papermill does where a notebook in another language than Python gets parameters: importing it takes
+as long as importing everything else.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import (
     FairmileError,
@@ -26,10 +29,17 @@ from fairmile.base.errors import (
     Unsupported,
     UsageError,
 )
-from fairmile.runs.record.layout import read_record
-from fairmile.runs.record.values import Value
+from fairmile.base.files import write_atomic
+from fairmile.base.lazy import lazy
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.layout import read_record
+    from fairmile.runs.record.values import Value
+else:
+    read_record = lazy("fairmile.runs.record.layout:read_record")
 
 _LONGEST_REASON = 300
+_WRITE_EVERY_S = 10  # a job may be killed at its time limit
 
 
 def notebook_argv(notebook: str | Path, python: str = sys.executable) -> tuple[str, ...]:
@@ -57,7 +67,7 @@ def execute_notebook(notebook: Path, out: Path, params: Mapping[str, Value]) -> 
     document = _read(notebook, nbformat)
     kernel = _kernel(document, notebook)
     try:
-        if _has_papermill():
+        if params and _language(document) != "python":
             _by_papermill(document, out, params, kernel)
         else:
             _by_nbclient(document, out, params, kernel, nbformat)
@@ -82,9 +92,7 @@ def _kernel(document: Any, notebook: Path) -> str:
     """Return the kernel that a notebook names, or this Python's where it names one that is not here."""
     from jupyter_client.kernelspec import KernelSpecManager
 
-    kernel = document.metadata.get("kernelspec", {})
-    name = str(kernel.get("name", ""))
-    language = kernel.get("language") or document.metadata.get("language_info", {}).get("name", "python")
+    name, language = str(document.metadata.get("kernelspec", {}).get("name", "")), _language(document)
     if "kernelspec" not in document.metadata:  # as one that a program wrote
         document.metadata["kernelspec"] = {"name": name or "python3", "language": language, "display_name": language}
     installed = KernelSpecManager().find_kernel_specs()
@@ -98,16 +106,17 @@ def _kernel(document: Any, notebook: Path) -> str:
     return "python3"
 
 
-def _has_papermill() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("papermill") is not None
+def _language(document: Any) -> str:
+    named = document.metadata.get("kernelspec", {}).get("language")
+    return str(named or document.metadata.get("language_info", {}).get("name", "python"))
 
 
 def _by_papermill(document: Any, out: Path, params: Mapping[str, Value], kernel: str) -> None:
-    from papermill import PapermillExecutionError
-    from papermill import execute_notebook as execute
-
+    try:
+        from papermill import PapermillExecutionError
+        from papermill import execute_notebook as execute
+    except ImportError as error:
+        raise MissingExtra(f"parameters of a notebook in {_language(document)} need papermill", "notebooks") from error
     try:
         execute(
             document,
@@ -139,9 +148,19 @@ def _by_nbclient(document: Any, out: Path, params: Mapping[str, Value], kernel: 
                 stream.flush()
             return super().process_message(msg, cell, cell_index)
 
+    written = time.monotonic()
+
+    def write(**_: Any) -> None:
+        nonlocal written
+        if time.monotonic() - written >= _WRITE_EVERY_S:
+            write_atomic(out, nbformat.writes(document) + "\n")
+            written = time.monotonic()
+
     if params:
         _inject(document, params, nbformat)
-    client = Client(document, kernel_name=kernel, timeout_func=_time_limit, interrupt_on_timeout=True)
+    client = Client(
+        document, kernel_name=kernel, timeout_func=_time_limit, interrupt_on_timeout=True, on_cell_executed=write
+    )
     try:
         client.execute()
     except CellExecutionError as error:
@@ -149,7 +168,7 @@ def _by_nbclient(document: Any, out: Path, params: Mapping[str, Value], kernel: 
             return
         raise _cell_failed(out, client.running.execution_count, error.ename, error.evalue) from error
     finally:
-        nbformat.write(document, out)
+        write_atomic(out, nbformat.writes(document) + "\n")
 
 
 def _time_limit(cell: Any) -> int | None:
@@ -158,9 +177,6 @@ def _time_limit(cell: Any) -> int | None:
 
 
 def _inject(document: Any, params: Mapping[str, Value], nbformat: Any) -> None:
-    language = document.metadata.get("kernelspec", {}).get("language", "python")
-    if language != "python":
-        raise MissingExtra(f"parameters of a notebook in {language} need papermill", "notebooks")
     lines = ["# Parameters", *(f"{name} = {_literal(value)}" for name, value in params.items())]
     cell = nbformat.v4.new_code_cell("\n".join(lines), metadata={"tags": ["injected-parameters"]})
 
