@@ -44,6 +44,7 @@ def cpu_s(command: list[str], lesson: str, folder: Path) -> float:
         shutil.copyfile(file, folder / file.name)
     write_notebook(find_lesson(lesson).solved(), folder / f"{lesson}.ipynb")
     environ = {**os.environ, "HOME": str(folder), "FAIRMILE_HOME": str(folder / "home")}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # which would compile our modules in every process, and not the peer's
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

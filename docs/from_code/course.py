@@ -1,9 +1,8 @@
-"""The lessons of the course as pages: as `make course` executed them, else as their texts; exercises stay empty."""
+"""The lessons of the course as pages: as `make course` executed them, else without outputs; exercises stay empty."""
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from fairmile.course.lessons import Lesson, lessons
@@ -11,9 +10,7 @@ from from_code.files import ROOT
 from from_code.notebooks import notebook_page
 
 BUILT = ROOT / "build" / "course"
-_FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-_CELL = re.compile(r"^```\{code-cell\} ipython3\n(?:---\n(.*?)\n---\n)?(.*?)\n```$", re.MULTILINE | re.DOTALL)
-_START = re.compile(r'^exercise: "([\d.]+)"\nstart: \|\n((?:  .*(?:\n|\Z))+)', re.MULTILINE)
+_NOTE = "```{note}\nThis page was built without outputs: run `make course`, then `make docs`.\n```"
 
 
 def course_pages() -> dict[str, str]:
@@ -25,24 +22,16 @@ def _page(lesson: Lesson) -> str:
     built = BUILT / f"{lesson.name}.ipynb"
     if built.exists():
         return notebook_page(_without_solutions(lesson, json.loads(built.read_text("utf-8"))))
-    return _CELL.sub(_shown, _FRONT.sub("", lesson.text))
-
-
-def _shown(cell: re.Match[str]) -> str:
-    start = _START.search(cell[1] or "")
-    return f"```python\n{_dedented(start[2]) if start else cell[2]}\n```"
+    title, _, text = notebook_page(_without_solutions(lesson, lesson.solved())).partition("\n")
+    return f"{title}\n\n{_NOTE}\n{text}"
 
 
 def _without_solutions(lesson: Lesson, notebook: dict[str, Any]) -> dict[str, Any]:
-    starts = {name: _dedented(text) for name, text in _START.findall(lesson.text)}
+    skeletons = lesson.skeletons()
     for cell in notebook["cells"]:
         exercise = cell["metadata"].get("exercise")
         if exercise:
-            cell |= {"source": starts[exercise], "outputs": []}
+            cell |= {"source": skeletons[exercise], "outputs": []}
         elif "fm.course.answer(" in "".join(cell["source"]):
             cell["outputs"] = []
     return notebook
-
-
-def _dedented(text: str) -> str:
-    return "\n".join(line.removeprefix("  ") for line in text.rstrip().splitlines())

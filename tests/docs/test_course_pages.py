@@ -27,6 +27,7 @@ def test_pages_of_lessons_have_no_solutions(is_built: bool, tmp_path: Path, monk
         (tmp_path / "02-run.ipynb").write_text(json.dumps(notebook))
     page = course.course_pages()["course/02-run.md"]
     assert "# 2 First run and rerun" in page and "```python\nimport fairmile as fm" in page
+    assert ("built without outputs: run `make course`" in page) is not is_built
     assert "better = ..." in page and "better = fm.run(" not in page and "code-cell" not in page
     assert ("tide" in page.partition("## Exercises")[0].replace("tides", "")) is is_built
     assert "\ntide\n" not in page.partition("## Exercises")[2].partition("## Key points")[0]
