@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from slurm_cluster import SlurmCluster
 
-from fairmile.base.commands import Here
+from fairmile.base.commands import Here, Result
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.jobs.accounting import GROUPINGS, SystemUsage, parse_jobs, read_usage
 
@@ -53,6 +55,31 @@ def test_energy_wait_and_failures_are_told_where_they_are_known() -> None:
     assert report.total.jobs == 4  # a job that runs has not taken all that it will
 
 
+def test_the_energy_of_a_job_is_that_of_its_longest_step_where_its_own_row_has_none() -> None:
+    counted = RECORDS.replace("|2147483648|0|", "|2147483648|3600000|").replace("|1073741824|0|", "|1073741824|900000|")
+    tides, _ = SystemUsage("lake", 86400, "project", parse_jobs(counted, "Account"))
+    assert tides.energy_j == 7_200_000 + 3_600_000
+
+
+class Answers(Here):
+    """A runner whose programs print what is given for them."""
+
+    def __init__(self, **printed: str) -> None:
+        self._printed = printed
+
+    def run(self, argv: Sequence[str], **_: Any) -> Result:
+        return Result(tuple(argv), 0, self._printed[argv[0]], "", 0.0)
+
+
+def test_gpu_hours_are_unknown_where_the_accounting_counts_no_gpus() -> None:
+    records = RECORDS.replace("gres/gpu=2,", "")
+    report = read_usage(Answers(sacct=records, sacctmgr="cpu|\nmem|\n"), "slurm", "lake", 60, "project")
+    assert [each.gpu_hours for each in (*report, report.total)] == [None, None, None]
+    assert "AccountingStorageTRES" in report.notes[0]
+    report = read_usage(Answers(sacct=records, sacctmgr="cpu|\ngres|gpu\n"), "slurm", "lake", 60, "project")
+    assert (report.total.gpu_hours, report.notes) == (0.0, [])
+
+
 def test_users_and_partitions_are_groups_too() -> None:
     assert [each.name for each in usage("user")] == ["ada", "bob", "eve"]
     assert {each.name for each in usage("partition")} == {"gpu", "cpu"}
@@ -74,13 +101,16 @@ def test_a_real_accounting_tells_what_jobs_took(
     for name, value in cluster.environ.items():
         monkeypatch.setenv(name, value)
     before = read_usage(Here(), "slurm", "test", 3600, "user").total
-    for line in ("sleep 2", "exit 3"):
-        cluster.run("sbatch", "--wait", "-n1", "-o", str(tmp_path / "%j.out"), f"--wrap={line}", check=False)
+    for line, *options in (("sleep 2", "-p", "gpu", "--gres=gpu:2"), ("exit 3",)):
+        submit = ("sbatch", "--wait", "-n1", "-o", str(tmp_path / "%j.out"), *options)
+        cluster.run(*submit, f"--wrap={line}", check=False)
     deadline = time.monotonic() + 60
     while (report := read_usage(Here(), "slurm", "test", 3600, "user")).total.jobs < before.jobs + 2:
         assert time.monotonic() < deadline, cluster.run("sacct", "-a").stdout
         time.sleep(0.2)
     assert report.total.failures.get("FAILED", 0) == before.failures.get("FAILED", 0) + 1
     assert report.total.cpu_hours > before.cpu_hours
+    assert report.total.gpu_hours is not None and before.gpu_hours is not None
+    assert report.total.gpu_hours - before.gpu_hours > 2 * 1 / 3600
     assert report.total.wait_s is not None
     assert report.total.memory_asked_bytes

@@ -171,7 +171,7 @@ class SlurmCluster:
         storage = (
             "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n"
             f"AccountingStoragePort={accounting}\nAccountingStoragePass={root}/munge/munge.socket\n"
-            "AccountingStorageEnforce=associations,limits,qos\nEnforcePartLimits=ALL\n"
+            "AccountingStorageEnforce=associations,limits,qos\nAccountingStorageTRES=gres/gpu\nEnforcePartLimits=ALL\n"
             if self.with_accounting
             else "AccountingStorageType=accounting_storage/none\n"
         )

@@ -317,6 +317,9 @@ def test_who_leaves_a_group_gets_nothing_more_with_what_they_kept(group: Group) 
 def test_what_pools_hold_of_all_assets_is_for_administrators(group: Group) -> None:
     reader = group.client(group.token("root", rights=["read"]))
     assert (reader.get("/api/store/usage").status_code, group.root.get("/api/store/usage").status_code) == (403, 200)
+    for path in ("/api/systems/jureca/usage", "/systems/jureca/usage"):  # of everybody's jobs
+        assert reader.get(path).status_code == 403
+    assert "what all users" not in reader.get("/systems/jureca").text
     assert ">Contents<" in group.root.get("/store").text
     assert ">Contents<" not in reader.get("/store").text
 

@@ -109,7 +109,7 @@ def test_every_answer_is_as_the_description_says(client: httpx.Client, work: Wor
     assert {path for path, method in described if method == "get"} <= {
         *("/api/search", "/api/facets/{facet}", "/api/status", "/api/store/usage", "/api/store/pools"),
         *("/api/flows/{name}/changes", "/api/flows/{name}/graph"),
-        *("/api/studies/{name}", "/api/jobs/{name}", "/api/jobs/{name}/log"),
+        *("/api/studies/{name}", "/api/jobs/{name}", "/api/jobs/{name}/log", "/api/systems/{name}/usage"),
         # With accounts: see test_accounts.py.
         *(
             "/api/access/audit",

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import click
 
-from fairmile.base.units import format_duration, format_size
+from fairmile.base.units import format_duration
 from fairmile.cli.out import Out, json_output
-from fairmile.jobs.accounting import GROUPINGS, SystemUsage, Usage
+from fairmile.jobs.accounting import COLUMNS, GROUPINGS, SystemUsage
 from fairmile.workspace import Workspace
-
-_COLUMNS = ["jobs", "GPU hours", "CPU hours", "CPU use", "memory asked", "memory use", "kWh", "wait", "not completed"]
-_J_PER_KWH = 3.6e6
 
 
 @click.command()
@@ -36,24 +33,7 @@ def _print_usage(out: Out, report: SystemUsage) -> None:
     if not report:
         out.say(f"no job on {report.system} ended in the last {format_duration(report.since_s)}")
         return
-    out.table([report.by, *_COLUMNS], [_row(each) for each in [*report, report.total]])
-
-
-def _row(each: Usage) -> list[str]:
-    failures = ", ".join(f"{number} {state.lower().replace('_', ' ')}" for state, number in each.failures.items())
-    return [
-        each.name,
-        f"{each.jobs:,}",
-        f"{each.gpu_hours:,.1f}",
-        f"{each.cpu_hours:,.1f}",
-        _share(each.cpu_efficiency),
-        "" if each.memory_asked_bytes is None else format_size(int(each.memory_asked_bytes)),
-        _share(each.memory_efficiency),
-        "" if each.energy_j is None else f"{each.energy_j / _J_PER_KWH:,.2f}",
-        "" if each.wait_s is None else format_duration(each.wait_s),
-        failures,
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
+    for note in report.notes:
+        out.say(note)
+    rows = [[each.name, *each.texts()] for each in [*report, report.total]]
+    out.table([report.by, *COLUMNS], rows)

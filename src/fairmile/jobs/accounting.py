@@ -6,16 +6,18 @@ sacct shows everybody's jobs to administrators and operators, and to others wher
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Any, TypedDict
 
 from fairmile.base.commands import Runner
-from fairmile.base.errors import Unsupported, UsageError
+from fairmile.base.errors import SystemFailure, Unsupported, UsageError
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
+from fairmile.base.units import format_duration, format_size
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.schedulers.slurm import check_answer, cpu_seconds, whole_number
 
@@ -29,6 +31,22 @@ _STEP = re.compile(r"(\d+(?:_\d+)?)\.\S+")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _RUNNING = ("RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING")
 _TIMEOUT_S = 600.0
+_J_PER_KWH = 3.6e6
+_GPU = "gres/gpu"
+_NO_GPUS = f"GPU hours are unknown: Slurm's accounting counts no GPUs here (AccountingStorageTRES lacks {_GPU})"
+# What tables show: heading, field, and how a value is written.
+_SHOWN: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("jobs", "jobs", "{:,}".format),
+    ("GPU hours", "gpu_hours", "{:,.1f}".format),
+    ("CPU hours", "cpu_hours", "{:,.1f}".format),
+    ("CPU use", "cpu_efficiency", "{:.0%}".format),
+    ("memory asked", "memory_asked_bytes", lambda value: format_size(int(value))),
+    ("memory use", "memory_efficiency", "{:.0%}".format),
+    ("kWh", "energy_j", lambda value: f"{value / _J_PER_KWH:,.2f}"),
+    ("wait", "wait_s", lambda value: format_duration(value)),
+    ("not completed", "failures", lambda value: _reasons(value)),
+)
+COLUMNS = tuple(heading for heading, _, _ in _SHOWN)
 
 
 class UsageDict(TypedDict):
@@ -37,7 +55,7 @@ class UsageDict(TypedDict):
     name: str
     jobs: int
     cpu_hours: float
-    gpu_hours: float
+    gpu_hours: float | None
     cpu_efficiency: float | None
     memory_asked_bytes: float | None
     memory_efficiency: float | None
@@ -54,6 +72,7 @@ class SystemUsageDict(TypedDict):
     by: str
     groups: list[UsageDict]
     total: UsageDict
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -64,11 +83,11 @@ class JobUse:
     state: str
     elapsed_s: float
     cpus: int
-    gpus: int
+    gpus: int | None
     cpu_s: float | None
     memory_asked_bytes: int | None
     memory_used_bytes: int | None  # of the largest task
-    energy_j: float | None
+    energy_j: int | None
     wait_s: float | None
 
 
@@ -79,7 +98,7 @@ class Usage(Result):
     name: str
     jobs: int
     cpu_hours: float
-    gpu_hours: float
+    gpu_hours: float | None
     cpu_efficiency: float | None  # time of processors that computed, of all that was given
     memory_asked_bytes: float | None  # mean over time
     memory_efficiency: float | None  # largest task's memory, of what was asked for; weighted by time
@@ -101,9 +120,19 @@ class Usage(Result):
             "failures": self.failures,
         }
 
+    def values(self) -> list[Any]:
+        """Return the figure in each of `COLUMNS`; None where no record says."""
+        return [getattr(self, field) for _, field, _ in _SHOWN]
+
+    def texts(self) -> list[str]:
+        """Return what a table shows in each of `COLUMNS`."""
+        formats = (write for _, _, write in _SHOWN)
+        return ["" if value is None else write(value) for value, write in zip(self.values(), formats, strict=True)]
+
     def summary(self) -> str:
         """Return the name, and how many jobs took how many hours."""
-        return f"{self.name}: {self.jobs} jobs, {self.cpu_hours:.1f} CPU hours, {self.gpu_hours:.1f} GPU hours"
+        gpus = "" if self.gpu_hours is None else f", {self.gpu_hours:.1f} GPU hours"
+        return f"{self.name}: {self.jobs} jobs, {self.cpu_hours:.1f} CPU hours{gpus}"
 
 
 class SystemUsage(Results[Usage]):
@@ -114,9 +143,10 @@ class SystemUsage(Results[Usage]):
         for job in jobs:
             by_group.setdefault(job.group, []).append(job)
         groups = (_sum(name, each) for name, each in by_group.items())
-        super().__init__(sorted(groups, key=lambda each: (-each.gpu_hours, -each.cpu_hours, each.name)))
+        super().__init__(sorted(groups, key=lambda each: (-(each.gpu_hours or 0), -each.cpu_hours, each.name)))
         self.system, self.since_s, self.by = system, since_s, by
         self.total = _sum("all", [job for each in by_group.values() for job in each])
+        self.notes = [_NO_GPUS] if self and self.total.gpu_hours is None else []
 
     def to_dict(self) -> SystemUsageDict:
         """Return the groups and the total."""
@@ -126,6 +156,7 @@ class SystemUsage(Results[Usage]):
             "by": self.by,
             "groups": [each.to_dict() for each in self],
             "total": self.total.to_dict(),
+            "notes": self.notes,
         }
 
     def summary(self) -> str:
@@ -144,48 +175,63 @@ def read_usage(runner: Runner, scheduler: str, system: str, since_s: float, by: 
     argv += ["--starttime", f"now-{int(since_s)}seconds", "--format", ",".join(_FIELDS)]
     result = runner.run(argv, env={"SLURM_TIME_FORMAT": "%s"}, timeout_s=_TIMEOUT_S, check=False)
     check_answer(result, "sacct")
-    return SystemUsage(system, since_s, by, parse_jobs(result.stdout, GROUPINGS[by]))
+    has_gpus = _GPU in result.stdout or _counts_gpus(runner)
+    return SystemUsage(system, since_s, by, parse_jobs(result.stdout, GROUPINGS[by], has_gpus=has_gpus))
 
 
-def parse_jobs(text: str, group: str) -> Iterator[JobUse]:
+def _counts_gpus(runner: Runner) -> bool:
+    """Tell whether the accounting would show GPUs, if a job had some; where it does not say, it is taken to."""
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "tres", "format=Type,Name"]
+    with contextlib.suppress(SystemFailure):
+        result = runner.run(argv, timeout_s=_TIMEOUT_S, check=False)
+        return result.exit_code != 0 or _GPU in result.stdout.replace("|", "/")
+    return True
+
+
+def parse_jobs(text: str, group: str, *, has_gpus: bool = True) -> Iterator[JobUse]:
     """Yield the jobs that ended, out of the lines of sacct: one for each job, then one for each of its steps."""
     row: dict[str, str] = {}
-    memory: list[int] = []
+    steps: list[dict[str, str]] = []
     for line in text.splitlines():
         values = dict(zip(_FIELDS, line.split("|"), strict=False))
         if len(values) != len(_FIELDS):
             continue
         step = _STEP.fullmatch(values["JobID"])
         if step is not None:
-            if row and step[1] == row["JobID"] and (size := whole_number(values["MaxRSS"])):
-                memory.append(size)
+            if row and step[1] == row["JobID"]:
+                steps.append(values)
             continue
         if row:
-            yield _job(row, memory, group)
+            yield _job(row, steps, group, has_gpus)
         ended = _JOB.fullmatch(values["JobID"]) and values["State"].split(" ")[0] not in _RUNNING
-        row, memory = (values if ended else {}), []
+        row, steps = (values if ended else {}), []
     if row:
-        yield _job(row, memory, group)
+        yield _job(row, steps, group, has_gpus)
 
 
-def _job(row: dict[str, str], memory: list[int], group: str) -> JobUse:
+def _job(row: dict[str, str], steps: list[dict[str, str]], group: str, has_gpus: bool) -> JobUse:
     given, asked = _resources(row["AllocTRES"]), _resources(row["ReqTRES"])
     cpus = whole_number(row["AllocCPUS"]) or 0
     elapsed = float(whole_number(row["ElapsedRaw"]) or 0)
-    energy = whole_number(row["ConsumedEnergyRaw"])
     submitted, started = whole_number(row["Submit"]), whole_number(row["Start"])
     return JobUse(
         group=row[group] or "unknown",
         state=row["State"].split(" ")[0],
         elapsed_s=elapsed,
         cpus=cpus,
-        gpus=given.get("gres/gpu", 0),
+        gpus=given.get(_GPU, 0) if has_gpus else None,
         cpu_s=cpu_seconds(row["TotalCPU"]) if elapsed else None,
         memory_asked_bytes=given.get("mem") or asked.get("mem"),
-        memory_used_bytes=max(memory, default=None),
-        energy_j=float(energy) if energy else None,  # without a sensor Slurm writes 0
+        memory_used_bytes=_largest(steps, "MaxRSS"),
+        # Most sites have the energy of steps alone, of which that of the script spans the others.
+        energy_j=_largest([row], "ConsumedEnergyRaw") or _largest(steps, "ConsumedEnergyRaw"),
         wait_s=float(started - submitted) if started is not None and submitted is not None else None,
     )
+
+
+def _largest(rows: list[dict[str, str]], field: str) -> int | None:
+    """Return the largest number in a field; None where there is none but 0, which Slurm writes without a sensor."""
+    return max(filter(None, (whole_number(each[field]) for each in rows)), default=None)
 
 
 def _resources(text: str) -> dict[str, int]:
@@ -202,11 +248,12 @@ def _sum(name: str, jobs: list[JobUse]) -> Usage:
     measured = [job for job in known if job.memory_used_bytes is not None]
     energies = [job.energy_j for job in jobs if job.energy_j is not None]
     waits = [job.wait_s for job in jobs if job.wait_s is not None]
+    gpus = {job.gpus for job in jobs}
     return Usage(
         name=name,
         jobs=len(jobs),
         cpu_hours=sum(job.cpus * job.elapsed_s for job in jobs) / 3600,
-        gpu_hours=sum(job.gpus * job.elapsed_s for job in jobs) / 3600,
+        gpu_hours=None if None in gpus else sum(job.elapsed_s * (job.gpus or 0) for job in jobs) / 3600,
         cpu_efficiency=sum(job.cpu_s or 0 for job in computed) / given_s if given_s else None,
         memory_asked_bytes=_over_time(known, "memory_asked_bytes") if known else None,
         memory_efficiency=(
@@ -216,6 +263,10 @@ def _sum(name: str, jobs: list[JobUse]) -> Usage:
         wait_s=median(waits) if waits else None,
         failures=dict(Counter(job.state for job in jobs if job.state != "COMPLETED").most_common()),
     )
+
+
+def _reasons(failures: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {state.lower().replace('_', ' ')}" for state, number in failures.items())
 
 
 def _over_time(jobs: list[JobUse], field: str) -> float:

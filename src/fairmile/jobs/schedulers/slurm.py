@@ -145,7 +145,8 @@ class _Run:
         native, state = native.partition(" ")[0], _state(native, reason)  # CANCELLED by 1000
         code, signal = _exit(state, status)
         rss = [size for row in (self.row, *self.steps) if (size := whole_number(row[5]))]
-        joules = whole_number(energy)
+        # Most sites have the energy of steps alone, of which that of the script spans the others.
+        joules = whole_number(energy) or max((whole_number(step[6]) or 0 for step in self.steps), default=0)
         usage = Usage(
             source="sacct",
             elapsed_s=None if (seconds := whole_number(elapsed)) is None else float(seconds),

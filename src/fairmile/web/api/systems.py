@@ -76,6 +76,12 @@ def show_modules(
     return workspace_of(request).systems[name].modules(*software, partition=partition)
 
 
+@routes.get("/api/systems/{name}/usage", right="admin", result="fairmile.jobs.accounting:SystemUsage")
+def show_system_usage(request: Request, name: Id, since: Word = "30d", by: Word = "project") -> Result:
+    """Return what all users' jobs on a system took, as `fairmile system usage`."""
+    return workspace_of(request).systems.usage(name, since=since, by=by)
+
+
 def machine_of(request: Request, name: str) -> Machine:
     """Return a system; for others than the owner, without the account and partition of the owner's settings."""
     machine, identity = workspace_of(request).systems[name], identity_of(request)

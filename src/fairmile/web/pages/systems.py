@@ -1,4 +1,4 @@
-"""Systems: the list, and for each its partitions, file systems, software and sources."""
+"""Systems: the list, for each its partitions, file systems, software and sources, and what all users' jobs took."""
 
 from __future__ import annotations
 
@@ -7,7 +7,23 @@ from urllib.parse import quote
 
 from fastapi import Request
 
-from fairmile.reports.blocks import Block, Cell, Code, Facts, Heading, Note, Row, Text, Title, table
+from fairmile.base.errors import FairmileError
+from fairmile.base.units import format_duration
+from fairmile.jobs.accounting import COLUMNS, GROUPINGS, SystemUsage, Usage
+from fairmile.reports.blocks import (
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Heading,
+    Note,
+    Row,
+    Text,
+    Tile,
+    Tiles,
+    Title,
+    table,
+)
 from fairmile.systems.described import (
     FILE_SYSTEM_COLUMNS,
     PARTITION_COLUMNS,
@@ -19,9 +35,9 @@ from fairmile.systems.described import (
     system_rows,
 )
 from fairmile.systems.model import System
-from fairmile.web.parameters import Id
+from fairmile.web.parameters import Id, Word
 from fairmile.web.render import Page
-from fairmile.web.routes import Routes, workspace_of
+from fairmile.web.routes import Routes, identity_of, workspace_of
 
 routes = Routes("systems")
 
@@ -42,8 +58,41 @@ def systems_page(request: Request) -> Page:
 def system_page(request: Request, name: Id) -> Page:
     """Describe a system."""
     details = workspace_of(request).systems.show(name)
-    values = {"link": f"/scripts?system={quote(details.system.name, safe='')}"}
+    system = quote(details.system.name, safe="")
+    # Others than an administrator do not see what everybody's jobs took.
+    has_usage = details.system.scheduler.dialect == "slurm" and identity_of(request).may("admin")
+    values = {"link": f"/scripts?system={system}", "usage": f"/systems/{system}/usage" if has_usage else ""}
     return Page("system.html", details.system.title, values, list(_blocks(details.system, details.origin)))
+
+
+@routes.page("/systems/{name}/usage", right="admin")
+def usage_page(request: Request, name: Id, since: Word = "30d", by: Word = "project") -> Page:
+    """Show what all users' jobs on a system took."""
+    systems = workspace_of(request).systems
+    title = f"Use of {systems.show(name).system.title}"
+    try:
+        blocks = list(_usage(systems.usage(name, since=since, by=by)))
+    except FairmileError as error:
+        blocks = [Note(f"{error}. {error.hint or ''}")]
+    values = {"name": name, "since": since, "by": by, "groupings": list(GROUPINGS)}
+    return Page("system_usage.html", title, values, blocks)
+
+
+def _usage(report: SystemUsage) -> Iterator[Block]:
+    if not report:
+        yield Text(f"No job ended in the last {format_duration(report.since_s)}.")
+        return
+    *shown, failures = zip(COLUMNS, report.total.texts(), strict=True)
+    yield Tiles(tuple(Tile(heading, text) for heading, text in shown if text))
+    yield Text(f"Not completed: {failures[1]}." if failures[1] else "All jobs completed.")
+    yield from (Note(f"{note}.", "dim") for note in report.notes)
+    yield Heading(f"By {report.by}")
+    yield table([report.by, *COLUMNS], [_usage_row(each) for each in report], numbers=COLUMNS[:-1])
+
+
+def _usage_row(usage: Usage) -> Row:
+    sorts = [*usage.values()[:-1], sum(usage.failures.values())]
+    return [usage.name, *(Cell(text, sort) for text, sort in zip(usage.texts(), sorts, strict=True))]
 
 
 def _blocks(system: System, origin: str) -> Iterator[Block]:
