@@ -4,10 +4,10 @@
      python speed/accuracy_compiled.py --predict [CASE…]  anywhere: writes the predictions of these cases, or of all
      python speed/accuracy_compiled.py                    compares the predictions with what was measured
 
-CASE is N or N:MODE, where N counts the cases of `compiled_steps.py`, then those of `compiled_steps_unseen.py`, and MODE
-is eager, default, reduce-overhead or max-autotune. Predictions lie in `predicted_compiled.jsonl`, what was measured on
-one NVIDIA H200 with PyTorch 2.11 in `measured_compiled.jsonl`. Replays of CUDA graphs allocate nothing, so the
-allocated size is not compared there.
+CASE is N or N:MODE, where N counts the cases of `compiled_steps.py`, then those of `compiled_steps_unseen.py` and of
+`compiled_steps_blind.py`, and MODE is eager, default, reduce-overhead or max-autotune. Predictions lie in
+`predicted_compiled.jsonl`, what was measured on one NVIDIA H200 with PyTorch 2.11 in `measured_compiled.jsonl`. Replays
+of CUDA graphs allocate nothing, so the allocated size is not compared there.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ _PHASES = ("gradients", "forward", "backward", "optimizer")
 def cases() -> list[tuple[Any, str, dict[str, Any], list[str]]]:
     """Return module, name, arguments and modes of each case."""
     import compiled_steps
+    import compiled_steps_blind
     import compiled_steps_unseen
 
     return [
         (module, name, arguments, module.MODES.get(number, ["default"]))
-        for module in (compiled_steps, compiled_steps_unseen)
+        for module in (compiled_steps, compiled_steps_unseen, compiled_steps_blind)
         for number, (name, arguments) in enumerate(module.CASES)
     ]
 
@@ -155,10 +156,26 @@ def measure(number: int, mode: str, folder: Path) -> dict[str, Any]:
             times.append(time.perf_counter() - moments[0])
             issued.append([end - begin for begin, end in pairwise(moments)])
         row["step_s"] = statistics.median(times[3:])
+        row["call_us"] = _call_us()
         row["host_s"] = dict(zip(_PHASES, map(statistics.median, zip(*issued[3:], strict=True)), strict=True))
         row["kernels"] = _kernels(step)
     row["reserved"] = torch.cuda.max_memory_reserved()
     return row | {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+
+def _call_us() -> float:
+    """Return the microseconds that this host takes for a small call, which tell how fast it is."""
+    import torch
+
+    small = torch.ones(16, device="cuda")
+    spent = []
+    for _ in range(9):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(200):
+            small.add(1.0)
+        spent.append((time.perf_counter() - begin) / 200 * 1e6)
+    return statistics.median(spent)
 
 
 def _live_at_peak(step: Any) -> dict[int, int]:

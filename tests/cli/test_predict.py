@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fairmile.costs.operators.refine import Correction, Corrections
 from fairmile.costs.steps import StepTrace
 from fairmile.predict import predict as predictions
 from fairmile.predict import step_cache as foresight
+from fairmile.predict.compiled.steps import trace_compiled
 from fairmile.predict.fake_device.request import TraceRequest, trace_target
 from fairmile.predict.memory.sharding import Layout
 from fairmile.workspace import Workspace
@@ -407,3 +408,29 @@ def test_corrections_become_a_data_frame() -> None:
     corrections = Corrections([Correction("h200", {"gemm": 0.9}, ("a-k3x9qa",))])
     assert list(corrections.to_pandas()["factors.gemm"]) == [0.9]
     assert repr(corrections[0]) == "<Correction: h200: gemm 0.90, from 1 run>"
+
+
+@pytest.mark.thorough
+def test_a_compiled_step_is_predicted_from_the_program_that_inductor_writes(
+    fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    traced: list[StepTrace] = []
+
+    def once(requests: Sequence[TraceRequest], **how: Any) -> list[StepTrace]:
+        assert [each.compile for each in requests] == ["default"]
+        if not traced:
+            traced.extend(each for each in trace_compiled(requests, **how) if isinstance(each, StepTrace))
+        return traced
+
+    monkeypatch.setattr(predictions, "trace_compiled", once)
+    predict, given = Workspace.open().predict, {"arguments": {"batch": 16, "width": 8}, "accumulate": 1}
+    memory = predict.memory("step.py:build", **given, compile="default")
+    time = predict.time("step.py:build", **given, compile="default")
+    assert_printed(fairmile, memory, "predict", "memory", *STEP, "--compile", "default")
+    assert_printed(fairmile, time, "predict", "time", *STEP, "--compile", "default")
+    for each in (memory, time):
+        assert any(note.startswith("the compiled step consists of the kernels that Inductor") for note in each.notes)
+    assert memory.peak_allocated_bytes < predict.memory("step.py:build", **given).peak_allocated_bytes
+    eager = predict.time("step.py:build", **given)
+    assert sum(line.count for line in time.top) < sum(line.count for line in eager.top)

@@ -16,6 +16,7 @@ from fairmile.costs.operators.roofline import bound_of, least_bytes
 from fairmile.costs.operators.signatures import signature, step_ops
 from fairmile.costs.operators.work import Work, base_name, tensors_at, work_of
 from fairmile.costs.steps import FUSED, Op, StepTrace
+from fairmile.predict.compiled.fused import fused_s
 
 MEASURED_TABLE = "h200"  # whose measured shares of the roof stand in for those of devices without a table
 _LEVEL = 1.645  # standard deviations of a 90 % interval
@@ -28,10 +29,6 @@ _HOSTS = 1.5  # how many times slower or faster another host is taken to be than
 _ISSUING = {"forward": 1.2, "backward": 1.05}  # of what a recurrent call takes the host when it is called alone
 _LAUNCH_SHARE = 0.25  # of a step that the device must idle to call it launch-bound
 
-# Share of the bandwidth that kernels of Inductor reach beside the least time of any: from the sums of those of compiled
-# steps on one H200. Kernels that rules foresee are counted otherwise: shares by whether they read half precision.
-_FUSED_EFFICIENCY = 0.92
-_RULED_EFFICIENCY = {True: 0.5, False: 0.85}
 _FUSED_SPREAD = 0.15  # of its time
 _COMPILED_SPREAD = 0.25  # of a whole compiled step
 _FUSED_HOST_S = 12e-6  # from Python to the device
@@ -46,9 +43,10 @@ class _Issuing(NamedTuple):
     graph_us: float
 
 
-# Fitted on two hosts with an H200: to twelve compiled steps whose kernels are known, half of which wait for the host;
-# and to four whose kernels rules foresee (a mixer, a graph network, a U-Net, ConvNeXt).
-_COMPILED = {"inductor": _Issuing(1.0, 1.5, 1.5, 400.0), "rules": _Issuing(1.17, 2.3, 5.0, 800.0)}
+# Kernels of Inductor: fitted on three hosts with an H200, to seven compiled steps that wait for the host, five of them
+# on two hosts each, which differ by up to half. Kernels that rules foresee: on two hosts, to a mixer, a graph network,
+# a U-Net and ConvNeXt.
+_COMPILED = {"inductor": _Issuing(1.17, 1.25, 2.3, 850.0), "rules": _Issuing(1.17, 2.3, 5.0, 800.0)}
 
 # Calls that a backward pass makes only to compute again what was not kept.
 _AGAIN = frozenset(
@@ -368,10 +366,7 @@ def _waits_after(before: Op | None, op: Op) -> bool:
 
 def _one(op: Op, work: Work, target: Device, table: OpTimes | None, tf32: bool) -> OpTime:
     if op.name == FUSED:
-        is_half = any(spec.dtype in ("bfloat16", "float16") for spec in op.inputs)
-        share = _FUSED_EFFICIENCY if op.keywords else _RULED_EFFICIENCY[is_half]
-        busy_s = target.least_op_s + work.bytes / (share * target.bandwidth_ceiling)
-        return OpTime(busy_s, _FUSED_HOST_S, "roofline", _FUSED_SPREAD)
+        return OpTime(fused_s(op, work, target), _FUSED_HOST_S, "roofline", _FUSED_SPREAD)
     if table is None:
         return OpTime(expected_s(op, work, target, tf32=tf32), 6e-6, "roofline", 0.5)
     return scaled(table.time_of(op, tf32=tf32), op, work, table.measured_on, target, tf32=tf32)

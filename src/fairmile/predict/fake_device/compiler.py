@@ -7,7 +7,6 @@ out: such a kernel is noted with the tensors it is given.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import ctypes
 import functools
@@ -25,6 +24,7 @@ from fairmile.predict.fake_device import kernels
 from fairmile.predict.fake_device.kernels import NAME
 from fairmile.predict.fake_device.operators import OperatorRecorder
 from fairmile.predict.fake_device.request import Refused
+from fairmile.predict.fake_device.triton import pointers, work_of_text
 
 _torch: Any = torch  # for what its types do not tell, and to change it
 aten = torch.ops.aten
@@ -307,13 +307,8 @@ class _Kernel:
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
-        names = re.search(r"'signature': (\{[^}]*\})", source)
-        self.roles = [
-            match[1] if (match := _POINTER.match(each)) else ""
-            for each in (ast.literal_eval(names[1]) if names else {})
-        ]
-        moved = re.search(r"'kernel_num_gb': ([0-9.e+-]+)", source)
-        self.moved_bytes = round(float(moved[1]) * 1e9) if moved else None
+        self.roles = [match[1] if (match := _POINTER.match(each)) else "" for each in pointers(source)]
+        self.work = work_of_text(source).keywords()
 
     def run(self, *args: Any, **_: Any) -> None:
         read: list[torch.Tensor] = []
@@ -323,7 +318,7 @@ class _Kernel:
                 (written if role == "out" else read).append(value)
                 if role == "in_out":
                     written.append(value)
-        _recorders[-1].launch(FUSED, read, written, {"kernel": self.name, "moved_bytes": self.moved_bytes})
+        _recorders[-1].launch(FUSED, read, written, {"kernel": self.name, **self.work})
 
 
 class _Extern:
