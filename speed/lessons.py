@@ -97,6 +97,7 @@ QUANTITIES: dict[str, list[Quantity]] = {
     "6.2": [Quantity("trials", lambda it: done(it["longer"]["trials"]), 7)],
     "6.3": [Quantity("trials", lambda it: done(it["trials"]), 3)],
     "7.1": [Quantity("error", lambda it: final(it, "error"), -math.inf, 2e-6)],
+    "7.2": [Quantity("rule", lambda it: it["rule"]), Quantity("target", lambda it: it["target"])],
     "8.2": [Quantity("peak in GB", lambda it: it["peak_allocated_bytes"] / 1e9)],
     "8.3": [Quantity("step on the last row in s", lambda it: it["rows"][-1]["step_time_s"])],
     "9.1": [Quantity("tasks", lambda it: len(it["tasks"]), 4, 4)],

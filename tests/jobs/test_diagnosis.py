@@ -97,6 +97,14 @@ def test_rejected_arguments_are_answered_with_the_command_that_lists_them(output
     assert not diagnosis.resumable
 
 
+def test_what_a_program_refuses_with_a_sentence_is_not_resumed() -> None:
+    output = "data: 10 rows\nerror: parameter split: 'cell' is not one of pairs, cells\nhint: did you mean 'cells'?\n"
+    refused = diagnose(TaskStatus(State.FAILED, "exit code 2", 2), output, SPEC)
+    assert refused.line == "error: parameter split: 'cell' is not one of pairs, cells"
+    assert not refused.resumable
+    assert diagnose(TaskStatus(State.FAILED, "exit code 1", 1), output, SPEC).resumable
+
+
 def test_a_usage_text_means_nothing_without_the_exit_code_of_one() -> None:
     assert "arguments" not in diagnose(TaskStatus(State.FAILED, "exit code 1", 1), ARGPARSE, SPEC).what
 

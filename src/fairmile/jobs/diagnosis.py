@@ -176,7 +176,9 @@ def diagnose(
         return Diagnosis(status.sentence, f"if memory ran out, {memory}", resumable=True)
     if status.exit_code == 127:
         return Diagnosis(f"no program {spec.argv[0]!r}", "check its name and the environment", _last(output))
-    return Diagnosis(status.sentence or "it failed", f"`{log}` prints its output", _last(output), resumable=True)
+    last = _last(output)
+    is_refused = status.exit_code == 2 and last.startswith("error: ")  # what the program was given, it refuses again
+    return Diagnosis(status.sentence or "it failed", f"`{log}` prints its output", last, resumable=not is_refused)
 
 
 def _find_bug(output: str) -> Diagnosis | None:

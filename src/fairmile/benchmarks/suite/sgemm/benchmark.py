@@ -20,7 +20,7 @@ from fairmile.benchmarks.harness.samples import ArraySamples
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.suite.sgemm import baselines
-from fairmile.benchmarks.suite.sgemm.data import Parts, make_table, read_table, split
+from fairmile.benchmarks.suite.sgemm.data import Parts, held_out, make_table, read_table, split
 from fairmile.benchmarks.suite.sgemm.models import TimeModel
 from fairmile.benchmarks.suite.sgemm.settings import Settings
 from fairmile.meter import span
@@ -38,6 +38,8 @@ _PUBLISHED = (
 def run(session: Session) -> None:
     """Read or make the table, train, score the baselines and report."""
     settings, is_real = session.settings(Settings), session.data is not None
+    if settings.hold_out:
+        held_out(settings.hold_out)  # before the table is made
     share = settings.train_share or (_SHARE_REAL if is_real else _SHARE)
     settings = dataclasses.replace(settings, train_share=share)
     with span("data"):

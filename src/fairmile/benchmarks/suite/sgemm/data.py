@@ -110,7 +110,7 @@ def split(table: Table, train_share: float, hold_out: str, seed: int) -> Parts:
     target, order = np.log(table.mean_ms), np.random.default_rng(seed).permutation(len(table.settings))
     tested = np.zeros(len(order), bool)
     if hold_out:
-        name, value = _held_out(hold_out)
+        name, value = held_out(hold_out)
         tested = table.settings[:, PARAMETERS.index(name)] == value
     else:
         tested[order[: round(len(order) * TEST_SHARE)]] = True
@@ -123,7 +123,8 @@ def split(table: Table, train_share: float, hold_out: str, seed: int) -> Parts:
     return Parts(table.settings[train], target[train], table.settings[test], target[test], words)
 
 
-def _held_out(text: str) -> tuple[str, int]:
+def held_out(text: str) -> tuple[str, int]:
+    """Return the kernel parameter and the value that `hold_out` names, or raise what it may be."""
     name, _, value = text.partition("=")
     if name not in PARAMETERS:
         near = did_you_mean(name, PARAMETERS)
