@@ -159,6 +159,7 @@ def measure(number: int, mode: str, folder: Path) -> dict[str, Any]:
         row["call_us"] = _call_us()
         row["host_s"] = dict(zip(_PHASES, map(statistics.median, zip(*issued[3:], strict=True)), strict=True))
         row["kernels"] = _kernels(step)
+        row["device_s"] = sum(time_us for _, _, time_us in row["kernels"]) * 1e-6
     row["reserved"] = torch.cuda.max_memory_reserved()
     return row | {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
 
@@ -262,12 +263,12 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def compare() -> None:
-    """Print how far predictions are off, and the medians by mode."""
-    import compiled_steps
-
+    """Print how far predictions are off, and the medians by set: the last was predicted before it was measured."""
+    sets = [case[0].__name__ for case in cases()]
     predicted = {(row["case"], row["mode"]): row for row in _rows(PREDICTED)}
     errors: dict[tuple[str, str], list[float]] = {}
-    print(f"{'step':20} {'arguments':60} {'mode':16} {'allocated':>10} {'reserved':>10} {'time':>10}")
+    names = ("allocated", "reserved", "device_s", "step_s")
+    print(f"{'step':20} {'arguments':60} {'mode':16}" + "".join(f" {name:>10}" for name in names))
     for row in _rows(MEASURED):
         told = predicted.get((row["case"], row["mode"]))
         if told is None:
@@ -275,9 +276,8 @@ def compare() -> None:
             continue
         if row["mode"] in ("reduce-overhead", "max-autotune"):
             row["allocated"] = None
-        names = ("allocated", "reserved", "step_s")
-        off = {name: told[name] / row[name] - 1 if row[name] else None for name in names}
-        group = "eager" if row["mode"] == "eager" else "seen" if row["case"] < len(compiled_steps.CASES) else "unseen"
+        off = {name: told[name] / row[name] - 1 if row.get(name) else None for name in names}
+        group = "eager" if row["mode"] == "eager" else sets[row["case"]]
         for name, error in off.items():
             if error is not None:
                 errors.setdefault((group, name), []).append(abs(error))
