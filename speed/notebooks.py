@@ -6,7 +6,9 @@ Run: python speed/notebooks.py [--lesson NAME]… [--repeats N]
     executed     `python -m fairmile.sweeps.notebooks`, which a notebook runs with as a program
     recorded     the same as a run with a record, as `fairmile course check` does it
 
-CPU is user and system time of a process and all of its children, the median over turns in which each has one.
+CPU is user and system time of a process and all of its children, the median over turns in which each has one. All use
+one home and one workspace, so that what is built once, such as the cache of fonts and the watching library, is not in
+the median.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def cpu_s(command: list[str], lesson: str, folder: Path) -> float:
     for file in find_lesson(lesson).files:
         shutil.copyfile(file, folder / file.name)
     write_notebook(find_lesson(lesson).solved(), folder / f"{lesson}.ipynb")
-    environ = {**os.environ, "HOME": str(folder), "FAIRMILE_HOME": str(folder / "home")}
+    environ = {**os.environ, "HOME": str(folder.parent), "FAIRMILE_HOME": str(folder.parent / "home")}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # which would compile our modules in every process, and not the peer's
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -66,17 +66,21 @@ class Lesson:
     @property
     def needs(self) -> dict[str, str]:
         """The modules that it needs, and the extra that installs each."""
-        return {str(module): str(extra) for module, extra in self._front.get("needs", {}).items()}
+        return {str(module): str(extra) for module, extra in self._own.get("needs", {}).items()}
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that lie beside its notebook."""
-        return tuple(FILES / name for name in self._front.get("files", ()))
+        return tuple(FILES / name for name in self._own.get("files", ()))
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        return dict(self._front.get("fairmile") or {})
 
     @cached_property
     def _front(self) -> dict[str, Any]:
         match = _FRONT.match(self.text)
-        return dict(load(match[1], file=str(self.file)).get("fairmile") or {}) if match else {}
+        return dict(load(match[1], file=str(self.file))) if match else {}
 
     def solved(self) -> dict[str, Any]:
         """Return the notebook with the model solutions."""
@@ -106,9 +110,8 @@ class Lesson:
 
     def _notebook(self) -> dict[str, Any]:
         front = _FRONT.match(self.text)
-        assert front is not None, f"{self.file} has no front matter"
         cells: list[dict[str, Any]] = []
-        end = front.end()
+        end = front.end() if front else 0
         for code in _CODE.finditer(self.text, end):
             cells += _markdown(self.text[end : code.start()])
             metadata = dict(load(code[1], file=str(self.file))) if code[1] else {}
@@ -118,8 +121,8 @@ class Lesson:
             )
             end = code.end()
         cells += _markdown(self.text[end:])
-        kernel = load(front[1], file=str(self.file))["kernelspec"]
-        return {"cells": cells, "metadata": {"kernelspec": dict(kernel)}, "nbformat": 4, "nbformat_minor": 5}
+        metadata = {"kernelspec": dict(self._front["kernelspec"])}
+        return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
 def _markdown(text: str) -> list[dict[str, Any]]:
