@@ -28,6 +28,8 @@ int main(int count, char **words) {
     MPI_Sendrecv(out, 100, MPI_DOUBLE, (rank + 1) % size, 0, in, 100, MPI_DOUBLE, (rank + size - 1) % size, 0,
                  MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     MPI_Allreduce(in, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, in, 50, MPI_DOUBLE, MPI_COMM_WORLD);
+    for (long n = 0; n < 20; n++) MPI_Bcast(out, step, MPI_DOUBLE, 0, MPI_COMM_WORLD);
   }
   MPI_Finalize();
   return sum != 0;
@@ -75,12 +77,25 @@ def calls(done: Recorded) -> Counter[tuple[int | None, str]]:
     return sum((Counter({(each.writer.rank, each.name): len(each.durations_ns)}) for each in log.spans), Counter())
 
 
+def sizes(done: Recorded) -> dict[str, set[int | None]]:
+    """Return how many bytes the calls of each name moved."""
+    log = read_log(event_files(done.folder))
+    found: dict[str, set[int | None]] = {}
+    for each in log.spans:
+        found.setdefault(each.name, set()).update((told or {}).get("bytes") for told in each.attributes)
+    return found
+
+
 def test_a_program_in_c_shows_which_rank_the_others_wait_for(tmp_path: Path) -> None:
     done = recorded(tmp_path, compiled(tmp_path, "mpicc", "ring.c", RING))
     made = calls(done)
     for rank in (0, 1):
         assert (made[rank, "MPI_Sendrecv"], made[rank, "MPI_Allreduce"], made[rank, "MPI_Finalize"]) == (10, 10, 1)
     assert "only calls of MPI, spans and samples were recorded" in done.notes[0]
+    moved = sizes(done)
+    assert (moved["MPI_Sendrecv"], moved["MPI_Allreduce"], moved["MPI_Allgather"]) == ({800}, {8}, {800})
+    assert moved["MPI_Bcast"] == {8 * step for step in range(10)}, "also where a line packs many calls"
+    assert moved["MPI_Finalize"] == {None}
     traces = Traces(lambda name: pytest.fail(name), lambda run: pytest.fail(run))
     first, *others = traces.analyze(done.folder).findings
     assert first.kind == "messages"
@@ -91,7 +106,9 @@ def test_a_program_in_c_shows_which_rank_the_others_wait_for(tmp_path: Path) -> 
 @pytest.mark.thorough
 @pytest.mark.parametrize("module", ["mpi", "mpi_f08"])
 def test_a_program_in_fortran_shows_its_calls(tmp_path: Path, module: str) -> None:
-    made = calls(recorded(tmp_path, compiled(tmp_path, "mpif90", "ring.f90", FORTRAN.format(module=module))))
+    done = recorded(tmp_path, compiled(tmp_path, "mpif90", "ring.f90", FORTRAN.format(module=module)))
+    made = calls(done)
+    assert sizes(done)["MPI_Allreduce"] == {8}
     assert [made[rank, "MPI_Allreduce"] for rank in (0, 1)] == [5, 5]
 
 

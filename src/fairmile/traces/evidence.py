@@ -25,7 +25,7 @@ LONG_CALL_NS = 1_000_000  # of the host: from there a call costs by what it does
 # What JAX, TensorFlow and PyTorch call the tracing and compilation of a program, in their profiles.
 _COMPILES = re.compile(
     r"backend_compile|compile_or_get_cached|Client::Compile|Compiler::(?:Compile|Run)|XlaCompil|lower_sharding_computation"
-    r"|lower_jaxpr|\btrace_to_jaxpr|\bcompile_fx\b|\bcompile_inner\b"
+    r"|tf\.function-graph_building|lower_jaxpr|\btrace_to_jaxpr|\bcompile_fx\b|\bcompile_inner\b"
 )
 
 

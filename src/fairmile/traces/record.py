@@ -214,7 +214,10 @@ class Recorded(Result):
     def summary(self) -> str:
         traces = sum(each.file is not None for each in self.traced)
         ended = f"exit code {self.exit_code} after {format_duration(self.elapsed_s)}"
-        return f"{traces:,} trace{'s' * (traces != 1)} in {self.folder}, {ended}"
+        what = f"{traces:,} trace{'s' * (traces != 1)}" if traces else "nothing"
+        if self.events and not traces:
+            what = "events, but no profiler trace,"
+        return f"{what} in {self.folder}, {ended}"
 
     def _repr_html_(self) -> str:
         hosts = ("host",) if len({each.host for each in self.traced}) > 1 else ()

@@ -123,3 +123,44 @@ def test_damaged_bytes_raise_nothing_but_an_integrity_error(tmp_path: Path) -> N
         file.write_bytes(bytes(broken))
         with contextlib.suppress(Integrity):
             analyze(read_traces(file))
+
+
+def test_a_profile_that_tensorflow_wrote_tells_that_its_steps_wait_for_input() -> None:
+    """Four steps of a small Keras model, recorded by its TensorBoard callback; a generator sleeps 30 ms a batch."""
+    table = read_traces(Path(__file__).parent / "tensorflow.xplane.pb.gz")
+    assert not table.notes
+    threads = [lane.number for lane in table.lanes]
+    assert len(set(threads)) == len(threads), "numbers of threads are hashes of 64 bits"
+    found = analyze(table)
+    assert found.steps == 4
+    (rank,) = found.breakdown.ranks
+    assert 0.4 * rank.total.total_s < rank.total.input_s < 0.5 * rank.total.total_s
+    assert rank.total.compute_s < 0.4 * rank.total.total_s, "a call that waits for other threads is no work"
+    assert found.findings[0].kind == "input starvation"
+
+
+def test_what_tf_data_prepares_in_other_threads_stops_no_step(tmp_path: Path) -> None:
+    host = {
+        "python": [("train", step * 10 * MS, 10 * MS) for step in range(4)],
+        "tf_Compute/1": [("MatMul", step * 10 * MS, 3 * MS) for step in range(4)],
+        "tf_data_iterator_get_next/3": [("IteratorGetNextOp::DoCompute", step * 10 * MS, MS) for step in range(4)]
+        + [("ExecutorState::ProcessAsync::Done", step * 10 * MS + MS, MS) for step in range(4)],
+        "tf_data_iterator_resource/2": [("Iterator::Map", step * 10 * MS, 9 * MS) for step in range(4)]
+        + [("PrefetchProduce", step * 10 * MS, 9 * MS) for step in range(4)],
+    }
+    file = tmp_path / "host.xplane.pb"
+    file.write_bytes(plane("/host:CPU", host, steps=True))
+    (rank,) = analyze(read_traces(file)).breakdown.ranks
+    assert (rank.total.input_s, rank.total.compute_s) == (0, pytest.approx(0.012)), "hidden by work"
+
+
+def test_steps_in_which_tensorflow_traces_a_function_are_told(tmp_path: Path) -> None:
+    host = {
+        "python": [("train", step * 10 * MS, 10 * MS) for step in range(4)]
+        + [("one_step_on_data", 0, 9 * MS), ("tf.function-graph_building", MS, 7 * MS)],
+        "tf_Compute/1": [("MatMul", 9 * MS, 31 * MS)],
+    }
+    file = tmp_path / "host.xplane.pb"
+    file.write_bytes(plane("/host:CPU", host, steps=True))
+    first = analyze(read_traces(file)).findings[0]
+    assert (first.kind, first.seconds) == ("compilation", pytest.approx(0.007))

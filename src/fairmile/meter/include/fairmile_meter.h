@@ -446,6 +446,12 @@ static void fmm_line_end(fmm_text *text, const fmm_name *name, int32_t thread) {
   fmm_say(text, fmm_tail);
 }
 
+static int fmm_knows_bytes(const fmm_record *ring, int32_t first) {
+  for (; first >= 0; first = fmm_next[first])
+    if (ring[first].bytes >= 0) return 1;
+  return 0;
+}
+
 static void fmm_tell(fmm_text *text, const fmm_thread *thread, const fmm_name *name, uint32_t count) {
   const fmm_record *ring = thread->ring;
   int32_t first = name->first;
@@ -472,6 +478,10 @@ static void fmm_tell(fmm_text *text, const fmm_thread *thread, const fmm_name *n
     fmm_column(text, ring, first, count, FMM_VERSIONS);
     fmm_say(text, ", \"wait\": ");
     fmm_column(text, ring, first, count, FMM_WAITS);
+  } else if (fmm_knows_bytes(ring, first)) {
+    fmm_say(text, count > FMM_FEW ? ", \"each\": {\"bytes\": {\"int64\": " : ", \"each\": {\"bytes\": ");
+    fmm_column(text, ring, first, count, FMM_BYTES);
+    fmm_say(text, count > FMM_FEW ? "}}" : "}");
   }
   fmm_line_end(text, name, thread->number);
 }
@@ -1122,7 +1132,8 @@ static fmm_open *fmm_last(fmm_thread *me, int32_t handle) {
   return &slot->open[slot->depth - 1];
 }
 
-static void fmm_stop_timer(int32_t timer) {
+/* A call that moved so many bytes, -1 where nobody knows. */
+static void fmm_stop_timer(int32_t timer, int64_t bytes) {
   int64_t end = fmm_now();
   fmm_thread *me = fmm_me();
   fmm_open *open = fmm_last(me, timer);
@@ -1132,6 +1143,7 @@ static void fmm_stop_timer(int32_t timer) {
   record = fmm_next_record(me, timer);
   record->start = open->start;
   record->end = end;
+  record->bytes = bytes;
   fmm_done(me);
 }
 
@@ -1254,7 +1266,7 @@ void fairmile_start(int32_t timer) {
 }
 
 void fairmile_stop(int32_t timer) {
-  if (fmm_is(timer, FMM_TIMER) && fmm_on()) fmm_stop_timer(timer);
+  if (fmm_is(timer, FMM_TIMER) && fmm_on()) fmm_stop_timer(timer, -1);
 }
 
 void fairmile_start_string(const char *name) {

@@ -25,13 +25,14 @@ static int look_in(struct dl_phdr_info *object, size_t size, void *wanted) {
   return 1;
 }
 
-/* Return the library's own function; an extension of Python may have loaded it for itself alone. */
+/* Return the library's own function, NULL where there is none; an extension of Python may have loaded it for itself. */
+static void *sought(const char *name, const char *profiled) {
+  void *function = dlsym(RTLD_NEXT, name), *found = (void *)(intptr_t)profiled;
+  return function || !dl_iterate_phdr(look_in, &found) ? function : found;
+}
+
 static void *own(const char *name, const char *profiled) {
-  void *function = dlsym(RTLD_NEXT, name);
-  if (!function) {
-    void *found = (void *)(intptr_t)profiled;
-    if (dl_iterate_phdr(look_in, &found)) function = found;
-  }
+  void *function = sought(name, profiled);
   if (!function) {
     fprintf(stderr, "fairmile: there is no %s in this MPI library\n", name);
     abort();
@@ -60,11 +61,40 @@ static void begin(int32_t *timer, const char *name) {
   fairmile_start(*timer);
 }
 
-static void end(int32_t timer) {
+static void end(int32_t timer, int64_t bytes) {
   if (--depth) return;
-  fairmile_stop(timer);
+  if (timer > 0 && fmm_on()) fmm_stop_timer(timer, bytes);
   fairmile_start(between());
 }
+
+/* What a call that was made moves: so many elements of a type, for each rank of a communicator where that is told; -1
+   where it cannot be known. In Fortran the arguments are addresses of whole numbers. */
+static int64_t moved(int is_fortran, long count, long type, long communicator) {
+  static int (*type_size)(long, int *), (*comm_size)(long, int *);
+  static void (*type_size_f)(int *, int *, int *), (*comm_size_f)(int *, int *, int *);
+  int size = -1, ranks = 1, code = 0;
+  int64_t elements = is_fortran ? *(int *)count : (int)count;
+  if (!elements) return 0; /* its type may be none */
+  if (is_fortran) {
+    if (!type_size_f) type_size_f = (void (*)(int *, int *, int *))sought("pmpi_type_size_", "pmpi_type_size_");
+    if (!comm_size_f) comm_size_f = (void (*)(int *, int *, int *))sought("pmpi_comm_size_", "pmpi_comm_size_");
+    if (!type_size_f || !comm_size_f) return -1;
+    type_size_f((int *)type, &size, &code);
+    if (!code && communicator) comm_size_f((int *)communicator, &ranks, &code);
+  } else {
+    if (!type_size) type_size = (int (*)(long, int *))sought("PMPI_Type_size", "PMPI_Type_size");
+    if (!comm_size) comm_size = (int (*)(long, int *))sought("PMPI_Comm_size", "PMPI_Comm_size");
+    if (!type_size || !comm_size) return -1;
+    code = type_size(type, &size);
+    if (!code && communicator) code = comm_size(communicator, &ranks);
+  }
+  return code || size < 0 || elements < 0 ? -1 : elements * size * ranks;
+}
+
+/* Which arguments of a call tell what it moves, on every rank: those of a gather depend on which rank is the root. */
+#define OF(count, type) moved(is_fortran, count, type, 0)
+#define OF_EACH(count, type, communicator) moved(is_fortran, count, type, communicator)
+#define UNKNOWN ((void)is_fortran, (int64_t)-1)
 
 #define A0
 #define A1 long a
@@ -96,72 +126,74 @@ static void end(int32_t timer) {
 #define P13 P12, m
 #define SHOWN __attribute__((visibility("default")))
 
-#define IN_C(name, count)                                                       \
+#define IN_C(name, count, bytes)                                                \
   SHOWN int MPI_##name(A##count) {                                              \
     static int (*next)(A##count);                                               \
     static int32_t timer;                                                       \
+    const int is_fortran = 0;                                                   \
     int code;                                                                   \
     if (!next) next = (int (*)(A##count))own("MPI_" #name, "PMPI_" #name);      \
     begin(&timer, "MPI_" #name);                                                \
     code = next(P##count);                                                      \
-    end(timer);                                                                 \
+    end(timer, code ? -1 : (bytes));                                            \
     return code;                                                                \
   }
 
-#define IN_FORTRAN(symbol, profiled, name, count)                               \
+#define IN_FORTRAN(symbol, profiled, name, count, bytes)                        \
   SHOWN void symbol(A##count) {                                                 \
     static void (*next)(A##count);                                              \
     static int32_t timer;                                                       \
+    const int is_fortran = 1;                                                   \
     if (!next) next = (void (*)(A##count))own(#symbol, #profiled);              \
     begin(&timer, "MPI_" #name);                                                \
     next(P##count);                                                             \
-    end(timer);                                                                 \
+    end(timer, bytes);                                                          \
   }
 
 /* Fortran hands over the code of the error as one argument more. */
-#define CALL(name, lower, count, more)                                          \
-  IN_C(name, count)                                                             \
-  IN_FORTRAN(mpi_##lower##_, pmpi_##lower##_, name, more)                       \
-  IN_FORTRAN(mpi_##lower##_f08_, pmpi_##lower##_f08_, name, more)
+#define CALL(name, lower, count, more, bytes)                                   \
+  IN_C(name, count, bytes)                                                      \
+  IN_FORTRAN(mpi_##lower##_, pmpi_##lower##_, name, more, bytes)                \
+  IN_FORTRAN(mpi_##lower##_f08_, pmpi_##lower##_f08_, name, more, bytes)
 
-CALL(Finalize, finalize, 0, 1)
-CALL(Send, send, 6, 7)
-CALL(Bsend, bsend, 6, 7)
-CALL(Ssend, ssend, 6, 7)
-CALL(Rsend, rsend, 6, 7)
-CALL(Recv, recv, 7, 8)
-CALL(Isend, isend, 7, 8)
-CALL(Irecv, irecv, 7, 8)
-CALL(Sendrecv, sendrecv, 12, 13)
-CALL(Sendrecv_replace, sendrecv_replace, 9, 10)
-CALL(Probe, probe, 4, 5)
-CALL(Wait, wait, 2, 3)
-CALL(Waitall, waitall, 3, 4)
-CALL(Waitany, waitany, 4, 5)
-CALL(Waitsome, waitsome, 5, 6)
-CALL(Barrier, barrier, 1, 2)
-CALL(Bcast, bcast, 5, 6)
-CALL(Gather, gather, 8, 9)
-CALL(Gatherv, gatherv, 9, 10)
-CALL(Scatter, scatter, 8, 9)
-CALL(Scatterv, scatterv, 9, 10)
-CALL(Allgather, allgather, 7, 8)
-CALL(Allgatherv, allgatherv, 8, 9)
-CALL(Alltoall, alltoall, 7, 8)
-CALL(Alltoallv, alltoallv, 9, 10)
-CALL(Alltoallw, alltoallw, 9, 10)
-CALL(Reduce, reduce, 7, 8)
-CALL(Allreduce, allreduce, 6, 7)
-CALL(Reduce_scatter, reduce_scatter, 6, 7)
-CALL(Reduce_scatter_block, reduce_scatter_block, 6, 7)
-CALL(Scan, scan, 6, 7)
-CALL(Exscan, exscan, 6, 7)
-CALL(Win_fence, win_fence, 2, 3)
-CALL(File_read, file_read, 5, 6)
-CALL(File_read_all, file_read_all, 5, 6)
-CALL(File_read_at, file_read_at, 6, 7)
-CALL(File_read_at_all, file_read_at_all, 6, 7)
-CALL(File_write, file_write, 5, 6)
-CALL(File_write_all, file_write_all, 5, 6)
-CALL(File_write_at, file_write_at, 6, 7)
-CALL(File_write_at_all, file_write_at_all, 6, 7)
+CALL(Finalize, finalize, 0, 1, UNKNOWN)
+CALL(Send, send, 6, 7, OF(b, c))
+CALL(Bsend, bsend, 6, 7, OF(b, c))
+CALL(Ssend, ssend, 6, 7, OF(b, c))
+CALL(Rsend, rsend, 6, 7, OF(b, c))
+CALL(Recv, recv, 7, 8, OF(b, c))
+CALL(Isend, isend, 7, 8, OF(b, c))
+CALL(Irecv, irecv, 7, 8, OF(b, c))
+CALL(Sendrecv, sendrecv, 12, 13, OF(b, c))
+CALL(Sendrecv_replace, sendrecv_replace, 9, 10, OF(b, c))
+CALL(Probe, probe, 4, 5, UNKNOWN)
+CALL(Wait, wait, 2, 3, UNKNOWN)
+CALL(Waitall, waitall, 3, 4, UNKNOWN)
+CALL(Waitany, waitany, 4, 5, UNKNOWN)
+CALL(Waitsome, waitsome, 5, 6, UNKNOWN)
+CALL(Barrier, barrier, 1, 2, UNKNOWN)
+CALL(Bcast, bcast, 5, 6, OF(b, c))
+CALL(Gather, gather, 8, 9, UNKNOWN)
+CALL(Gatherv, gatherv, 9, 10, UNKNOWN)
+CALL(Scatter, scatter, 8, 9, UNKNOWN)
+CALL(Scatterv, scatterv, 9, 10, UNKNOWN)
+CALL(Allgather, allgather, 7, 8, OF_EACH(e, f, g))
+CALL(Allgatherv, allgatherv, 8, 9, UNKNOWN)
+CALL(Alltoall, alltoall, 7, 8, OF_EACH(e, f, g))
+CALL(Alltoallv, alltoallv, 9, 10, UNKNOWN)
+CALL(Alltoallw, alltoallw, 9, 10, UNKNOWN)
+CALL(Reduce, reduce, 7, 8, OF(c, d))
+CALL(Allreduce, allreduce, 6, 7, OF(c, d))
+CALL(Reduce_scatter, reduce_scatter, 6, 7, UNKNOWN)
+CALL(Reduce_scatter_block, reduce_scatter_block, 6, 7, OF_EACH(c, d, f))
+CALL(Scan, scan, 6, 7, OF(c, d))
+CALL(Exscan, exscan, 6, 7, OF(c, d))
+CALL(Win_fence, win_fence, 2, 3, UNKNOWN)
+CALL(File_read, file_read, 5, 6, UNKNOWN)
+CALL(File_read_all, file_read_all, 5, 6, UNKNOWN)
+CALL(File_read_at, file_read_at, 6, 7, UNKNOWN)
+CALL(File_read_at_all, file_read_at_all, 6, 7, UNKNOWN)
+CALL(File_write, file_write, 5, 6, UNKNOWN)
+CALL(File_write_all, file_write_all, 5, 6, UNKNOWN)
+CALL(File_write_at, file_write_at, 6, 7, UNKNOWN)
+CALL(File_write_at_all, file_write_at_all, 6, 7, UNKNOWN)

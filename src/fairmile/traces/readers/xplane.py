@@ -23,7 +23,12 @@ _COPY, _SET = re.compile(r"(?i)^memcpy|^copy-(?:start|done)"), re.compile(r"(?i)
 _TALK = re.compile(r"(?i)^(?:nccl|rccl)|^(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)")
 _INPUT = re.compile(r"^Iterator|IteratorGetNext|DataLoader|infeed", re.IGNORECASE)
 _LAUNCH = re.compile(r"^(?:cu|cuda|hip)\w*Launch|^(?:cu|cuda|hip)Memcpy\w*Async")
-_WAIT = re.compile(r"^(?:cu|cuda|hip)\w*Synchronize|BlockHostUntil|BlockUntilReady")
+# A call of a TensorFlow function waits for the threads that run its operators.
+_WAIT = re.compile(
+    r"^(?:cu|cuda|hip)\w*Synchronize|BlockHostUntil|BlockUntilReady|^KernelAndDeviceFunc::Run|^FunctionRun$"
+)
+# Threads of tf.data that prepare input; what waits for them has another name, which does not match.
+_PREPARES = re.compile(r"^tf_data_(?!iterator_get_next)")
 _STEP_STAT = "step_num"
 _SIZE_STAT = "bytes_transferred"
 _MOST_NS = 1 << 62
@@ -119,6 +124,15 @@ def _whole(message: Message, number: int) -> int:
     return max(-_MOST_NS, min(signed, _MOST_NS))
 
 
+def _identifier(message: Message, number: int) -> int:
+    """Return a number that only tells one from another, with the sign of 64 bits."""
+    value = message.get(number, [0])[-1]
+    if not isinstance(value, int):
+        return 0
+    wrapped = value & (1 << 64) - 1
+    return wrapped - (1 << 64) if wrapped >= 1 << 63 else wrapped
+
+
 def _text(message: Message, *numbers: int) -> str:
     """Return the first of several texts that is not empty."""
     for number in numbers:
@@ -174,11 +188,12 @@ def _events(plane: _Plane, line: Message, notes: list[str], name: str) -> Iterat
 def _add_host(rows: Rows, plane: _Plane, rank: int, notes: list[str], name: str) -> None:
     for data in plane.lines:
         line = _message(data, notes, name)
-        lane = Lane(rank, _text(line, 11, 2) or f"thread {_whole(line, 1)}", number=_whole(line, 1))
+        number = _identifier(line, 1)
+        lane = Lane(rank, _text(line, 11, 2) or f"thread {number}", number=number)
         for event in _events(plane, line, notes, name):
-            kind = _kind_on_host(event)
-            number = event.stats.get(_STEP_STAT, step_of_name(event.name)) if kind == EventKind.PHASE else -1
-            step = number if -1 <= number < 1 << 31 else -1
+            kind = EventKind.IO if _PREPARES.match(lane.label) else _kind_on_host(event)
+            stated = event.stats.get(_STEP_STAT, step_of_name(event.name)) if kind == EventKind.PHASE else -1
+            step = stated if -1 <= stated < 1 << 31 else -1
             rows.add(kind, event.name, event.start_ns, event.end_ns, lane, step=step)
 
 
@@ -197,7 +212,7 @@ def _add_device(rows: Rows, plane: _Plane, rank: int, number: int, notes: list[s
     streams = [line for line in lines if _STREAM.match(_text(line, 11, 2))]
     for line in streams or [line for line in lines if _text(line, 11, 2) == "XLA Ops"]:
         label = f"{_text(line, 11, 2)} of device {number}"
-        lane = Lane(rank, label, True, number=_whole(line, 1), device=number)
+        lane = Lane(rank, label, True, number=_identifier(line, 1), device=number)
         for event in _events(plane, line, notes, name):
             kind, group = EventKind.KERNEL, None
             if _TALK.search(event.name):
