@@ -179,10 +179,10 @@ def measure(candidates: Sequence[Candidate], part: Path, *, for_s: float, device
     """Measure candidates in this process, a row appended for each, and return how many; `part` may hold some."""
     torch = _torch()
     torch.manual_seed(0)
-    end = time.monotonic() + for_s
+    clock = _Cpu() if device == "cpu" else _Cuda(torch, device)
+    end = time.monotonic() + for_s  # from here on: waking a device takes seconds
     known = _known(part)
     now = part.with_suffix(".now")
-    clock = _Cpu() if device == "cpu" else _Cuda(torch, device)
     rows: list[OperatorTiming] = []
     count, saved = 0, time.monotonic()
     for each in candidates:

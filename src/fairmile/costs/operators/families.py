@@ -205,6 +205,60 @@ def _convolution(
     yield call("aten.convolution_backward.default", y, x, w, [co], *rest, [ci > 4, True, True])
 
 
+# ---- layers of networks on pictures: channels grow while sides shrink
+
+_SHALLOW_TO_DEEP = (  # side, and the channels that networks have there
+    (112, (16, 24, 32, 48, 64, 96)),
+    (56, (24, 40, 64, 72, 96, 128, 144, 256)),
+    (28, (40, 80, 128, 160, 192, 240, 288, 512)),
+    (14, (112, 192, 240, 256, 320, 384, 480, 576, 1024)),
+    (7, (256, 384, 512, 640, 768, 960, 1152, 2048)),
+)
+_DENSE = ((1, 1), (1, 1), (1, 1), (3, 1), (3, 1), (3, 2), (2, 2), (5, 1))  # kernel and stride
+_DEPTHWISE = ((3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (9, 1), (11, 1), (3, 1), (7, 1))
+_PATCHES = (
+    (224, 4),
+    (224, 16),
+    (224, 2),
+    (256, 16),
+    (224, 14),
+    (384, 4),
+    (224, 7),
+    (224, 8),
+)  # side of image, of patch
+
+
+def pictures() -> Iterator[Op]:
+    """Convolutions and batch norms of such layers, in both layouts and ordinary batches."""
+    for dtype, count in (("float32", 150), ("bfloat16", 150), ("float16", 24)):
+        for is_last in (False, True):
+            for n, stage, ci, co, k in spread(count, PART, PART, PART, PART, PART):
+                batch, (side, widths) = one_of((8, 16, 32, 48, 64, 96, 128), n), one_of(_SHALLOW_TO_DEEP, stage)
+                sizes = (batch, one_of(widths, ci), one_of(widths, co), (side, side))
+                yield from _convolution(*sizes, *one_of(_DENSE, k), dtype, is_last=is_last)
+            for n, stage, ci, k in spread(count, PART, PART, PART, PART):
+                batch, (side, widths) = one_of((8, 16, 32, 48, 64, 96, 128), n), one_of(_SHALLOW_TO_DEEP, stage)
+                width, more = one_of(widths, ci), {"is_last": is_last}
+                sizes = (batch, width, width, (side, side))
+                yield from _convolution(*sizes, *one_of(_DEPTHWISE, k), dtype, **more, groups=width)
+                deep = one_of((8, 16, 24, 32, 48, 64), k)
+                if width % deep == 0 and width > deep:
+                    yield from _convolution(*sizes, 3, one_of((1, 1, 2), n), dtype, **more, groups=width // deep)
+                x, line = _layer(sizes[0], width, side, dtype, is_last), tensor((width,))
+                yield call("aten.native_batch_norm.default", x, line, line, line, line, True, 0.1, 1e-5)
+                rest = (*([line] * 5), True, 1e-5, [True, True, True])
+                yield call("aten.native_batch_norm_backward.default", x, x, *rest)
+            for n, co, patch in spread(count // 6, PART, PART, PART):
+                side, kernel = one_of(_PATCHES, patch)
+                sizes = (one_of((8, 16, 32, 48, 64, 128), n), 3, one_of((32, 64, 96, 192, 384, 768), co), (side, side))
+                yield from _convolution(*sizes, kernel, kernel, dtype, is_last=is_last)
+
+
+def _layer(n: int, c: int, side: int, dtype: str, is_last: bool) -> TensorSpec:
+    shape = (n, c, side, side)
+    return tensor(shape, dtype, channels_last(shape) if is_last else None)
+
+
 # ---- spectra
 
 
@@ -639,4 +693,5 @@ FAMILIES: tuple[Callable[[], Iterator[Op]], ...] = (
     functions,
     spectra,
     updates,
+    pictures,
 )
