@@ -2,10 +2,12 @@
 
      python speed/accuracy_eager.py --predict            anywhere: writes the predictions
      python speed/accuracy_eager.py --measure OUT.jsonl  on the GPU: adds one line for each case
-     python speed/accuracy_eager.py                      compares them with what was measured
+     python speed/accuracy_eager.py [--probe TABLE]      compares them with what was measured
 
-Each case is measured in a process of its own, one after the other, as PyTorch starts. Predictions lie in
-`docs/accuracy/eager-predicted.jsonl`, what was measured on one NVIDIA H200 with PyTorch 2.11 beside it.
+TABLE is what `fairmile predict calibrate` measured on the same machine: with it, the speed of its host is taken from
+there, for which each case is predicted for several speeds. Each case is measured in a process of its own, one after
+the other, as PyTorch starts. Predictions lie in `docs/accuracy/eager-predicted.jsonl`, what was measured on one NVIDIA
+H200 with PyTorch 2.11 beside it.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ STEPS = HERE / "eager_steps.py"
 ALL_S = 140  # until the last case must have ended
 WARM_UP, TIMED, TIMED_S = 4, 25, 2.0
 COMPARED = ("allocated", "reserved", "step_s")
+HOSTS = (0.7, 0.85, 1.0, 1.2, 1.4, 1.6)  # times as long for a call as the host of the table
 
 
 def predict(traces: Path | None) -> None:
@@ -40,7 +43,7 @@ def predict(traces: Path | None) -> None:
     from fairmile.costs.devices import device
     from fairmile.costs.steps import read_trace, write_trace
     from fairmile.predict.memory.account import account
-    from fairmile.predict.step_time import step_time
+    from fairmile.predict.step_time import HostCosts, step_time
 
     rows = []
     for number, (name, arguments) in enumerate(CASES):
@@ -59,6 +62,8 @@ def predict(traces: Path | None) -> None:
         row = {"case": number, "name": name, "arguments": arguments, "step_s": step.step_time_s}
         row |= {"low_s": step.low_s, "high_s": step.high_s, "device_s": step.device_s, "bound": step.bound}
         row |= {"allocated": taken.peak_allocated_bytes, "reserved": taken.peak_reserved_bytes}
+        by_host = {by: step_time(trace, "h200", host=HostCosts().scaled(by)).step_time_s for by in HOSTS}
+        row |= {"by_host": by_host}
         rows.append(row | {"notes": list(trace.notes)})
         print(number, arguments, f"{step.step_time_s * 1e3:.2f} ms", step.bound, *trace.notes, flush=True)
     PREDICTED.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -129,9 +134,17 @@ def measure(number: int, folder: Path) -> dict[str, Any]:
         return row | {"device": torch.cuda.get_device_name()}
 
 
-def compare() -> None:
+def compare(probe: Path | None) -> None:
     """Print how far predictions are off, and their medians for steps that wait for the device and for the host."""
+    from fairmile.costs.operators.op_times import read_op_times, shipped_op_times
+
     predicted = {row["case"]: row for row in _rows(PREDICTED)}
+    table = shipped_op_times("h200")
+    if probe and table:
+        by = table.joined(read_op_times(probe)).host_factor
+        print(f"the host takes {by:.2f} times as long for a call as the table's")
+        for row in predicted.values():
+            row["step_s"] = _between({float(each): step_s for each, step_s in row["by_host"].items()}, by)
     groups: dict[str, list[dict[str, float]]] = {}
     inside = 0
     measured = [row for row in _rows(MEASURED) if row["case"] in predicted]
@@ -153,6 +166,14 @@ def compare() -> None:
     print(f"times within the prediction interval: {inside} of {len(measured)}")
 
 
+def _between(known: dict[float, float], at: float) -> float:
+    """Return a value between the two known ones around it."""
+    below = max((each for each in known if each <= at), default=min(known))
+    above = min((each for each in known if each >= at), default=max(known))
+    share = (at - below) / (above - below) if above != below else 0.0
+    return known[below] + share * (known[above] - known[below])
+
+
 def _rows(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -162,6 +183,7 @@ def main() -> None:
     parser.add_argument("--predict", action="store_true", help="Write the predictions.")
     parser.add_argument("--traces", type=Path, metavar="FOLDER", help="Keep the traces of predictions here.")
     parser.add_argument("--measure", type=Path, metavar="OUT", help="Measure the cases on the GPU.")
+    parser.add_argument("--probe", type=Path, metavar="TABLE", help="Take the speed of the host from here.")
     parser.add_argument("--one", nargs=2, metavar=("N", "FOLDER"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
@@ -171,7 +193,7 @@ def main() -> None:
     elif chosen.predict:
         predict(chosen.traces)
     else:
-        compare()
+        compare(chosen.probe)
 
 
 if __name__ == "__main__":
