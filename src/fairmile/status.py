@@ -19,8 +19,9 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.flows.state import ActiveFlow
+from fairmile.runs.record.index_rows import RunRow
 from fairmile.runs.record.layout import OUTPUT
-from fairmile.runs.record.ledger import Ledger, RunRow, RunRows
+from fairmile.runs.record.ledger import Ledger, RunRows
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.shapes import RunRowDict
 from fairmile.sweeps.folder import Sweep, list_sweeps

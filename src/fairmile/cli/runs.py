@@ -16,7 +16,8 @@ from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN, limit_option
 from fairmile.cli.out import Out, count, json_output, place
 from fairmile.runs.prediction import amount_text, quantity_name
-from fairmile.runs.record.ledger import Changes, RunIndex, RunRow, RunRows
+from fairmile.runs.record.index_rows import RunRow
+from fairmile.runs.record.ledger import Changes, RunIndex, RunRows
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.results import Projection, RunDetails, RunOutput
 from fairmile.workspace import Workspace

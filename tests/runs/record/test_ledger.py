@@ -58,6 +58,14 @@ class TestFinding:
 
 
 class TestTheIndex:
+    def test_lists_all_in_the_order_of_a_part(self, runs: Runs) -> None:
+        for _ in range(3):
+            runs.run(["true"], watch_s=0)
+        rows = runs.rows()
+        assert [row.created for row in rows] == sorted((row.created for row in rows), reverse=True)
+        assert rows == runs.rows(limit=3)
+        assert rows[:2] == runs.rows(limit=2)
+
     def test_lists_the_newest_first_with_metrics_and_parameters(self, runs: Runs) -> None:
         runs.run(["true"], name="old")
         script = """echo '{"loss": 0.5}' >> $FAIRMILE_METRICS"""

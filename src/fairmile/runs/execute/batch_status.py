@@ -12,7 +12,7 @@ from fairmile.runs.execute.cancellation import cancel_name, cancel_names
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.worker import Batch
-from fairmile.runs.record.ledger import RunRow
+from fairmile.runs.record.index_rows import RunRow
 from fairmile.runs.record.run import RunState
 
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})

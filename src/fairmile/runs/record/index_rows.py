@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import SystemFailure
 from fairmile.base.files import Holder
 from fairmile.base.lazy import lazy
+from fairmile.base.results import Result
 from fairmile.meter.lines import number_text
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.layout import PACKED, read_record
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.shapes import RunRowDict
+from fairmile.runs.record.values import Value
 
 if TYPE_CHECKING:
     from fairmile.runs.record.packing import read_packed
@@ -25,6 +29,9 @@ COLUMNS = (
     *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
     *("asset", "reason", "params", "metrics", "units", "tags", "job", "inputs", "has"),
 )
+
+# The columns that a list shows, in the order in which `RunRow` reads them.
+LISTED = ", ".join(name for name in COLUMNS[:16] if name not in ("stamp", "units")) + ", units"
 
 
 def read_row(id: str, stamp: str, root: Path, seen: dict[str, Run]) -> tuple[Any, ...] | None:
@@ -144,6 +151,115 @@ class JsonNumbers(JsonObject):
     def decode(text: str) -> dict[str, Any]:
         """Return the numbers that the text holds."""
         return {name: float(value) for name, value in json.loads(text).items()}
+
+
+class RunRow(Result):
+    """What a list of runs shows of each: a row of the index, of which each part is read when it is looked at."""
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self._values = values  # in the order of `LISTED`
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunRow) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    @property
+    def id(self) -> str:
+        value: str = self._values[0]
+        return value
+
+    @property
+    def name(self) -> str:
+        value: str = self._values[1]
+        return value
+
+    @property
+    def state(self) -> RunState:
+        return _STATES[self._values[2]]
+
+    @property
+    def created(self) -> float:
+        value: float = self._values[3]
+        return value
+
+    @property
+    def elapsed_s(self) -> float | None:
+        value: float | None = self._values[4]
+        return value
+
+    @property
+    def energy_j(self) -> float | None:
+        value: float | None = self._values[5]
+        return value
+
+    @property
+    def identity(self) -> str:
+        value: str = self._values[6]
+        return value
+
+    @property
+    def group(self) -> str:
+        value: str = self._values[7]
+        return value
+
+    @property
+    def system(self) -> str:
+        value: str = self._values[8]
+        return value
+
+    @property
+    def asset(self) -> str:
+        value: str = self._values[9]
+        return value
+
+    @property
+    def reason(self) -> str:
+        value: str = self._values[10]
+        return value
+
+    @cached_property
+    def params(self) -> Mapping[str, Value]:
+        return JsonObject(self._values[11])
+
+    @cached_property
+    def metrics(self) -> Mapping[str, float]:
+        return JsonNumbers(self._values[12])
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        return tuple(json.loads(self._values[13]))
+
+    @cached_property
+    def units(self) -> Mapping[str, str]:
+        """The units of metrics that have one."""
+        return JsonObject(self._values[14])
+
+    def to_dict(self) -> RunRowDict:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "state": str(self.state),
+            "created": self.created,
+            "elapsed_s": self.elapsed_s,
+            "energy_j": self.energy_j,
+            "identity": self.identity,
+            "group": self.group,
+            "system": self.system,
+            "asset": self.asset,
+            "reason": self.reason,
+            "params": dict(self.params),
+            "metrics": {name: number_text(value) for name, value in self.metrics.items()},
+            "tags": list(self.tags),
+            "units": dict(self.units),
+        }
+
+    def summary(self) -> str:
+        return f"{self.id} {self.state}"
+
+
+_STATES = {str(state): state for state in RunState}
 
 
 def state_seen(state: RunState, record: RunRecord, folder: Path) -> RunState:

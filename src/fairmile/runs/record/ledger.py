@@ -11,7 +11,7 @@ import stat
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,12 +23,11 @@ from fairmile.base.lazy import lazy
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
-from fairmile.meter.lines import number_text
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.index_rows import (
     COLUMNS,
-    JsonNumbers,
-    JsonObject,
+    LISTED,
+    RunRow,
     assets_of,
     lost_its_recorder,
     names_of,
@@ -40,8 +39,7 @@ from fairmile.runs.record.layout import PACKED, RECORD, read_record, write_recor
 from fairmile.runs.record.query import RunQuery
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
-from fairmile.runs.record.shapes import ChangesDict, IndexDict, RunPageDict, RunRowDict, RunRowsDict
-from fairmile.runs.record.values import Value
+from fairmile.runs.record.shapes import ChangesDict, IndexDict, RunPageDict, RunRowsDict
 
 if TYPE_CHECKING:
     from fairmile.runs.record.packing import pack, read_packed, unpack
@@ -58,8 +56,6 @@ _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32
 _LAST = "last"
 _HISTORY = 20
 _STALE_S = 5.0  # a flow of a thousand steps asks for as many histories
-# The columns that a list shows, in the order of the fields of `RunRow`.
-_LISTED = ", ".join(name for name in COLUMNS[:16] if name not in ("stamp", "units")) + ", units"
 _SCHEMA = f"""
 CREATE TABLE runs ({", ".join(f"{name} PRIMARY KEY" if name == "id" else name for name in COLUMNS)}) WITHOUT ROWID;
 CREATE INDEX by_time ON runs (created);
@@ -84,49 +80,6 @@ def _make_private(file: Path) -> None:
             os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)
-
-
-@dataclass(frozen=True, repr=False)
-class RunRow(Result):
-    """What a list of runs shows of each."""
-
-    id: str
-    name: str
-    state: RunState
-    created: float
-    elapsed_s: float | None
-    energy_j: float | None
-    identity: str
-    group: str
-    system: str
-    asset: str
-    reason: str
-    params: Mapping[str, Value]
-    metrics: Mapping[str, float]
-    tags: tuple[str, ...]
-    units: Mapping[str, str] = field(default_factory=dict)  # of metrics that have one
-
-    def to_dict(self) -> RunRowDict:
-        return {
-            "id": self.id,
-            "name": self.name,
-            "state": str(self.state),
-            "created": self.created,
-            "elapsed_s": self.elapsed_s,
-            "energy_j": self.energy_j,
-            "identity": self.identity,
-            "group": self.group,
-            "system": self.system,
-            "asset": self.asset,
-            "reason": self.reason,
-            "params": dict(self.params),
-            "metrics": {name: number_text(value) for name, value in self.metrics.items()},
-            "tags": list(self.tags),
-            "units": dict(self.units),
-        }
-
-    def summary(self) -> str:
-        return f"{self.id} {self.state}"
 
 
 class RunRows(Results[RunRow]):
@@ -330,9 +283,15 @@ class Ledger:
             values.append(tag)
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
         with self._index(stale_s) as index:
-            question = f"SELECT {_LISTED} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
+            question = f"SELECT {LISTED} FROM runs {where}"
             with no_search():  # of a hundred thousand rows none is garbage
-                return RunRows(_row(*each) for each in index.execute(question, [*values, limit or -1]))
+                if limit:
+                    some = index.execute(f"{question} ORDER BY created DESC, id LIMIT ?", [*values, limit])
+                    return RunRows(map(RunRow, some))
+                rows = index.execute(question, values).fetchall()
+                rows.sort(key=itemgetter(0))  # SQLite needs half as long again where it sorts them
+                rows.sort(key=itemgetter(3), reverse=True)
+                return RunRows(map(RunRow, rows))
 
     def page(self, query: RunQuery, *, start: int = 0, limit: int = 50, stale_s: float = 0.0) -> RunPage:
         """Return a part of the runs that a query matches, in its order, as they were at most `stale_s` ago."""
@@ -352,8 +311,8 @@ class Ledger:
                 values = [*wanted, *order.values, limit, start]
                 shown = [id for (id,) in index.execute(f"{question} LIMIT ? OFFSET ?", values)]
                 total = sum(states[state] for state in wanted)
-            question = f"SELECT {_LISTED} FROM runs WHERE id IN ({', '.join('?' * len(shown))})"
-            rows = {each[0]: _row(*each) for each in index.execute(question, shown)}
+            question = f"SELECT {LISTED} FROM runs WHERE id IN ({', '.join('?' * len(shown))})"
+            rows = {each[0]: RunRow(each) for each in index.execute(question, shown)}
         return RunPage(RunRows(rows[id] for id in shown), start, total, states)
 
     def members(self, group: str) -> list[str]:
@@ -655,13 +614,3 @@ def _visible_runs(hidden: Iterable[str]) -> str:
     assets = json.dumps(sorted(hidden)).replace("'", "''")  # a view takes no parameters
     used = f"SELECT 1 FROM json_each(inputs) JOIN json_each('{assets}') AS hidden USING (value)"
     return f"CREATE TEMP VIEW runs AS SELECT * FROM main.runs WHERE NOT EXISTS ({used})"
-
-
-def _row(id: str, name: str, state: str, *values: Any) -> RunRow:
-    *plain, params, metrics, tags, units = values
-    tagged = tuple(json.loads(tags)) if tags != "[]" else ()
-    fields = [*plain, JsonObject(params), JsonNumbers(metrics), tagged, JsonObject(units)]
-    return RunRow(id, name, _STATES[state], *fields)
-
-
-_STATES = {str(state): state for state in RunState}

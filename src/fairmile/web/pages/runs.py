@@ -16,8 +16,9 @@ from fairmile.base.words import place
 from fairmile.reports.blocks import Title
 from fairmile.reports.measures import results_only, title
 from fairmile.reports.one_run import machine_blocks, origin_blocks, rerun_line, state_tone, when
+from fairmile.runs.record.index_rows import RunRow
 from fairmile.runs.record.layout import OUTPUT
-from fairmile.runs.record.ledger import RunPage, RunRow, RunRows
+from fairmile.runs.record.ledger import RunPage, RunRows
 from fairmile.runs.record.query import NEWEST, RunQuery
 from fairmile.runs.record.record import RunState
 from fairmile.web.answers import cursor_at, position_of

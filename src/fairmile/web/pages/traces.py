@@ -15,7 +15,8 @@ from fairmile.base.words import place
 from fairmile.reports.blocks import Block, Cell, Row, table
 from fairmile.reports.one_run import state_tone, when
 from fairmile.reports.trace_page import trace_blocks
-from fairmile.runs.record.ledger import RunPage, RunRow, RunRows
+from fairmile.runs.record.index_rows import RunRow
+from fairmile.runs.record.ledger import RunPage, RunRows
 from fairmile.runs.record.query import RunQuery
 from fairmile.traces.analyze import TraceAnalysis
 from fairmile.traces.of_runs import traces_of
