@@ -161,7 +161,7 @@ def print_exercise(exercise: str, answers: list[Any]) -> None:
         numbers = [each for each in values if not isinstance(each, str)]
         seen = sorted({each for each in values if isinstance(each, str)})
         if numbers:
-            seen.append(" to ".join(f"{each:.6g}" for each in sorted({min(numbers), max(numbers)})))
+            seen.append(" to ".join(dict.fromkeys(f"{each:.6g}" for each in (min(numbers), max(numbers)))))
         limits = " ".join(f"{sign} {at:.6g}" for sign, at in (("≥", row.least), ("≤", row.most)) if math.isfinite(at))
         print(f"{exercise:5} {row.name:24} {', '.join(seen):30} {limits:20} {verdicts.count('')}/{len(answers)} right")
     for problem in sorted({verdict for verdict in verdicts if verdict}):

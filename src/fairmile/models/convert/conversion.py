@@ -244,7 +244,7 @@ def error_again(error: Mapping[str, Any]) -> FairmileError:
 
 def last_line(runs: Runs, run: Run) -> str:
     lines = [line for line in runs.output(run.id).decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it printed nothing"
+    return lines[-1][:300] if lines else run.reason or "it printed nothing"
 
 
 def _publish(run: Run, written: Mapping[str, Any], target: Path) -> None:
