@@ -255,9 +255,7 @@ def test_a_recording_is_a_result(place: Path) -> None:
     recorded = Workspace.open().traces.record([sys.executable, "-c", "pass"], Path("new"), watch=False)
     assert_sound(recorded)
     assert recorded.document() == json.loads((place / "new" / "recording.json").read_text())
-    assert repr(recorded).startswith(
-        f"<Recorded: events, but no profiler trace, in {place / 'new'}, exit code 0 after "
-    )
+    assert repr(recorded).startswith(f"<Recorded: nothing in {place / 'new'}, exit code 0 after ")
 
 
 def test_notebooks_show_where_the_time_of_each_rank_went(first: Path) -> None:

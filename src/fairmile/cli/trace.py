@@ -138,11 +138,10 @@ def _print_plan(out: Out, plan: RecordingPlan) -> None:
 
 
 def _print_recorded(out: Out, recorded: Recorded) -> None:
-    traced = [each for each in recorded.traced if each.file]
     for note in recorded.notes:
         out.say(f"note: {note}")
-    out.say(f"{count(len(traced), 'trace')} in {recorded.folder}, {format_duration(recorded.elapsed_s)}")
-    if traced or recorded.events:
+    out.say(f"{recorded.content} in {recorded.folder}, {format_duration(recorded.elapsed_s)}")
+    if any(each.file for each in recorded.traced) or recorded.events:
         out.hint(f"analyze it: fairmile trace analyze {shlex.quote(str(recorded.folder))}")
 
 

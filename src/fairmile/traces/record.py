@@ -211,13 +211,17 @@ class Recorded(Result):
     def to_dict(self) -> RecordedDict:
         return {"folder": str(self.folder), **self.document()}
 
-    def summary(self) -> str:
+    @property
+    def content(self) -> str:
+        """What was recorded, in words."""
         traces = sum(each.file is not None for each in self.traced)
+        if traces:
+            return f"{traces:,} trace{'s' * (traces != 1)}"
+        return "events, but no profiler trace," if self.events else "nothing"
+
+    def summary(self) -> str:
         ended = f"exit code {self.exit_code} after {format_duration(self.elapsed_s)}"
-        what = f"{traces:,} trace{'s' * (traces != 1)}" if traces else "nothing"
-        if self.events and not traces:
-            what = "events, but no profiler trace,"
-        return f"{what} in {self.folder}, {ended}"
+        return f"{self.content} in {self.folder}, {ended}"
 
     def _repr_html_(self) -> str:
         hosts = ("host",) if len({each.host for each in self.traced}) > 1 else ()
