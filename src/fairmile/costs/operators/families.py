@@ -238,12 +238,13 @@ def pictures() -> Iterator[Op]:
                 yield from _convolution(*sizes, *one_of(_DENSE, k), dtype, is_last=is_last)
             for n, stage, ci, k in spread(count, PART, PART, PART, PART):
                 batch, (side, widths) = one_of((8, 16, 32, 48, 64, 96, 128), n), one_of(_SHALLOW_TO_DEEP, stage)
-                width, more = one_of(widths, ci), {"is_last": is_last}
+                width = one_of(widths, ci)
                 sizes = (batch, width, width, (side, side))
-                yield from _convolution(*sizes, *one_of(_DEPTHWISE, k), dtype, **more, groups=width)
+                yield from _convolution(*sizes, *one_of(_DEPTHWISE, k), dtype, is_last=is_last, groups=width)
                 deep = one_of((8, 16, 24, 32, 48, 64), k)
                 if width % deep == 0 and width > deep:
-                    yield from _convolution(*sizes, 3, one_of((1, 1, 2), n), dtype, **more, groups=width // deep)
+                    stride = one_of((1, 1, 2), n)
+                    yield from _convolution(*sizes, 3, stride, dtype, is_last=is_last, groups=width // deep)
                 x, line = _layer(sizes[0], width, side, dtype, is_last), tensor((width,))
                 yield call("aten.native_batch_norm.default", x, line, line, line, line, True, 0.1, 1e-5)
                 rest = (*([line] * 5), True, 1e-5, [True, True, True])
