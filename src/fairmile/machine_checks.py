@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, TypedDict
 
 from fairmile.base.commands import Here
 from fairmile.base.files import describe_room
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.store.quota import Quotas

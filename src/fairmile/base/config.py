@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base import yaml
 from fairmile.base.errors import FairmileError, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import Suggestions, did_you_mean
 
 if TYPE_CHECKING:

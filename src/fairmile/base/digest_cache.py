@@ -6,11 +6,11 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import DiskFailure
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_named_tuple import NamedTuple
 
 _WORTH_CACHING_BYTES = 64 << 10  # below that, reading a file takes about as long as looking it up
 # A file that changed this short a time ago may change again without a new time stamp.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple, Self
+from typing import Self
 
 from fairmile.base.errors import ErrorDict, FairmileError, InvalidDocument
+from fairmile.base.quick_named_tuple import NamedTuple
 
 
 class Failure(NamedTuple):

@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from fairmile.base.errors import (
     DiskFailure,
@@ -20,6 +20,7 @@ from fairmile.base.errors import (
     SystemFailure,
     UsageError,
 )
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.units import format_size
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from fairmile.base.lazy import lazy_pattern
+from fairmile.base.quick_named_tuple import NamedTuple
 
 _SIMPLE = lazy_pattern(r"\{([^{}\n]*)\}")
 _PATH = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")

@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.machinery import PathFinder
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from fairmile.base.errors import MissingExtra, NotFound, Unsupported
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import did_you_mean
 
 T = TypeVar("T")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from fairmile.base.quick_named_tuple import NamedTuple
 
 
 class Symptom(NamedTuple):

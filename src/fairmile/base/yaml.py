@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fairmile.base import strict_json
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.files import Lock, write_atomic
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.line_numbers import Position
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.yaml_text import dump
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, TypedDict
 
 from fairmile.base.digest import sha256_file
 from fairmile.base.distributions import t_quantile
 from fairmile.base.errors import NotFound
 from fairmile.base.html_tables import rows_table
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.results import Results
 from fairmile.base.units import format_number
 from fairmile.benchmarks.harness.scores import FILE

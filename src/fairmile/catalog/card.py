@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.html_tables import fields_table
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.units import format_size, parse_size
 from fairmile.base.words import slug
 from fairmile.catalog.identity import Handle, card_digest, content_digest, valid_sha256, version_slug

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy_pattern
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.catalog.card import Card
 from fairmile.catalog.extract import aliases_of, facets_of, links_of, summary_of, texts_of
 from fairmile.catalog.folder import CatalogFolder, Stamp

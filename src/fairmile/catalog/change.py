@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.errors import InvalidDocument, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
 from fairmile.catalog.describing.describe import with_address, with_files

@@ -17,10 +17,11 @@ import shlex
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, TypedDict
 
 from fairmile.base.html_tables import rows_table
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.results import Result
 from fairmile.catalog.card import Card
 from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, rules

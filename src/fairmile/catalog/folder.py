@@ -8,11 +8,12 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.errors import NotFound, SystemFailure
 from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.catalog.card import Card
 from fairmile.catalog.identity import Handle
 from fairmile.catalog.journal import changes_since, record_changes

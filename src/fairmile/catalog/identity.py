@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, ni, parse_checksum, plain_json, sha256_hex
 from fairmile.base.errors import UsageError
 from fairmile.base.lazy import lazy_pattern
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import slug
 
 # Facts that change while the asset does not; they stay out of the digest so that it is stable.

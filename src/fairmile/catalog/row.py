@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import slug
 from fairmile.catalog.card import Card
 

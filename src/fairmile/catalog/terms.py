@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.catalog.card import as_list
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import CONTEXT_IRI

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.meter.lines import event_files
 
 _LONGEST_REST = 64 << 20

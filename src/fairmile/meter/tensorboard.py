@@ -12,9 +12,9 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from fairmile.base.errors import Integrity
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.tfrecord import Field, field, fields, integer, read_records, record, signed
 
 MARK = "tfevents"  # in the name of every event file

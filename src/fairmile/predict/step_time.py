@@ -6,9 +6,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.features import compute_dtype, layout, layout_bytes
 from fairmile.costs.operators.op_times import OpTime, OpTimes, expected_s, roof_s, scaled, shipped_op_times

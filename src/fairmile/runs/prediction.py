@@ -10,11 +10,12 @@ from dataclasses import replace
 from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fairmile.base.distributions import fit_line, median, stdev, t_quantile
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.units import format_duration, format_size
 from fairmile.runs.record.record import RecordedSpec

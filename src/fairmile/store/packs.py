@@ -16,10 +16,11 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 from fairmile.base.digest import large_sha256, sha256_hex
 from fairmile.base.errors import Integrity, SystemFailure
+from fairmile.base.quick_named_tuple import NamedTuple
 
 MAX_PACK_BYTES = 512 << 20
 MAX_PACK_OBJECTS = 1 << 17  # bounds what a writer remembers to some 25 MB

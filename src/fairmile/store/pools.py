@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from fairmile.base.commands import Runner
 from fairmile.base.errors import (
@@ -21,6 +21,7 @@ from fairmile.base.errors import (
 )
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size, parse_duration, parse_size

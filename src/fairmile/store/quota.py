@@ -7,12 +7,13 @@ import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from fairmile.base.commands import Runner
 from fairmile.base.errors import FairmileError
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 
 _TIMEOUT_S = 5.0  # a file server that does not answer keeps `quota` waiting for most of a minute
 _BLOCK_BYTES = 1024  # both programs count in KiB

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.quick_typed_dict import TypedDict
 from fairmile.store.objects import make_folder, writing
 from fairmile.store.quota import Mount, mount_of

@@ -22,12 +22,13 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.placeholders import Name, scan
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import closest
 from fairmile.sweeps.model import Definition, Point
 from fairmile.systems.hardware import looks_secret

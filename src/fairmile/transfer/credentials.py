@@ -7,12 +7,12 @@ import netrc
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.lazy import lazy_pattern
+from fairmile.base.quick_named_tuple import NamedTuple
 
 _SECRET_WORDS = lazy_pattern(
     r"(?i)([?&;#](?:[\w.-]*(?:token|jwt|policy|key|secret|signature|passw|pwd|credential|auth|sig)[\w.-]*))=[^&;#\s]*"

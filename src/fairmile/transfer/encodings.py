@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fairmile.base.errors import FairmileError, Integrity, Unsupported
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.store.archive_formats.compression import Codec, Expanded, codec, zlib_stream
 from fairmile.transfer.credentials import shown_address
 

@@ -10,10 +10,11 @@ from binascii import b2a_base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.registry import Plugin, Registry
 from fairmile.transfer.credentials import shown_address, without_login
 from fairmile.transfer.flow import Flow

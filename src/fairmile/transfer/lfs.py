@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported
 from fairmile.base.files import write_failure
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.http import Client, pause_s
 

@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from fairmile.base import commands
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transient, UsageError
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.remote import Context
 

@@ -10,9 +10,10 @@ import re
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fairmile.base.errors import FairmileError, SystemFailure, Transient
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.ahead import taken
 from fairmile.transfer.credentials import shown_address
 

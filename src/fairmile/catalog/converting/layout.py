@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from fairmile.base.errors import Unsupported
+from fairmile.base.quick_named_tuple import NamedTuple
 
 BLOCK_BYTES = 16 << 20
 TEXT = np.dtype(object)  # blocks of texts are arrays of Python texts

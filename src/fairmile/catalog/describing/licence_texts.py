@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.catalog.licences import spdx_expression
 
 _IDENTIFIER = re.compile(r"SPDX-License-Identifier:\s*([^\r\n*/]{1,200})")

@@ -8,11 +8,12 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.digest import parse_checksum
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.catalog.card import Card, File, as_list, format_name, id_of, text_of
 from fairmile.catalog.identity import doi_of
 from fairmile.catalog.kinds import KINDS, kind_of_types

@@ -7,11 +7,11 @@ import gzip
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 
 _COLUMNS = ("signature", "outputs", "origins", "device_us", "cold_us", "host_us", "workspace_bytes", "problem")
 

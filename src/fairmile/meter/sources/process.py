@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from fairmile.base.errors import Unsupported
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.meter.lines import Channel
 from fairmile.meter.sources.source import KeptFile, Where, kept
 

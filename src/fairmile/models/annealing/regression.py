@@ -10,7 +10,7 @@ never exceeds C, which `bits`, `base` and `shift` determine.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.models.annealing.qubo import Encoding, regression_problem
 from fairmile.models.annealing.samplers import SAMPLERS, Sampler
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from fairmile.base.errors import FairmileError, NotFound, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.models.formats import folders, keras, onnx, pickles, safetensors, skops, tensorflow, torch_zip
 from fairmile.models.formats.description import ModelDescription, TensorSpec
 from fairmile.models.formats.source import Source, open_source

@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.models.formats.description import Dim, ModelDescription, TensorSpec
 from fairmile.models.formats.protobuf import (
     Field,

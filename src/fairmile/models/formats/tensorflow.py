@@ -7,8 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.tfrecord import crc32c, masked
 from fairmile.models.formats.description import Dim, ModelDescription, TensorSpec, count_values
 from fairmile.models.formats.protobuf import NotAMessage, fields, map_entry, message, number, signed, text, varint

@@ -18,7 +18,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from pydantic import ConfigDict, Field
@@ -26,6 +26,7 @@ from pydantic import ConfigDict, Field
 from fairmile.base.digest import sha256_file
 from fairmile.base.documents import Document
 from fairmile.base.errors import Integrity, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.strict_json import load_json
 from fairmile.base.units import format_size
 from fairmile.base.words import slug

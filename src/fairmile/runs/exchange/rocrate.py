@@ -15,12 +15,13 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 from urllib.parse import unquote_to_bytes
 
 from fairmile.base.digest import ManifestEntry, merkle_root, scan_tree
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.files import safe_join
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.strict_json import load_json
 from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
 from fairmile.runs.exchange.foreign import checked_record, files_below, lay_copies

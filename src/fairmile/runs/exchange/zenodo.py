@@ -14,11 +14,12 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from fairmile.base.errors import Conflict, Integrity, NotFound, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.units import format_size
 from fairmile.runs.exchange import Files, ImportedRun, no_files, rocrate
 from fairmile.runs.exchange.service import AGAIN, Service, already_there, service

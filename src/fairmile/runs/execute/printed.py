@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
 
 from fairmile.base.lazy import lazy_pattern
+from fairmile.base.quick_named_tuple import NamedTuple
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?![\w.:/]|-\d)"
 _WHICH = r"(?:(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval(?:uation)?|best|final|mean|average|avg|total)[ _-])?"

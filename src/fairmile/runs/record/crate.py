@@ -15,10 +15,11 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from fairmile.base.digest import ni, sha256_hex
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.meter.lines import number_text
 from fairmile.runs.record.layout import CARD, OUTPUT, RECORD, WORK
 from fairmile.runs.record.record import (

@@ -7,9 +7,10 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from fairmile.base.errors import FairmileError, MissingExtra, Unsupported
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.store.archive_formats.reading import PIECE_BYTES
 from fairmile.store.objects import Readable
 

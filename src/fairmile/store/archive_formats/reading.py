@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
-from typing import BinaryIO, Literal, NamedTuple, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 from fairmile.base.errors import FairmileError, Integrity, SystemFailure, UsageError
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.store.objects import Readable
 
 T = TypeVar("T")

@@ -13,10 +13,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.errors import Integrity, Unsupported
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.store.archive_formats.compression import WINDOW_BYTES, Codec, Expanded, codec, lzma1_filter, raw_lzma
 from fairmile.store.archive_formats.reading import (
     LONGEST_LINK_BYTES,

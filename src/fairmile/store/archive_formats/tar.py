@@ -8,10 +8,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import field
-from typing import NamedTuple
 
 from fairmile.base.errors import Integrity, Unsupported
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.store.archive_formats.reading import ListedSize, Member, Part, Source, damaged, refused
 from fairmile.store.objects import Readable
 

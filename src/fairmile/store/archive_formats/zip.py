@@ -10,9 +10,9 @@ import struct
 import zlib
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 from fairmile.base.errors import Integrity, Unsupported
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.store.archive_formats.compression import Codec, Expanded, codec, lzma1_filter, raw_lzma
 from fairmile.store.archive_formats.reading import (
     LONGEST_LINK_BYTES,

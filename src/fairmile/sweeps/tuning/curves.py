@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fairmile.base.errors import MissingExtra
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.registry import Plugin, Registry
 from fairmile.sweeps.model import Better
 from fairmile.sweeps.tuning.engine import Curve, Settings, StopEarly, TrialRecord

@@ -8,11 +8,12 @@ then the highest build number. The index of the channel is read by py-rattler, i
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.coroutines import finish
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import Integrity, MissingExtra, NotFound, Transient, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Body, Context, Remote

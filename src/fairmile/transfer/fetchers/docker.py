@@ -18,11 +18,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from fairmile.base.digest import Checksum, parse_checksum
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Unsupported, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.credentials import Login, shown_address
 from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Body, Context, Remote

@@ -9,10 +9,11 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transient, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.credentials import Login, shown_address
 from fairmile.transfer.remote import Context, Remote
 

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from fairmile.base.errors import (
@@ -32,6 +32,7 @@ from fairmile.base.errors import (
 )
 from fairmile.base.files import write_atomic
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.remote import Context, Remote
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Body, Context, Remote

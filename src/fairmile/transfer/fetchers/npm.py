@@ -13,11 +13,12 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from fairmile.base.digest import Checksum, parse_checksum
 from fairmile.base.errors import Integrity, NotFound, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import Credentials, shown_address, without_login
 from fairmile.transfer.http import Client

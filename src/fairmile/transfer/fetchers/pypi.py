@@ -15,12 +15,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 from fairmile.base.digest import Checksum, parse_checksum
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import Credentials, shown_address, without_login
 from fairmile.transfer.http import Client

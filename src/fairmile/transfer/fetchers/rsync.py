@@ -7,10 +7,10 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fairmile.base import commands
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transient, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers.command import Growth, last_words, passed_on
 from fairmile.transfer.remote import Context, Remote

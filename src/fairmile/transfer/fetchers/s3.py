@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from importlib.util import find_spec
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import FairmileError, Integrity, MissingExtra, NotFound, SystemFailure, UsageError
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.transfer.credentials import Credentials, shown_address
 from fairmile.transfer.http import Client
 from fairmile.transfer.remote import Body, Context, Remote

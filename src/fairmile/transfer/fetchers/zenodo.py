@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.http import Client

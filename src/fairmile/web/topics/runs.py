@@ -7,8 +7,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.units import format_duration, format_number
 from fairmile.meter.lines import GrowingLog, Log, event_files
 from fairmile.reports.blocks import printed

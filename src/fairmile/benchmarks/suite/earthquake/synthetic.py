@@ -8,11 +8,12 @@ above magnitude 3.29.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.benchmarks.suite.earthquake.bins import BIG, Grid
 from fairmile.benchmarks.suite.earthquake.events import Events
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.benchmarks.harness.settings import OPTIMIZERS, Optimizer, Schedule, TrainSettings, option
 
 CaseName = Literal["thermal", "collision", "density_current", "gravity_waves", "injection"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 from sklearn.linear_model import LinearRegression
 from sklearn.svm import SVR
 
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.benchmarks.suite.qsvr.data import Split, Table, make_split
 from fairmile.benchmarks.suite.qsvr.settings import Settings
 from fairmile.models.annealing.regression import QuboSVR

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fairmile.base.errors import MissingExtra, UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.benchmarks.harness.classical import can_fit
 
 Array = np.ndarray[Any, Any]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import UsageError
+from fairmile.base.quick_named_tuple import NamedTuple
 from fairmile.base.strict_json import load_json
 from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.dates import DATE_TERMS, is_date

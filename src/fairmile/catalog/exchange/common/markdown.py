@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from fairmile.base.errors import InvalidDocument, Problem
+from fairmile.base.quick_named_tuple import NamedTuple
 
 _LONGEST_LOOK = 200_000  # characters of a README in which title and summary are looked for
 _ENOUGH = 600
