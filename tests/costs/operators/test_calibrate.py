@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from made_once import made_once
 
-from fairmile.costs.operators.calibrate import calibrate, main, time_left_s
+from fairmile.costs.operators import calibrate as calibration
+from fairmile.costs.operators.calibrate import calibrate, main, measure, time_left_s
 from fairmile.costs.operators.signatures import Candidate, signature, tensor, write_candidates
-from fairmile.costs.operators.table import read_rows
+from fairmile.costs.operators.table import OperatorTiming, read_rows
 from fairmile.costs.steps import Op
 
 torch = pytest.importorskip("torch")
@@ -110,3 +111,15 @@ def test_half_of_the_time_is_kept_however_long_it_takes_to_begin(monkeypatch: py
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     assert time_left_s(25.0, since=96.0) == 21.0
     assert time_left_s(25.0, since=10.0) == 12.5
+
+
+def test_the_time_begins_when_the_first_call_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def row(_: object, each: Candidate, text: str, outputs: str, *rest: object) -> OperatorTiming:
+        now[0] += 1.0 if now[0] else 20.0  # torch loads much with the first
+        return OperatorTiming(text, outputs, each.origins)
+
+    monkeypatch.setattr(calibration, "_row", row)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    assert measure(ALL, tmp_path / "cpu.csv.part", for_s=3.0, device="cpu") == 5

@@ -180,7 +180,7 @@ def measure(candidates: Sequence[Candidate], part: Path, *, for_s: float, device
     torch = _torch()
     torch.manual_seed(0)
     clock = _Cpu() if device == "cpu" else _Cuda(torch, device)
-    end = time.monotonic() + for_s  # from here on: waking a device takes seconds
+    end = float("inf")
     known = _known(part)
     now = part.with_suffix(".now")
     rows: list[OperatorTiming] = []
@@ -195,6 +195,8 @@ def measure(candidates: Sequence[Candidate], part: Path, *, for_s: float, device
         outputs = write_tensors(op.outputs)
         now.write_text(f"{text}\n{outputs}")
         rows.append(_row(torch, Candidate(op, each.origins), text, outputs, clock, device))
+        if count == 0:  # the time begins here: torch loads much with its first call, which may take many seconds
+            end = time.monotonic() + for_s
         count += 1
         is_broken = "CUDA error" in rows[-1].problem
         if is_broken or time.monotonic() - saved > 2:
@@ -342,12 +344,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="device to measure: cuda, cuda:N or cpu (default: cuda)")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(argv)
-    for_s, begun = parse_duration(chosen.for_s), time.monotonic()
+    for_s = parse_duration(chosen.for_s)
     try:
         candidates = _chosen(chosen.signatures)
         if chosen.worker:
-            _torch()  # which takes seconds that count
-            measure(candidates, chosen.out, for_s=time_left_s(for_s, since=begun), device=chosen.device)
+            measure(candidates, chosen.out, for_s=for_s, device=chosen.device)
             return 0
         done = calibrate(candidates, chosen.out, for_s=for_s, device=chosen.device)
     except FairmileError as error:
