@@ -1,8 +1,8 @@
 """How far predictions of eager steps are off: those of `eager_steps.py`, predicted before they were measured.
 
-     python speed/accuracy_eager.py --predict            anywhere: writes the predictions
-     python speed/accuracy_eager.py --measure OUT.jsonl  on the GPU: adds one line for each case
-     python speed/accuracy_eager.py [--probe TABLE]      compares them with what was measured
+     python speed/accuracy_eager.py --predict [--cases N…]            anywhere: writes the predictions
+     python speed/accuracy_eager.py --measure OUT.jsonl [--cases N…]  on the GPU: adds one line for each case
+     python speed/accuracy_eager.py [--probe TABLE] [--cases N…]      compares them with what was measured
 
 TABLE is what `fairmile predict calibrate` measured on the same machine: with it, the speed of its host is taken from
 there, for which each case is predicted for several speeds. Each case is measured in a process of its own, one after
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ COMPARED = ("allocated", "reserved", "step_s")
 HOSTS = (0.7, 0.85, 1.0, 1.2, 1.4, 1.6)  # times as long for a call as the host of the table
 
 
-def predict(traces: Path | None) -> None:
-    """Write what is predicted of each case; traces are kept in a folder, or taken from there."""
+def predict(traces: Path | None, cases: Sequence[int]) -> None:
+    """Write what is predicted of these cases; traces are kept in a folder, or taken from there."""
     from eager_steps import CASES
 
     import fairmile as fm
@@ -45,8 +46,9 @@ def predict(traces: Path | None) -> None:
     from fairmile.predict.memory.account import account
     from fairmile.predict.step_time import HostCosts, step_time
 
-    rows = []
-    for number, (name, arguments) in enumerate(CASES):
+    rows = {row["case"]: row for row in _rows(PREDICTED)}
+    for number in cases or range(len(CASES)):
+        name, arguments = CASES[number]
         kept = traces / f"{number}.json" if traces else None
         if kept and kept.exists():
             trace = read_trace(kept)
@@ -64,19 +66,19 @@ def predict(traces: Path | None) -> None:
         row |= {"allocated": taken.peak_allocated_bytes, "reserved": taken.peak_reserved_bytes}
         by_host = {by: step_time(trace, "h200", host=HostCosts().scaled(by)).step_time_s for by in HOSTS}
         row |= {"by_host": by_host}
-        rows.append(row | {"notes": list(trace.notes)})
+        rows[number] = row | {"notes": list(trace.notes)}
         print(number, arguments, f"{step.step_time_s * 1e3:.2f} ms", step.bound, *trace.notes, flush=True)
-    PREDICTED.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    PREDICTED.write_text("".join(json.dumps(rows[number]) + "\n" for number in sorted(rows)))
 
 
-def measure_all(out: Path) -> None:
-    """Start all cases, which take turns on the GPU, and write what each of them says."""
+def measure_all(out: Path, cases: Sequence[int]) -> None:
+    """Start these cases, which take turns on the GPU, and write what each of them says."""
     from eager_steps import CASES
 
     began = time.time()
     with tempfile.TemporaryDirectory() as place:
         running = []
-        for number in range(len(CASES)):
+        for number in cases or range(len(CASES)):
             argv = [sys.executable, __file__, "--one", str(number), place]
             said, bad = (Path(place) / f"{what}-{number}" for what in ("out", "err"))
             with said.open("w") as to, bad.open("w") as wrong:
@@ -134,7 +136,7 @@ def measure(number: int, folder: Path) -> dict[str, Any]:
         return row | {"device": torch.cuda.get_device_name()}
 
 
-def compare(probe: Path | None) -> None:
+def compare(probe: Path | None, cases: Sequence[int]) -> None:
     """Print how far predictions are off, and their medians for steps that wait for the device and for the host."""
     from fairmile.costs.operators.op_times import read_op_times, shipped_op_times
 
@@ -147,7 +149,7 @@ def compare(probe: Path | None) -> None:
             row["step_s"] = _between({float(each): step_s for each, step_s in row["by_host"].items()}, by)
     groups: dict[str, list[dict[str, float]]] = {}
     inside = 0
-    measured = [row for row in _rows(MEASURED) if row["case"] in predicted]
+    measured = [row for row in _rows(MEASURED) if row["case"] in predicted and (not cases or row["case"] in cases)]
     for row in measured:
         told = predicted[row["case"]]
         off = {name: told[name] / row[name] - 1 for name in COMPARED}
@@ -184,16 +186,17 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, metavar="FOLDER", help="Keep the traces of predictions here.")
     parser.add_argument("--measure", type=Path, metavar="OUT", help="Measure the cases on the GPU.")
     parser.add_argument("--probe", type=Path, metavar="TABLE", help="Take the speed of the host from here.")
+    parser.add_argument("--cases", nargs="+", type=int, default=[], metavar="N", help="Take these cases alone.")
     parser.add_argument("--one", nargs=2, metavar=("N", "FOLDER"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
         print(json.dumps(measure(int(chosen.one[0]), Path(chosen.one[1]))), flush=True)
     elif chosen.measure:
-        measure_all(chosen.measure)
+        measure_all(chosen.measure, chosen.cases)
     elif chosen.predict:
-        predict(chosen.traces)
+        predict(chosen.traces, chosen.cases)
     else:
-        compare(chosen.probe)
+        compare(chosen.probe, chosen.cases)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from fairmile.envs.python import uv_index_settings
 ROOT = Path(__file__).parents[2]
 _EXTRAS = "course,web"
 _WITHOUT = "torch ; python_version < '3'"
-_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
+_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "jupytext")
 
 
 class Unavailable(Exception):

@@ -142,6 +142,17 @@ def heads_in_groups() -> Any:
     return SimpleNamespace(model=model, loss=loss, optimizer=sgd, precision="fp32")
 
 
+def one_head_of_keys() -> Any:
+    """Attention of several heads with keys and values of a single one, as of Falcon."""
+    model = nn.Linear(16, 16)
+
+    def loss(model: Any) -> Any:
+        query, key = torch.randn(2, 4, 8, 16), torch.randn(2, 1, 8, 16)
+        return functional.scaled_dot_product_attention(model(query), model(key), model(key)).mean()
+
+    return SimpleNamespace(model=model, loss=loss, optimizer=sgd, precision="bf16")
+
+
 def masked(columns: int) -> Any:
     """Attention behind a mask, which is left out where a count says that it hides nothing."""
 

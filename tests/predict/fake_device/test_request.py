@@ -45,6 +45,7 @@ _ASKED: dict[str, dict[str, Any]] = {
     "masked": {"function": "masked", "arguments": {"columns": 24}},
     "masked odd": {"function": "masked", "arguments": {"columns": 20}},
     "heads in groups": {"function": "heads_in_groups"},
+    "one head of keys": {"function": "one_head_of_keys"},
     "replicated": {"function": "replicated"},
     "replicated views": {"function": "replicated", "arguments": {"views": True}},
     "lstm": {"function": "recurrent"},
@@ -373,6 +374,7 @@ def test_attention_takes_the_kernel_that_hopper_takes(of: Callable[[str], StepTr
     assert used("transformer bias") == {"_scaled_dot_product_efficient_attention"}  # a bias that learns
     assert used("transformer turned") == set()  # its last dimension is not the fastest: plain products
     assert "_scaled_dot_product_efficient_attention" not in used("heads in groups"), "it knows no groups of heads"
+    assert not used("one head of keys"), "no kernel spreads one head over several unless it is asked to"
     log_sum = one(of("transformer bf16"), "aten._scaled_dot_product_cudnn_attention.default").outputs[1]
     assert (log_sum.elements, log_sum.dtype) == (ROWS * 4 * 16, "float32")
 

@@ -157,7 +157,7 @@ def _attention_kernel(
         return "math"
     if len({query.dtype, key.dtype, value.dtype}) > 1 or key.shape[1] != value.shape[1]:
         return "math"
-    if query.shape[1] != key.shape[1] and not (grouped or key.shape[1] == 1):
+    if query.shape[1] != key.shape[1] and not grouped:  # also where one head of keys would do for all
         return "math"
     half = query.dtype in (torch.float16, torch.bfloat16)
     width, value_width = query.shape[-1], value.shape[-1]
