@@ -283,7 +283,9 @@ def _print_memory(out: Out, prediction: MemoryPrediction) -> None:
     ]
     if account is not None:
         peak = account.peak
-        lines.append(("peak", f"in step {peak.step + 1}, {peak.phase}: {peak.op} {peak.module}".rstrip()))
+        call = f"{peak.op} {peak.module}".strip()
+        where = ": ".join(filter(None, (peak.phase, call)))  # a peak between two calls has neither
+        lines.append(("peak", ", ".join(filter(None, (f"in step {peak.step + 1}", where)))))
         if account.out_of_memory:
             lines.append(("ends with", account.out_of_memory))
     answer = {True: "yes", False: "no", None: "cannot determine"}[prediction.fits]
