@@ -94,7 +94,7 @@ def test_packs_are_written_anew_without_what_goes(store: Store) -> None:
 
 def test_packs_that_share_objects_go_together(store: Store) -> None:
     datas = list(small_files(100).values())
-    for part in (datas[:60], datas[40:]):  # as fetches that were told to bring everything anew
+    for part in (datas[:60], datas[40:]):  # as two calls of `fetch --fresh` leave them
         with store.objects(store.pools["home"]).batch(anew=True) as batch:
             for data in part:
                 batch.add(data)

@@ -223,7 +223,7 @@ def _job(row: dict[str, str], steps: list[dict[str, str]], group: str, has_gpus:
         cpu_s=cpu_seconds(row["TotalCPU"]) if elapsed else None,
         memory_asked_bytes=given.get("mem") or asked.get("mem"),
         memory_used_bytes=_largest(steps, "MaxRSS"),
-        # Most sites have the energy of steps alone, of which that of the script spans the others.
+        # Most sites record the energy of steps only; the step of the script covers the others.
         energy_j=_largest([row], "ConsumedEnergyRaw") or _largest(steps, "ConsumedEnergyRaw"),
         wait_s=float(started - submitted) if started is not None and submitted is not None else None,
     )

@@ -1,4 +1,4 @@
-"""What the text of a Triton kernel tells of its work."""
+"""How much work the source of a Triton kernel states."""
 
 from __future__ import annotations
 

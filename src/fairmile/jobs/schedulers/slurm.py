@@ -145,7 +145,7 @@ class _Run:
         native, state = native.partition(" ")[0], _state(native, reason)  # CANCELLED by 1000
         code, signal = _exit(state, status)
         rss = [size for row in (self.row, *self.steps) if (size := whole_number(row[5]))]
-        # Most sites have the energy of steps alone, of which that of the script spans the others.
+        # Most sites record the energy of steps only; the step of the script covers the others.
         joules = whole_number(energy) or max((whole_number(step[6]) or 0 for step in self.steps), default=0)
         usage = Usage(
             source="sacct",

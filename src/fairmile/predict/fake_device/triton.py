@@ -1,4 +1,4 @@
-"""What the text of a Triton kernel tells of its work, beside the tensors that it is given."""
+"""Reads from the source of a Triton kernel how much work it does, beyond the tensors that it is given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 import math
 import re
 from collections import Counter
-from typing import NamedTuple
+
+from fairmile.base.quick_named_tuple import NamedTuple
 
 _BYTES = {"i1": 1, "i8": 1, "u8": 1, "i16": 2, "fp16": 2, "bf16": 2, "i32": 4, "fp32": 4, "i64": 8, "fp64": 8}
 _LENGTH = re.compile(r"^\s+(\w+)numel = (\d+)$")

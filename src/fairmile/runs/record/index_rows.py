@@ -154,7 +154,7 @@ class JsonNumbers(JsonObject):
 
 
 class RunRow(Result):
-    """What a list of runs shows of each: a row of the index, of which each part is read when it is looked at."""
+    """What a list of runs shows of each: a row of the index, whose fields are parsed when they are first used."""
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         self._values = values  # in the order of `LISTED`

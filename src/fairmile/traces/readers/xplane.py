@@ -125,7 +125,7 @@ def _whole(message: Message, number: int) -> int:
 
 
 def _identifier(message: Message, number: int) -> int:
-    """Return a number that only tells one from another, with the sign of 64 bits."""
+    """Return an id as a signed number of 64 bits; it only has to be unique."""
     value = message.get(number, [0])[-1]
     if not isinstance(value, int):
         return 0

@@ -73,7 +73,7 @@ def usage_page(request: Request, name: Id, since: Word = "30d", by: Word = "proj
     try:
         blocks = list(_usage(systems.usage(name, since=since, by=by)))
     except FairmileError as error:
-        blocks = [Note(f"{error}. {error.hint or ''}")]
+        blocks = [Note(". ".join(filter(None, (str(error), error.hint))))]
     values = {"name": name, "since": since, "by": by, "groupings": list(GROUPINGS)}
     return Page("system_usage.html", title, values, blocks)
 
