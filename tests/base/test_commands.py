@@ -18,6 +18,7 @@ from processes import is_running
 
 from fairmile.base.commands import Here, Result, Runner, Ssh
 from fairmile.base.errors import SystemFailure, Transient, UsageError
+from fairmile.base.signals import AskedToEnd
 
 
 @pytest.fixture(params=["here", "ssh"])
@@ -192,21 +193,25 @@ def test_an_error_while_a_line_is_handled_ends_the_program(runner: Runner) -> No
     assert until(lambda: not lives(pids[0]))
 
 
-def test_an_interrupt_ends_the_program(runner: Runner) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whatever_ends_this_process_ends_the_program(runner: Runner, number: signal.Signals) -> None:
     lines: list[str] = []
     main = threading.main_thread().ident
     assert main is not None
 
     def interrupt() -> None:
         if until(lambda: bool(lines)):
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(main, number)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        runner.run(sh("echo $$; sleep 1000"), timeout_s=120, on_line=lines.append)
+    with pytest.raises((KeyboardInterrupt, AskedToEnd)) as ended:
+        runner.run(sh("echo $$; sleep 1000 & echo $!; wait"), timeout_s=120, on_line=lines.append)
     thread.join()
-    assert until(lambda: not lives(int(lines[0])))
+    asked = ended.value
+    assert isinstance(asked, AskedToEnd) == (number is not signal.SIGINT)
+    assert not isinstance(asked, AskedToEnd) or asked.code == 128 + number
+    assert until(lambda: not any(lives(int(line)) for line in lines))
 
 
 def test_a_daemon_that_keeps_the_output_open_does_not_hold_up_the_result(tmp_path: Path) -> None:
@@ -348,18 +353,20 @@ def test_what_cannot_be_started_and_left_is_named(tmp_path: Path) -> None:
         Here().start(["true"], cwd=tmp_path / "missing")
 
 
-def test_an_interruption_while_a_program_starts_leaves_none_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+def test_an_interruption_while_a_program_starts_leaves_none_behind(tmp_path: Path, name: str) -> None:
     script = """if True:
         import sys
         from fairmile.base.commands import Here
         try:
-            Here().run(["sh", "-c", f"echo $$ > {sys.argv[1]}; kill -INT $PPID; exec sleep 77"])
-        except KeyboardInterrupt:
+            Here().run(["sh", "-c", f"echo $$ > {sys.argv[1]}; kill -{sys.argv[2]} $PPID; exec sleep 77"])
+        except (KeyboardInterrupt, SystemExit):
             print("interrupted")
     """
-    for attempt in range(8):  # the moment differs
+    for attempt in range(4):  # the moment differs
         noted = tmp_path / str(attempt)
-        done = subprocess.run([sys.executable, "-c", script, str(noted)], capture_output=True, text=True, check=True)
+        argv = [sys.executable, "-c", script, str(noted), name]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
         assert done.stdout == "interrupted\n"
         if noted.exists() and noted.read_text():
             assert not is_running(int(noted.read_text()))

@@ -137,9 +137,10 @@ def test_a_signal_of_the_batch_system_leaves_nothing(place: Path, tmp_path: Path
             _, said = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, said) == (130, "interrupted\n")
+    assert (process.returncode, said) == (143, "")
     assert os.listdir(data) == []
-    assert [record["result"]["state"] for record in records(place)] == ["cancelled"]
+    (result,) = [record["result"] for record in records(place)]
+    assert (result["state"], result["signal"]) == ("cancelled", "TERM")
 
 
 class TestBenchmarks:

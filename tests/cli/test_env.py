@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from env_making import make_wheel
 from printed_results import assert_printed, assert_sound
+from processes import is_running
 
 from fairmile.workspace import Workspace
 
@@ -170,3 +173,39 @@ def test_a_sabath_file_without_an_environment_is_said_so(fairmile: Fairmile, pla
     assert done.code != 0
     assert "the model Bare states no requirements" in done.err
     assert "environment file" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_build_that_is_stopped_ends_its_programs_and_goes_on_later(
+    fairmile: Fairmile, place: Path, number: signal.Signals
+) -> None:
+    (place / "source").mkdir()
+    (place / "source" / "Makefile").write_text(
+        "all:\n\t@echo x >> $(NOTES)/first\n\t@sleep 1000 & echo $$! > $(NOTES)/pid; test -e $(NOTES)/go || wait\n"
+        "install:\n\t@true\n"
+    )
+    notes = place / "notes"
+    notes.mkdir()
+    (place / "slow.yaml").write_text(
+        f"builds:\n- {{name: done, folder: source, system: commands, commands: ['echo x >> {notes}/done']}}\n"
+        f"- {{name: slow, folder: source, system: make, options: [NOTES={notes}]}}\n"
+    )
+    argv = [sys.executable, "-m", "fairmile", "env", "build", "slow.yaml"]
+    build = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        while not ((notes / "pid").exists() and (notes / "pid").read_text()):
+            assert build.poll() is None
+            time.sleep(0.02)
+        build.send_signal(number)
+        assert build.wait(60) in (130, 128 + number)
+    finally:
+        build.kill()
+        build.wait()
+    assert not is_running(int((notes / "pid").read_text()))
+    (environment,) = fairmile("env", "ls", "--json").json["environments"]
+    assert environment["state"] == "unfinished"
+    (notes / "go").write_text("")
+    again = fairmile("env", "build", "slow.yaml")
+    assert again.code == 0, again.err
+    assert "build-done: finished before" in again.err
+    assert [(notes / name).read_text() for name in ("done", "first")] == ["x\n", "x\nx\n"]

@@ -108,6 +108,20 @@ def test_a_second_build_finds_the_library_of_the_first(tmp_path: Path) -> None:
     build(tmp_path, one, {"name": "program", "folder": "program", "system": "make"}, check="hello", expect="found")
 
 
+@pytest.mark.parametrize("place", ["lib", "lib64", "share"])
+def test_what_was_installed_is_known_to_pkg_config(tmp_path: Path, place: str) -> None:
+    need("make", "pkg-config")
+    lines = "Name: tides\\nDescription: tides\\nVersion: 1.5\\n"
+    at = f"$(PREFIX)/{place}/pkgconfig"
+    write(tmp_path / "tides", {"Makefile": f"all:\n\ninstall:\n\tmkdir -p {at}\n\tprintf '{lines}' > {at}/tides.pc\n"})
+    build(
+        tmp_path,
+        {"name": "tides", "folder": "tides", "system": "make"},
+        check="pkg-config --modversion tides",
+        expect="1.5",
+    )
+
+
 @pytest.mark.thorough
 def test_autotools_from_configure_ac(tmp_path: Path) -> None:
     need("autoreconf", "automake", "make", "cc")

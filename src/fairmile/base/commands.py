@@ -11,16 +11,17 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from mmap import mmap
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
+from threading import Thread
 from typing import IO, Protocol, Self
 
 from fairmile.base.errors import SystemFailure, Transient, UsageError
 from fairmile.base.lazy import lazy_pattern
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.signals import asked_to_end, end_deferred
 
 _MIB = 1 << 20
 _READ = 1 << 16
@@ -84,13 +85,14 @@ class Here:
     """Run programs on this machine.
 
     Of each output stream the last `capture_bytes` are kept; what is left out before them is said in a first line.
-    After a timeout or Ctrl-C the whole process group gets TERM and, `grace_s` later, KILL.
+    After a timeout, Ctrl-C, TERM or HUP the whole process group gets TERM and, `grace_s` later, KILL.
     """
 
     def __init__(self, *, capture_bytes: int = 64 * _MIB, grace_s: float = 5.0) -> None:
         self.capture_bytes = capture_bytes
         self.grace_s = grace_s
 
+    @asked_to_end()
     def run(
         self,
         argv: Sequence[str],
@@ -168,8 +170,8 @@ class Ssh:
     """Run programs on another machine, with the system's own ssh and its settings, never asking for a password.
 
     The variables of `env` are visible in the process list over there. With `shared`, a folder of the user alone, all
-    calls share one connection, which stays open for a minute after the last. After a timeout or Ctrl-C the process
-    group over there is ended as well, over a second connection.
+    calls share one connection, which stays open for a minute after the last. After a timeout, Ctrl-C, TERM or HUP the
+    process group over there is ended as well, over a second connection.
     """
 
     def __init__(
@@ -203,6 +205,7 @@ class Ssh:
             defaults += [word for option in master for word in ("-o", option)]
         return ["ssh", "-T", *config, "-o", "BatchMode=yes", *self.options, *defaults, "--", self.host, command]
 
+    @asked_to_end()
     def run(
         self,
         argv: Sequence[str],
@@ -423,13 +426,11 @@ class _Process:
         self._err = _Stream(capture_bytes, on_line)
         self._notes = _Notes(mark, self._err) if mark else None
         try:
-            with _interruption_held() as held:
+            with end_deferred():
                 self._popen = _popen(self.argv, cwd, dict(os.environ) | dict(env) if env else None, subprocess.PIPE)
-            if held:
-                raise KeyboardInterrupt
-        except KeyboardInterrupt:
+        except BaseException as error:
             if hasattr(self, "_popen"):
-                self.__exit__(KeyboardInterrupt)
+                self.__exit__(type(error))
             raise
 
     @property
@@ -514,12 +515,14 @@ class _Process:
 
     def _kill(self) -> None:
         """End the process group: TERM, then KILL for whatever is left of it after the grace."""
-        self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + self._grace_s
-        while self._group_lives() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._signal(signal.SIGKILL)
-        self._popen.wait()
+        try:
+            self._signal(signal.SIGTERM)
+            deadline = time.monotonic() + self._grace_s
+            while self._group_lives() and time.monotonic() < deadline:
+                time.sleep(0.02)
+        finally:  # also for who does not want to wait that long
+            self._signal(signal.SIGKILL)
+            self._popen.wait()
 
     def _group_lives(self) -> bool:
         self._popen.poll()  # reaps the first process: as a zombie it would still count as alive
@@ -533,21 +536,6 @@ class _Process:
         except PermissionError:  # only processes of another user are left, such as a set-uid program
             return False
         return True
-
-
-@contextlib.contextmanager
-def _interruption_held() -> Iterator[list[int]]:
-    """Note Ctrl-C instead of raising it: between fork and the return of `Popen` nobody could end the program."""
-    held: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler or current_thread() is not main_thread():
-        yield held
-        return
-    signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-    try:
-        yield held
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _popen(

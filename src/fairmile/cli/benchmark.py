@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from fairmile.base.errors import UsageError
+from fairmile.base.signals import asked_to_end
 from fairmile.base.units import format_duration, format_size, parse_size, parse_time
 from fairmile.benchmarks.benchmarks import KINDS, BenchmarkDetails, BenchmarkList
 from fairmile.benchmarks.results import NewBenchmark, StagePlan, StageRuns
@@ -257,7 +255,7 @@ def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_
     if dry_run:
         out.show(benchmarks.plan_storage(paths, size_bytes=size), lambda folders: _print_storage_plan(out, folders))
         return 0
-    with _cleaned_up():
+    with asked_to_end():  # as by batch systems: no files may be left
         done = benchmarks.storage(paths, size_bytes=size, need_bytes=need, on_step=_ProgressLine().show)
     out.show(done, lambda done: _print_storage(out, done))
     return 3 if any(each.problem for each in done.report.measured) else 0
@@ -402,17 +400,3 @@ class _ProgressLine:
         if self._is_terminal:
             sys.stderr.write(f"\r\033[K{one_line(f'{place.path}: {step}')}" if step else "\r\033[K")
             sys.stderr.flush()
-
-
-@contextmanager
-def _cleaned_up() -> Iterator[None]:
-    """Treat SIGTERM, as batch systems send it, like an interruption, so that the block removes its files."""
-
-    def end(_: int, __: FrameType | None) -> Any:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

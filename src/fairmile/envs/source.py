@@ -105,8 +105,10 @@ class SourceStep:
         acts: list[Act] = [Prepend("PATH", prefix / "bin"), Prepend("CMAKE_PREFIX_PATH", prefix)]
         acts += [Prepend("CPATH", prefix / "include")]
         for folder in libraries:
-            acts += [Prepend("LIBRARY_PATH", folder), Prepend("PKG_CONFIG_PATH", folder / "pkgconfig")]
+            acts += [Prepend("LIBRARY_PATH", folder)]
             acts += [] if self._beside_conda else [Prepend("LD_LIBRARY_PATH", folder)]
+        packages = [folder / "pkgconfig" for folder in (*libraries, prefix / "share")]
+        acts += [Prepend("PKG_CONFIG_PATH", folder) for folder in packages if folder.is_dir()]
         return Use(tuple(acts))
 
     def _get(self, sources: Path, work: Path, tools: Tools) -> dict[str, Any]:

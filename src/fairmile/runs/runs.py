@@ -15,6 +15,7 @@ from fairmile.base.errors import Conflict, FairmileError, NotFound, Transient, U
 from fairmile.base.files import written_aside
 from fairmile.base.lazy import lazy
 from fairmile.base.nouns import Noun
+from fairmile.base.signals import AskedToEnd
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
@@ -256,6 +257,11 @@ class Runs(Planner, Noun, internal=_INTERNAL, package=__package__):
             yield recording
         except KeyboardInterrupt:
             ending = Ending("cancelled", 130, "INT", "it was interrupted")
+            raise
+        except AskedToEnd as asked:
+            ending = Ending(
+                "cancelled", 128 + asked.number, asked.number.name.removeprefix("SIG"), "it was asked to end"
+            )
             raise
         except BaseException as error:
             ending = Ending("failed", 1, reason=f"{type(error).__name__}: {error}")

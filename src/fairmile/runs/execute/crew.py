@@ -22,6 +22,7 @@ from typing import IO, Any
 from fairmile.base.errors import SystemFailure
 from fairmile.base.forks import Fork, can_fork
 from fairmile.base.quick_dataclass import dataclass
+from fairmile.base.signals import asked_to_end
 from fairmile.runs.execute.processes import module_words
 
 CANCELLED = "cancelled"
@@ -82,7 +83,7 @@ class Crew:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Crew:
-        self._stack.enter_context(_asked_to_end())
+        self._stack.enter_context(asked_to_end())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -187,27 +188,6 @@ def execute_all(orders: Iterable[Order], at_once: int, start: Start, *, launch: 
         crew.give(orders)
         while not crew.is_idle:
             yield from crew.take()
-
-
-@contextlib.contextmanager
-def _asked_to_end() -> Iterator[None]:
-    """Leave the block with SystemExit where this process is asked to end; only a main thread may listen."""
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.getsignal(signal.SIGTERM)
-        is_ours = before is signal.SIG_DFL
-        if is_ours:
-            signal.signal(signal.SIGTERM, leave)
-    except ValueError:
-        is_ours = False
-    try:
-        yield
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Worker:
