@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -87,6 +88,7 @@ def test_sources_that_are_compiled_with_each_program_are_installed() -> None:
     needs = ["https://github.com/mrnorman/YAKL", "https://github.com/mrnorman/ponni.git"]
     spec, notes = spec_from_card({"name": "surrogate", "softwareRequirements": needs})
     assert [(build.name, build.system) for build in spec.builds] == [("yakl", "commands"), ("ponni", "commands")]
+    assert all(re.fullmatch("[0-9a-f]{40}", build.revision) for build in spec.builds)  # neither project has releases
     assert notes == ()
 
 

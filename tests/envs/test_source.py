@@ -258,6 +258,24 @@ def test_a_git_revision_with_its_submodule(tmp_path: Path, hello: Path) -> None:
         build(tmp_path, {**given, "revision": "no-such-branch"})
 
 
+def test_a_submodule_that_git_is_told_to_leave_out_is_not_fetched(tmp_path: Path, hello: Path) -> None:
+    need("git")
+    inner = write(tmp_path / "inner", {"word.h": ""})
+    for folder in (inner, hello):
+        git(folder, "init", "--quiet")
+    git(inner, "add", ".")
+    git(inner, "commit", "--quiet", "-m", "one")
+    git(hello, "submodule", "--quiet", "add", "../inner", "unit/inner")
+    git(hello, "config", "--file", ".gitmodules", "submodule.unit/inner.update", "none")
+    git(hello, "config", "--file", ".gitmodules", "submodule.unit/inner.url", "git@nowhere.invalid:inner.git")
+    git(hello, "add", ".")
+    git(hello, "commit", "--quiet", "-m", "one")
+    built = build(
+        tmp_path, {"name": "hello", "git": str(hello), "system": "make"}, check="hello", expect="hello from C"
+    )
+    assert "submodules" not in built.lock["build-hello"]
+
+
 def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
         archive.writestr("../outside.txt", "x")

@@ -170,12 +170,14 @@ def check_out(location: str, revision: str, target: Path, bare: Path, tools: Too
     links = [each.partition("\t") for each in listed if each.startswith("160000 ")]
     if not links:
         return commits
-    addresses = _submodule_addresses(repository, target)
+    submodules = _submodules(repository, target)
     for number, (entry, _, path) in enumerate(links):
-        address = addresses.get(path)
-        if address is None:
+        submodule = submodules.get(path, {})
+        if submodule.get("update") == "none":  # git leaves it out as well
+            continue
+        if "url" not in submodule:
             raise NotFound(f"{location} at {revision} has the submodule {path}, but does not say where it comes from")
-        address = _relative_to(location, address)
+        address = _relative_to(location, submodule["url"])
         refuse_commands(address)
         inner = check_out(
             address, entry.split()[2], safe_join(target, path), bare.with_name(f"{bare.name}.{number}"), tools
@@ -184,15 +186,15 @@ def check_out(location: str, revision: str, target: Path, bare: Path, tools: Too
     return commits
 
 
-def _submodule_addresses(repository: Repository, target: Path) -> dict[str, str]:
+def _submodules(repository: Repository, target: Path) -> dict[str, dict[str, str]]:
+    """Return what a repository says of its submodules, by their paths."""
     listing = repository.run("config", "--file", str(target / ".gitmodules"), "--list", "-z")
-    paths: dict[str, str] = {}
-    addresses: dict[str, str] = {}
+    named: dict[str, dict[str, str]] = {}
     for entry in listing.split("\0"):
         key, _, value = entry.partition("\n")
         name, _, field = key.removeprefix("submodule.").rpartition(".")
-        (paths if field == "path" else addresses if field == "url" else {})[name] = value
-    return {path: addresses[name] for name, path in paths.items() if name in addresses}
+        named.setdefault(name, {})[field] = value
+    return {each["path"]: each for each in named.values() if "path" in each}
 
 
 def _relative_to(location: str, address: str) -> str:
