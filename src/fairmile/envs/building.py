@@ -82,6 +82,7 @@ class Building:
             self._finish(began, done, checks)
         except Exception as error:
             failed = _as_own_error(error)
+            failed.hint = failed.hint or f"the log is {self._log}"
             failure = {"at": at, "message": failed.message, "hint": failed.hint, "when": _now()}
             # What kept the build from writing may keep this from being written: the first reason is the one to tell.
             with contextlib.suppress(FairmileError, OSError):

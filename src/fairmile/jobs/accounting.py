@@ -19,7 +19,7 @@ from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.units import format_duration, format_size
 from fairmile.base.words import did_you_mean
-from fairmile.jobs.schedulers.slurm import check_answer, cpu_seconds, whole_number
+from fairmile.jobs.schedulers.slurm import check_answer, consumed_j, cpu_seconds, whole_number
 
 GROUPINGS = {"project": "Account", "user": "User", "partition": "Partition"}
 _FIELDS = (
@@ -222,16 +222,10 @@ def _job(row: dict[str, str], steps: list[dict[str, str]], group: str, has_gpus:
         gpus=given.get(_GPU, 0) if has_gpus else None,
         cpu_s=cpu_seconds(row["TotalCPU"]) if elapsed else None,
         memory_asked_bytes=given.get("mem") or asked.get("mem"),
-        memory_used_bytes=_largest(steps, "MaxRSS"),
-        # Most sites record the energy of steps only; the step of the script covers the others.
-        energy_j=_largest([row], "ConsumedEnergyRaw") or _largest(steps, "ConsumedEnergyRaw"),
+        memory_used_bytes=max(filter(None, (whole_number(step["MaxRSS"]) for step in steps)), default=None),
+        energy_j=consumed_j(row["ConsumedEnergyRaw"], (step["ConsumedEnergyRaw"] for step in steps)),
         wait_s=float(started - submitted) if started is not None and submitted is not None else None,
     )
-
-
-def _largest(rows: list[dict[str, str]], field: str) -> int | None:
-    """Return the largest number in a field; None where there is none but 0, which Slurm writes without a sensor."""
-    return max(filter(None, (whole_number(each[field]) for each in rows)), default=None)
 
 
 def _resources(text: str) -> dict[str, int]:

@@ -145,15 +145,13 @@ class _Run:
         native, state = native.partition(" ")[0], _state(native, reason)  # CANCELLED by 1000
         code, signal = _exit(state, status)
         rss = [size for row in (self.row, *self.steps) if (size := whole_number(row[5]))]
-        # Most sites record the energy of steps only; the step of the script covers the others.
-        joules = whole_number(energy) or max((whole_number(step[6]) or 0 for step in self.steps), default=0)
+        joules = consumed_j(energy, (step[6] for step in self.steps))
         usage = Usage(
             source="sacct",
             elapsed_s=None if (seconds := whole_number(elapsed)) is None else float(seconds),
             cpu_s=cpu_seconds(cpu),
             max_rss_bytes=max(rss, default=None),
-            # Without a sensor Slurm writes 0.
-            energy_j=float(joules) if joules else None,
+            energy_j=None if joules is None else float(joules),
         )
         seen = Observed(
             state,
@@ -274,6 +272,14 @@ def cpu_seconds(word: str) -> float | None:
         return None
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def consumed_j(job: str, steps: Iterable[str]) -> int | None:
+    """Read the energy of a job: its own, or else, as most sites record it, that of its steps.
+
+    The step of the script covers the others. None where there is only 0, which Slurm writes without a sensor.
+    """
+    return whole_number(job) or max((whole_number(step) or 0 for step in steps), default=0) or None
 
 
 def check_answer(result: Result, program: str) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fairmile.base.errors import SystemFailure
 from fairmile.base.files import Holder
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fairmile.runs.record.packing import read_packed
 else:
     read_packed = lazy("fairmile.runs.record.packing:read_packed")
+
+T = TypeVar("T")
 
 COLUMNS = (
     *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
@@ -153,6 +155,17 @@ class JsonNumbers(JsonObject):
         return {name: float(value) for name, value in json.loads(text).items()}
 
 
+class _Field(Generic[T]):
+    """A field of a row that is what the index holds, at its place in `LISTED`."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, row: RunRow, _: type[RunRow]) -> T:
+        value: T = row._values[self._place]
+        return value
+
+
 class RunRow(Result):
     """What a list of runs shows of each: a row of the index, whose fields are parsed when they are first used."""
 
@@ -165,59 +178,20 @@ class RunRow(Result):
     def __hash__(self) -> int:
         return hash(self._values)
 
-    @property
-    def id(self) -> str:
-        value: str = self._values[0]
-        return value
-
-    @property
-    def name(self) -> str:
-        value: str = self._values[1]
-        return value
+    id = _Field[str](0)
+    name = _Field[str](1)
+    created = _Field[float](3)
+    elapsed_s = _Field["float | None"](4)
+    energy_j = _Field["float | None"](5)
+    identity = _Field[str](6)
+    group = _Field[str](7)
+    system = _Field[str](8)
+    asset = _Field[str](9)
+    reason = _Field[str](10)
 
     @property
     def state(self) -> RunState:
         return _STATES[self._values[2]]
-
-    @property
-    def created(self) -> float:
-        value: float = self._values[3]
-        return value
-
-    @property
-    def elapsed_s(self) -> float | None:
-        value: float | None = self._values[4]
-        return value
-
-    @property
-    def energy_j(self) -> float | None:
-        value: float | None = self._values[5]
-        return value
-
-    @property
-    def identity(self) -> str:
-        value: str = self._values[6]
-        return value
-
-    @property
-    def group(self) -> str:
-        value: str = self._values[7]
-        return value
-
-    @property
-    def system(self) -> str:
-        value: str = self._values[8]
-        return value
-
-    @property
-    def asset(self) -> str:
-        value: str = self._values[9]
-        return value
-
-    @property
-    def reason(self) -> str:
-        value: str = self._values[10]
-        return value
 
     @cached_property
     def params(self) -> Mapping[str, Value]:
