@@ -510,6 +510,50 @@ def test_a_changed_missing_or_added_file_is_found_and_repaired(
     assert (built.prefix / "data").read_text() == "two\n"
 
 
+def test_a_repair_that_fails_leaves_the_environment_as_it_was(
+    envs: Envs, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = write(commands("a", "echo one > $PREFIX/data", "echo not here; test ! -e $NOTES/broken"))
+    built = envs.build(file)
+    built.prefix.chmod(0o755)
+    (built.prefix / "added").write_text("")
+    (tmp_path / "notes" / "broken").write_text("")
+    with pytest.raises(SystemFailure, match="not here") as failed:
+        envs.repair("demo")
+    assert envs.verify("demo").added == ("added",)
+    log = str(failed.value.hint).removeprefix("the log is ")
+    assert "not here" in Path(log).read_text()
+    (tmp_path / "notes" / "broken").unlink()
+    assert envs.repair("demo").rebuilt
+    assert envs.verify("demo").ok
+    assert sorted(each.name for each in envs.root.iterdir()) == [".cache", ".locks", built.folder.name]
+
+
+def test_a_repair_that_is_killed_is_gone_on_with_by_the_next_build(
+    envs: Envs, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = write(commands("a", "echo one > $PREFIX/data", "echo x >> $NOTES/at", "test ! -e $NOTES/hang || sleep 1000"))
+    built = envs.build(file)
+    built.prefix.chmod(0o755)
+    (built.prefix / "data").unlink()
+    (tmp_path / "notes" / "hang").write_text("")
+    script = (
+        "import os, sys; from pathlib import Path; from fairmile.base.commands import Here; "
+        "from fairmile.envs.envs import Envs; Envs(Path(sys.argv[1]), Here(), environ=os.environ).repair('demo')"
+    )
+    repair = subprocess.Popen([sys.executable, "-c", script, str(envs.root)])
+    try:
+        wait_for(lambda: noted(tmp_path, "at") == 2)
+    finally:
+        repair.kill()
+        repair.wait()
+    assert envs.show("demo").state == "unfinished"
+    (tmp_path / "notes" / "hang").unlink()
+    assert envs.build(file).ready
+    assert envs.verify("demo").ok
+    assert sorted(each.name for each in envs.root.iterdir()) == [".cache", ".locks", built.folder.name]
+
+
 def test_an_environment_whose_inputs_changed_is_not_repaired(
     envs: Envs, write: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.patterns import compile_linear
 from fairmile.base.quick_dataclass import dataclass
-from fairmile.envs.records import acts_data, as_text
+from fairmile.envs.records import LEASE_S, acts_data, as_text
 from fairmile.envs.sealing import FILE, installed_files
 from fairmile.envs.shells import Act, Assign
 from fairmile.envs.spec import CheckSpec, EnvironmentSpec
@@ -30,6 +30,7 @@ from fairmile.envs.steps import Step, Tools, build_mark
 _KEPT_LINES = 200  # of what a check prints
 _SHOWN_LINES = 20
 _ALL_MAY_WRITE = 0o222
+REMOVAL_S = 30.0  # to wait for whoever holds the lock of what is to be removed
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ class Building:
                 hint="wait for the other one",
             )
         self._write("record.json", record)
+        remove_tree(aside_of(folder))
 
     def _take(self, line: str) -> None:
         with open(self._log, "a", encoding="utf-8", errors="replace") as stream:
@@ -267,6 +269,30 @@ def _variables(pid: int) -> list[bytes]:
             return stream.read().split(b"\0")
     except OSError:
         return []
+
+
+def aside_of(folder: Path) -> Path:
+    """Return where an environment waits for the build that replaces it."""
+    return folder.with_name(f".{folder.name}")
+
+
+@contextlib.contextmanager
+def set_aside(folder: Path, lock: Path) -> Iterator[None]:
+    """Make room for a new build of an environment; where the block fails, the old one is back, with the new log."""
+    aside = aside_of(folder)
+    with Lock(lock, timeout_s=REMOVAL_S, lease_s=LEASE_S):
+        remove_tree(aside)
+        folder.rename(aside)
+    try:
+        yield
+    except BaseException:
+        with Lock(lock, timeout_s=REMOVAL_S, lease_s=LEASE_S):
+            if not (folder / "record.json").exists():  # else somebody else has built it meanwhile
+                with contextlib.suppress(OSError):
+                    (folder / "log.txt").replace(aside / "log.txt")
+                remove_tree(folder)
+                aside.rename(folder)
+        raise
 
 
 def make_shared(folder: Path, root_mode: int) -> None:

@@ -22,7 +22,16 @@ from fairmile.base.nouns import Noun
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
-from fairmile.envs.building import Building, Design, end_leftovers, make_shared, remove_tree
+from fairmile.envs.building import (
+    REMOVAL_S,
+    Building,
+    Design,
+    aside_of,
+    end_leftovers,
+    make_shared,
+    remove_tree,
+    set_aside,
+)
 from fairmile.envs.containers import Packaged
 from fairmile.envs.exports import export
 from fairmile.envs.inputs import at_home, check_document
@@ -52,7 +61,6 @@ _FORMAT = 1
 _SHORT = 16
 _OWN_WORDS = 6  # of the command of a shell: before them stand bash, its options and the script
 _LEAST_DIGEST = 4
-_REMOVAL_S = 30.0
 _GROUP_MAY = 0o2775
 _ORDER = ("modules", "conda", "builds", "python", "builds after python", "container")
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -420,7 +428,10 @@ class Envs(Noun, internal=_INTERNAL, package=__package__):
     def repair(
         self, ref: What, *, on_line: Callable[[str], None] = lambda _: None, dry_run: bool = False
     ) -> RepairedEnvironment:
-        """Build an environment again, in its own folder, if installed files differ; refused while it is used."""
+        """Build an environment again, in its own folder, if installed files differ; refused while it is used.
+
+        If the build fails, the environment stays as it was.
+        """
         verified = self.verify(ref)
         if verified.ok or dry_run:
             return RepairedEnvironment(verified, dry_run=dry_run)
@@ -431,8 +442,9 @@ class Envs(Noun, internal=_INTERNAL, package=__package__):
                 f"the inputs of {damaged.name} have changed since it was built, so it cannot be built again",
                 hint=f"build the new one, then `fairmile env rm {damaged.digest[:_SHORT]}`",
             )
-        self.rm(damaged.digest)
-        self.build(spec, on_line=on_line)
+        self.rm(damaged.digest, dry_run=True)  # which refuses what is in use
+        with set_aside(damaged.folder, lock_file(self.root, damaged.folder.name)):
+            self.build(spec, on_line=on_line)
         return RepairedEnvironment(verified, rebuilt=True)
 
     # Remove
@@ -626,15 +638,16 @@ class Envs(Noun, internal=_INTERNAL, package=__package__):
 
     def _remove(self, environment: Environment, *, force: bool = False) -> None:
         file = lock_file(self.root, environment.folder.name)
-        deadline = time.monotonic() + _REMOVAL_S
+        deadline = time.monotonic() + REMOVAL_S
         while force and builder(file) and time.monotonic() < deadline:
             # A build whose program is ended fails and lets go of its lock; it may start another one before it looks.
             end_leftovers(build_mark(environment.folder / "work"))
             time.sleep(0.05)
-        with Lock(file, timeout_s=_REMOVAL_S, lease_s=LEASE_S):
+        with Lock(file, timeout_s=REMOVAL_S, lease_s=LEASE_S):
             # Without its record it is no longer ready, so that nobody starts to use it meanwhile.
             (environment.folder / "record.json").unlink(missing_ok=True)
             remove_tree(environment.folder)
+            remove_tree(aside_of(environment.folder))
 
     def _touch(self, environment: Environment) -> None:
         """Note that it is used; where that may not be written, it counts from when it was built."""
