@@ -21,7 +21,7 @@ def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_block_is_left_with_the_exit_code_of_the_signal(number: signal.Signals) -> None:
     with handled(number, signal.SIG_DFL):
         with pytest.raises(AskedToEnd) as asked, asked_to_end(), asked_to_end():

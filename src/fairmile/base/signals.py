@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import Any
 
-_REQUESTS = (signal.SIGTERM, signal.SIGHUP)
+_REQUESTS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class AskedToEnd(SystemExit):
@@ -21,7 +21,7 @@ class AskedToEnd(SystemExit):
 
 @contextmanager
 def asked_to_end() -> Iterator[None]:
-    """Leave the block with AskedToEnd on SIGTERM or SIGHUP; in a main thread alone, and unless they are handled."""
+    """Leave the block with AskedToEnd on SIGTERM, SIGHUP or SIGQUIT; in a main thread, and unless they are handled."""
     before = _handle((signal.SIG_DFL,), _REQUESTS, _leave)
     try:
         yield
