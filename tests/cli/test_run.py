@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -373,6 +374,10 @@ class TestRerun:
     def test_in_an_environment_needs_no_file_of_it(self, fairmile: Fairmile, place: Path) -> None:
         first = fairmile("run", "--environment", "tides.yaml", "--", "python", "-c", "print(1)")
         assert first.code == 0, first.err
+        shown = fairmile("runs", "show", "last").out
+        assert "command      python -c 'print(1)'" in shown
+        assert re.search(r"environment  .*tides.yaml [0-9a-f]{16}\n", shown)
+        assert re.search(r"python       3\.\S+ \S+-tides/prefix/bin/python, ", shown)  # not that of whoever runs it
         (place / "tides.yaml").unlink()
         found = {each["what"]: each for each in fairmile("rerun", "last", "--json").json["verdicts"]}
         assert found["environment"]["same"] is True

@@ -15,6 +15,7 @@ from fairmile.base.units import format_duration, format_number, format_size, for
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.options import DRY_RUN, limit_option
 from fairmile.cli.out import Out, count, json_output, place
+from fairmile.envs.shells import without_shell
 from fairmile.runs.prediction import amount_text, quantity_name
 from fairmile.runs.record.index_rows import RunRow
 from fairmile.runs.record.ledger import Changes, RunIndex, RunRows
@@ -339,7 +340,7 @@ def _print_run(out: Out, details: RunDetails) -> None:
     run, footprint = details.run, details.footprint
     out.heading(f"{run.id}: {run.state}")
     code = run.captured.code
-    pairs = [("command", shlex.join(run.argv)), ("started", _date(run.created)), ("on", _place(run))]
+    pairs = [("command", shlex.join(without_shell(run.argv))), ("started", _date(run.created)), ("on", _place(run))]
     if run.elapsed_s is not None:
         pairs.append(("took", ", ".join([format_duration(run.elapsed_s), *_usage_texts(run.usage)])))
     if run.params:
@@ -349,7 +350,9 @@ def _print_run(out: Out, details: RunDetails) -> None:
         pairs.append(("code", f"commit {code.git.commit[:12]}{dirty} in {code.git.root}"))
     for file in code.files:
         pairs.append(("code", f"{file.name} sha256 {file.sha256[:12]}"))
-    if (environment := run.captured.environment).interpreter:
+    if (environment := run.captured.environment).name:
+        pairs.append(("environment", f"{environment.name} {environment.digest[:16]}"))
+    if environment.interpreter:
         packages = f"{len(environment.lock)} packages"
         pairs.append(("python", f"{environment.python} {environment.interpreter}, {packages}"))
     for name, given in run.captured.inputs.items():

@@ -52,14 +52,13 @@ from fairmile.envs.records import (
     read_environment,
 )
 from fairmile.envs.sealing import RepairedEnvironment, VerifiedEnvironment, verify
-from fairmile.envs.shells import Act, render
+from fairmile.envs.shells import Act, render, within, without_shell
 from fairmile.envs.source import unpack
 from fairmile.envs.spec import EnvironmentSpec, load_spec, parse_spec
 from fairmile.envs.steps import KINDS, Step, Tools, build_mark
 
 _FORMAT = 1
 _SHORT = 16
-_OWN_WORDS = 6  # of the command of a shell: before them stand bash, its options and the script
 _LEAST_DIGEST = 4
 _GROUP_MAY = 0o2775
 _ORDER = ("modules", "conda", "builds", "python", "builds after python", "container")
@@ -234,7 +233,7 @@ class Command(Result):
 
     def summary(self) -> str:
         """Return the last words of the command, which are the program's own."""
-        return f"{self.env.get('FAIRMILE_ENV', '')[:_SHORT]}: {shlex.join(self.argv[_OWN_WORDS:])}"
+        return f"{self.env.get('FAIRMILE_ENV', '')[:_SHORT]}: {shlex.join(without_shell(self.argv))}"
 
 
 def _no_bring(address: str, sha256: str | None) -> Path:
@@ -374,9 +373,10 @@ class Envs(Noun, internal=_INTERNAL, package=__package__):
         environment = self._ready(ref)
         person = ("sh", "-i") if environment.wrap else ("bash", "--norc", "-i")  # an image need not have bash
         inner = [*environment.wrap, *(argv or person)]
-        script = "\n".join([*render(environment.acts), 'exec "$@"'])
-        outer = ("bash", "--noprofile", "--norc", "-c", script, "fairmile", *inner)
-        return Command(outer, {"PS1": f"({environment.name}) \\w \\$ ", "FAIRMILE_ENV": environment.digest})
+        return Command(
+            within(render(environment.acts), inner),
+            {"PS1": f"({environment.name}) \\w \\$ ", "FAIRMILE_ENV": environment.digest},
+        )
 
     def export(
         self, ref: What, format: str, *, base: str = "", to: str | Path | None = None, dry_run: bool = False

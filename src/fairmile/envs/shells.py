@@ -16,6 +16,7 @@ _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9
 # Where the two module systems keep what defines `module`, below their own folder and as packaged.
 _INIT_FOLDERS = ("/usr/share/lmod/lmod/init", "/usr/share/modules/init", "/usr/share/Modules/init")
 _PROFILES = ("/etc/profile.d/z00_lmod.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/modules.sh")
+_BASH, _NAME = ("bash", "--noprofile", "--norc", "-c"), "fairmile"
 _FAILED = 3  # exit code of a preamble that cannot be done: the environment is not what it should be
 
 
@@ -59,6 +60,17 @@ class Source:
 
 
 Act: TypeAlias = Assign | Prepend | Unset | ModuleLine | Source
+
+
+def within(lines: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that does lines of bash, and becomes `argv`."""
+    return (*_BASH, "\n".join([*lines, 'exec "$@"']), _NAME, *argv)
+
+
+def without_shell(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that such a shell becomes; another one as it is."""
+    bash, name, words = tuple(argv[:4]), argv[5:6], tuple(argv[6:])
+    return words if (bash, *name) == (_BASH, _NAME) else tuple(argv)
 
 
 def render(acts: Sequence[Act], shell: str = "bash") -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from fairmile.base.commands import Result, Runner
 from fairmile.base.errors import SystemFailure
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.registry import Plugin, Registry
-from fairmile.envs.shells import Act, render
+from fairmile.envs.shells import Act, render, within
 from fairmile.envs.spec import EnvironmentSpec
 
 _SHOWN_LINES = 20
@@ -119,11 +119,10 @@ class Tools:
                 self.on_line(line)
 
         share = [] if self.umask is None else [f"umask {self.umask:04o}"]
-        script = "\n".join([*share, *render(self.acts), 'exec "$@"'])
         if not quiet:
             self.on_line("$ " + shlex.join(argv))
         result = self.runner.run(
-            ["bash", "--noprofile", "--norc", "-c", script, "fairmile", *argv],
+            within([*share, *render(self.acts)], argv),
             cwd=cwd,
             env={**(env or {}), _BUILD_MARK: str(self.work)},
             timeout_s=timeout_s,

@@ -262,11 +262,6 @@ def test_a_command_without_python_has_no_environment(argv: list[str]) -> None:
     assert capture.environment(argv, {"PATH": "/usr/bin:/bin"}) == CapturedEnvironment()
 
 
-def test_what_is_known_of_an_environment_wins(own_venv: Path) -> None:
-    argv = [f"{own_venv}/bin/python"]
-    assert capture.environment(argv, {}, ["numpy==2.1.0"]).lock == ["numpy==2.1.0"]
-
-
 # Variables
 
 

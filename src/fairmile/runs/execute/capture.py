@@ -92,15 +92,11 @@ def _read(path: Path, most_bytes: int) -> str:
 # The environment of Python
 
 
-def environment(
-    argv: Sequence[str], env: Mapping[str, str], known: Sequence[str] | None = None, folder: str | Path = "."
-) -> CapturedEnvironment:
+def environment(argv: Sequence[str], env: Mapping[str, str], folder: str | Path = ".") -> CapturedEnvironment:
     """Return which Python a command runs in a folder and the packages it sees, found without starting it.
 
-    `known` are the packages where they are known already. Empty where the command runs no Python and nothing is known.
+    Empty where the command runs no Python.
     """
-    if known:
-        return CapturedEnvironment(lock=list(known))
     interpreter = _interpreter(argv, env, folder)
     if not interpreter:
         return CapturedEnvironment()

@@ -7,8 +7,9 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_file
 from fairmile.base.digest_cache import DigestCache, Stamp
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Unsupported, UsageError
@@ -29,6 +30,7 @@ from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.record import (
     Captured,
     CapturedCode,
+    CapturedEnvironment,
     CapturedInput,
     CodeFile,
     CodeSource,
@@ -103,13 +105,12 @@ class Preparation:
         here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
         inputs |= capture.inputs(here, self._root / DIGESTS) if here else {}
         fetched = [(name, self._assets().fetch(name)[0].root) for name in plan.sources]
-        lock: Sequence[str] | None = None
-        digest = ""
-        definition: Mapping[str, Any] = {}
-        if spec.environment:
-            environment = self._build_environment(spec, original)
-            lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
         work = Path(spec.folder) if spec.folder else None
+        if spec.environment:
+            environment_seen = self._inside(self._build_environment(spec, original), argv, work or ".")
+            environment_seen.name = spec.environment
+        else:
+            environment_seen = capture.environment(argv, environ, work or ".")
         if original is not None and is_foreign(original, self._root):
             code = self._compared_code(original)
         elif original is not None:
@@ -120,9 +121,6 @@ class Preparation:
             code.sources = [CodeSource(asset=name, sha256=root) for name, root in fetched]
         if original is None and code.is_known:
             code.snapshot, code.trouble = keep_code(self._store(), code)
-        environment_seen = capture.environment(argv, environ, lock, work or ".")
-        environment_seen.name, environment_seen.digest = spec.environment, digest
-        environment_seen.definition = dict(definition)
         captured = Captured(code=code, inputs=inputs, environment=environment_seen, agent=capture.agent())
         if needs:
             captured.needs = needs_record(needs, captured)
@@ -307,6 +305,17 @@ class Preparation:
         if not is_foreign(original, self._root):
             return envs.build(parse_spec(definition))
         return envs.seeing(passed_on(self._environ)).build(parse_spec(harmless_definition(definition)))
+
+    def _inside(self, environment: Environment, argv: Sequence[str], folder: str | Path) -> CapturedEnvironment:
+        """Return the Python and the packages that a command finds inside an environment."""
+        if (lock := _lock_lines(environment)) or environment.wrap:  # of an image, nothing is seen from here
+            seen = CapturedEnvironment(lock=lock)
+        else:
+            shell = self._envs().shell(environment.digest, ("printenv", "PATH"))
+            path = Here().run(shell.argv, env={**self._environ, **shell.env}, check=False).stdout.strip()
+            seen = capture.environment(argv, {**self._environ, "PATH": path}, folder)
+        seen.digest, seen.definition = environment.digest, dict(environment.spec)
+        return seen
 
     def _compared_code(self, original: Run) -> CapturedCode:
         """Return what the program of a run from elsewhere is by its bytes; what else its record states is not taken."""
