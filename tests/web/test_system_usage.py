@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
+from slurm_cluster import SlurmCluster
 
 from fairmile.jobs.accounting import COLUMNS
 from fairmile.workspace import Workspace
@@ -56,6 +58,33 @@ def test_the_page_and_the_api_have_the_numbers_of_the_call(
     tiles = dict(zip(COLUMNS, report.total.texts(), strict=True))
     expect(page.locator("main")).to_contain_text(f"Not completed: {tiles['not completed']}.")
     expect(page.locator("main")).to_contain_text(tiles["GPU hours"])
+
+
+@pytest.mark.thorough
+def test_the_page_and_the_api_have_the_numbers_of_a_real_accounting(
+    slurm_with_accounting: SlurmCluster,
+    accounting: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    page: Page,
+    client: httpx.Client,
+    workspace: Workspace,
+) -> None:
+    accounting.with_name("sacct").unlink()
+    for name, value in slurm_with_accounting.environ.items():
+        monkeypatch.setenv(name, value)
+    for options in (("--array=1-3", "--wrap=exit 3"), ("-p", "gpu", "--gres=gpu:1", "--wrap=sleep 1")):
+        slurm_with_accounting.run("sbatch", "--wait", "-o", "/dev/null", *options, check=False)
+    deadline = time.monotonic() + 60
+    while True:
+        report = workspace.systems.usage("jureca", by="partition")
+        if {"cpu", "gpu"} <= {each.name for each in report} and report.total.failures.get("FAILED", 0) >= 3:
+            break
+        assert time.monotonic() < deadline, slurm_with_accounting.run("sacct", "-a").stdout
+        time.sleep(0.2)
+    assert client.get("/api/systems/jureca/usage?by=partition").json() == report.to_dict()
+    page.goto("/systems/jureca/usage?by=partition")
+    rows = [row.inner_text().split("\t") for row in page.locator("tbody tr").all()]
+    assert rows == [[each.name, *each.texts()] for each in report]
 
 
 def test_another_time_and_grouping_are_asked_for(page: Page, workspace: Workspace) -> None:

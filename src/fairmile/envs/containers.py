@@ -320,7 +320,10 @@ def package(
     notes: list[str] = []
     base = base or (_reference(spec.container) if spec.container is not None else "")
     if not base:
-        raise UsageError("an image needs a base, but the specification has no container.image", hint="give one")
+        raise UsageError(
+            "an image needs a base, but the specification has no container.image",
+            hint="name one with --base, such as docker.io/library/debian:12",
+        )
     if not _is_path(base) and not split_reference(base)[1]:
         notes.append(f"the base {base} is not pinned by a digest: the same definition may build another image")
     texts: dict[str, str] = {}
