@@ -154,6 +154,32 @@ def test_a_configure_script_alone_is_enough(tmp_path: Path) -> None:
     build(tmp_path, {"name": "old", "folder": "old", "system": "autotools"}, check="hello", expect="hello from C")
 
 
+@pytest.mark.parametrize("system", ["autotools", "cmake"])
+def test_variables_in_options_are_filled_in_where_they_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    monkeypatch.setenv("TIDES_HOME", "/opt/the tides")
+    monkeypatch.delenv("ORIGIN", raising=False)
+    write(
+        tmp_path / "said",
+        {
+            "configure": '#!/bin/sh\nfor each; do echo "$each"; done > given\n',
+            "Makefile": "all:\n\ninstall:\n\tmkdir -p $(PREFIX)\n\tcp given $(PREFIX)/\n",
+            "CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(said NONE)\n"
+            'file(WRITE ${CMAKE_BINARY_DIR}/given "${FIRST}\\n${SECOND}\\n${THIRD}\\n")\n'
+            "install(FILES ${CMAKE_BINARY_DIR}/given DESTINATION .)\n",
+        },
+    )
+    (tmp_path / "said" / "configure").chmod(0o755)
+    options = ["-DFIRST=${TIDES_HOME}/lib", "-DSECOND=$ORIGIN/../lib", "-DTHIRD=it's $(date)"]
+    built = build(tmp_path, {"name": "said", "folder": "said", "system": system, "options": options})
+    given = (
+        (built.prefix / "given").read_text().replace("-DFIRST=", "").replace("-DSECOND=", "").replace("-DTHIRD=", "")
+    )
+    assert given.splitlines()[-3:] == ["/opt/the tides/lib", "$ORIGIN/../lib", "it's $(date)"]
+    assert "/opt/the tides" not in (built.folder / "log.txt").read_text()
+
+
 def test_plain_commands_share_one_shell(tmp_path: Path, hello: Path) -> None:
     lines = ["mkdir out", "cd out", "cc $SPEED -o hi ../hello.c", 'mkdir -p "$PREFIX/bin"', 'cp hi "$PREFIX/bin/"']
     given = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import lzma
 import os
+import shlex
 import shutil
 import tarfile
 import zipfile
@@ -21,7 +22,7 @@ from fairmile.base.files import safe_join, write_failure
 from fairmile.base.git import Repository, refuse_commands
 from fairmile.base.units import format_size
 from fairmile.envs.inputs import changed, copy_folder, file_sha256, folder_digest
-from fairmile.envs.shells import Act, Assign, Prepend
+from fairmile.envs.shells import Act, Assign, Prepend, pieces
 from fairmile.envs.spec import BuildSpec, EnvironmentSpec
 from fairmile.envs.steps import Step, Tools, Use
 
@@ -141,7 +142,7 @@ class SourceStep:
         if spec.system == "cmake":
             rpath = f"-DCMAKE_INSTALL_RPATH={prefix}/lib;{prefix}/lib64"
             settings = [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_BUILD_TYPE=Release", rpath]
-            configure = ["cmake", "-S", str(sources), "-B", str(build), *settings, *options]
+            configure = _with_options(["cmake", "-S", str(sources), "-B", str(build), *settings], options)
             make = ["cmake", "--build", str(build), "--parallel", str(jobs)]
             wanted = [[*make, "--target", each] for each in spec.targets] or [make, ["cmake", "--install", str(build)]]
             return [configure, *wanted]
@@ -149,10 +150,24 @@ class SourceStep:
         first: list[list[str]] = []
         if spec.system == "autotools":
             generate = [] if (sources / "configure").exists() else [[*_GENERATE]]
-            first = [*generate, ["./configure", f"--prefix={prefix}", *options]]
+            first = [*generate, _with_options(["./configure", f"--prefix={prefix}"], options)]
         else:
-            make += [f"PREFIX={prefix}", f"prefix={prefix}", *options]
-        return [*first, *([[*make, each] for each in spec.targets] or [make, [*make, "install"]])]
+            make += [f"PREFIX={prefix}", f"prefix={prefix}"]
+        own = [] if first else options
+        wanted = [[*make, each] for each in spec.targets] or [make, [*make, "install"]]
+        return [*first, *(_with_options(each, own) for each in wanted)]
+
+
+def _with_options(argv: list[str], options: Sequence[str]) -> list[str]:
+    """Return a command with options, in which the shell fills in variables; `$ORIGIN` and others that are not set stay.
+
+    The values, which may be secret, do not get into the log.
+    """
+    cut = [pieces(each) for each in options]
+    if not any(refers for each in cut for refers, _ in each):
+        return [*argv, *options]
+    filled = ("".join(f'"${{{t}-\\${t}}}"' if refers else shlex.quote(t) for refers, t in each) for each in cut)
+    return ["bash", "-c", " ".join(["exec", shlex.join(argv), *filled])]
 
 
 def check_out(location: str, revision: str, target: Path, bare: Path, tools: Tools) -> dict[str, str]:

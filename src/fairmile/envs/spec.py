@@ -212,7 +212,7 @@ class BuildSpec(StrictDocument):
     sha256: Sha256 | None = None  # of the archive
     subfolder: str = ""  # where the sources lie inside
     system: Literal["cmake", "make", "autotools", "commands"] = "cmake"
-    options: tuple[Line, ...] = ()  # of cmake, configure or make
+    options: tuple[Line, ...] = ()  # of cmake, configure or make; $NAME is filled in where it is set
     targets: tuple[Name, ...] = ()  # what is made, in this order; empty: everything, then `install`
     commands: tuple[Line, ...] = ()  # lines for the shell; $PREFIX, $JOBS and the compilers are set
     patches: tuple[File, ...] = ()
