@@ -74,21 +74,28 @@ def test_training_ends_when_the_margin_over_the_baseline_is_reached(
 def test_harness_and_plain_loop_take_turns_and_train_alike(speed: ModuleType, tmp_path: Path) -> None:
     device = torch.device("cpu")
     bench = _bench(speed, tmp_path, "mnist")
-    task = speed.harness_tasks(bench, device)["MLP 64-128-10, batch 32"]
+    task = speed.harness_tasks(bench, device)["mnist, batch 32"]
     epochs = 4
-    settings = speed.dataclasses.replace(task.settings, epochs=epochs, dropout=0.0)
-    beside = speed.Accompanied(speed.dataclasses.replace(task, settings=settings), device)
+    settings = speed.dataclasses.replace(task.settings, epochs=epochs, dropout=0.0, clip_norm=1.0)
+    beside = speed.Accompanied(speed.dataclasses.replace(task, settings=settings), device, tmp_path)
     trained = speed.fit(beside, bench.session("harness"))
     assert len(beside.plain_s) == epochs and len(beside.ours_s) == epochs - 1
     assert min(*beside.plain_s, *beside.ours_s) > 0
-    torch.manual_seed(0)
-    plain = speed.plain_loop(task, model := task.model(), device)
+    kept = torch.load(tmp_path / "plain.pt", weights_only=True)
+    model = task.model()
     before = [each.detach().clone() for each in model.parameters()]
-    for _ in range(epochs):
-        plain()
+    model.load_state_dict(kept["model"])
     assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert {float(each["step"]) for each in kept["optimizer"]["state"].values()} == {epochs * beside.steps}
     model.eval()
     with torch.no_grad():
         guesses = task.predict(model, {"image": torch.from_numpy(task.digits.test_images)})["guess"].numpy()
     learned = float(np.mean(guesses == task.digits.test_labels))
     assert abs(learned - trained.scores["accuracy"]) < 0.1
+
+
+def test_a_benchmark_is_measured_as_a_user_runs_it(speed: ModuleType, tmp_path: Path) -> None:
+    bench = _bench(speed, tmp_path, "mnist")
+    task = speed.default_task(bench, "mnist", torch.device("cpu"))
+    settings = task.settings
+    assert (settings.batch_size, settings.epochs, settings.evaluate_every, settings.save_every) == (32, 40, 1, 1)

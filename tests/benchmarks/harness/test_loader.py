@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -177,15 +178,23 @@ def test_samples_that_do_not_fit_stay_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_and_times_are_counted(workers: int) -> None:
+def test_times_are_counted(workers: int) -> None:
     found = loader(Numbers(22, lambda numbers: time.sleep(0.004)), workers=workers)
     taken(found)
     taken(found, 1)
-    assert found.taken.samples == 44
     assert found.taken.reading_s >= 12 * 0.004
     assert found.taken.waiting_s > 0
     if workers == 0:
         assert found.taken.waiting_s == found.taken.reading_s
+
+
+@pytest.mark.parametrize("many", [1, 2, 3])
+def test_sizes_of_batches_are_known_before_they_are_read(many: int) -> None:
+    for rank in range(many):
+        part = loader(Numbers(23), ranks=Ranks(rank, many, rank, many))
+        sizes = [len(each) for each in taken(part)]
+        assert part.sizes.tolist() == sizes
+        assert [part.samples_in(count) for count in range(part.steps + 1)] == [0, *accumulate(sizes)]
 
 
 def test_arrays_that_must_not_be_written_become_tensors_of_their_own() -> None:

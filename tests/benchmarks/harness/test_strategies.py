@@ -195,9 +195,8 @@ def prepared(seed: int = 1, **params: Any) -> tuple[Strategy, torch.nn.Module, t
 
 
 def learn(strategy: Strategy, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    with strategy.autocast():
-        loss = model(torch.arange(6.0).reshape(2, 3)).square().mean()
-    strategy.backward(model, loss)
+    loss_of = strategy.in_precision(lambda given: model(given).square().mean())
+    strategy.backward(model, loss_of(torch.arange(6.0).reshape(2, 3)))
     strategy.step(model, optimizer)
 
 
@@ -220,8 +219,7 @@ def test_gradients_are_cut_to_the_norm_and_cleared() -> None:
 
 def test_bf16_computes_in_bf16_and_keeps_weights_in_full_precision() -> None:
     strategy, model, _ = prepared(precision="bf16")
-    with strategy.autocast():
-        assert model(torch.ones(1, 3)).dtype == torch.bfloat16
+    assert strategy.in_precision(model)(torch.ones(1, 3)).dtype == torch.bfloat16
     assert model.weight.dtype == torch.float32
     assert model(torch.ones(1, 3)).dtype == torch.float32, "outside of it nothing changes"
 

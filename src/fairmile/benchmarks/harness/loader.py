@@ -28,9 +28,8 @@ _AHEAD = 2  # batches that wait ready for each thread
 
 @dataclass
 class Taken:
-    """What was taken from a loader so far, and how long it took."""
+    """How long it took to take batches from a loader so far."""
 
-    samples: int = 0
     waiting_s: float = 0.0  # the program waited for input; a GPU may still have been busy meanwhile
     reading_s: float = 0.0  # summed over the threads
 
@@ -74,71 +73,67 @@ class Loader:
         self.is_resident = resident and _fits(samples, device, ranks)
         if self.is_resident:
             self._samples = cast(ResidentSamples, samples).resident(device)
-        per_rank = -(-self._count // ranks.size)
-        self.steps = -(-per_rank // batch_size)
+        self._per_rank = per_rank = -(-self._count // ranks.size)
+        self.sizes = np.diff([*range(0, per_rank, batch_size), per_rank])  # of the batches of an epoch
+        self.steps = len(self.sizes)
         start = ranks.rank * per_rank
         self.own = max(min(self._count - start, per_rank), 0)
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Tensors]:
         """Yield the batches of an epoch, after the first `skip` of them."""
-        order = self._order(number)
+        numbers = self._order(number)[skip * self._batch_size :]
         if self.is_resident:
-            return self._from_device(order, skip)
-        if self._workers == 0:
-            return self._when_needed(order, skip)
-        return self._ahead(order, skip)
+            return self._from_device(numbers)
+        batches = [numbers[at : at + self._batch_size] for at in range(0, len(numbers), self._batch_size)]
+        return self._ahead(batches) if self._workers else self._when_needed(batches)
 
-    def _order(self, epoch: int) -> list[Array]:
-        """Return the numbers of the samples of each batch of this rank."""
+    def samples_in(self, batches: int) -> int:
+        """Return how many samples the first batches of an epoch have."""
+        return min(batches * self._batch_size, self._per_rank)
+
+    def _order(self, epoch: int) -> Array:
+        """Return the numbers of the samples of this rank, batch after batch."""
         size, rank, ranks = self._batch_size, self._ranks.rank, self._ranks.size
         if not self._shuffle:
-            per_rank = -(-self._count // ranks)
-            numbers = np.minimum(np.arange(rank * per_rank, (rank + 1) * per_rank, dtype=np.int64), self._count - 1)
-            return [numbers[at : at + size] for at in range(0, per_rank, size)]
+            own = np.arange(rank * self._per_rank, (rank + 1) * self._per_rank, dtype=np.int64)
+            return np.minimum(own, self._count - 1)
         mixed = np.random.default_rng([self._seed, epoch]).permutation(self._count)
-        whole = size * ranks
+        if ranks == 1:
+            return mixed
         if len(mixed) % ranks:
             mixed = np.concatenate([mixed, np.resize(mixed, ranks - len(mixed) % ranks)])
-        batches = []
-        for at in range(0, len(mixed), whole):
-            together = mixed[at : at + whole]
-            each = len(together) // ranks
-            batches.append(together[rank * each : (rank + 1) * each])
-        return batches
+        whole = self._per_rank // size * size * ranks  # in batches that all ranks have full
+        steps, rest = mixed[:whole].reshape(-1, ranks, size), mixed[whole:].reshape(ranks, -1)
+        return np.concatenate([steps[:, rank].ravel(), rest[rank]])
 
-    def _from_device(self, order: list[Array], skip: int) -> Iterator[Tensors]:
+    def _from_device(self, numbers: Array) -> Iterator[Tensors]:
         taken, read, clock = self.taken, cast(Any, self._samples).batch, time.perf_counter
-        sizes = [len(each) for each in order[skip:]]
-        if not sizes:
+        if not len(numbers):
             return
         # One copy for the epoch: a batch is then a slice of it, which costs no transfer.
-        numbers_of_all = torch.from_numpy(np.concatenate(order[skip:])).to(self._device)
-        for size, numbers in zip(sizes, torch.split(numbers_of_all, sizes), strict=True):
+        for some in torch.split(torch.from_numpy(numbers).to(self._device), self._batch_size):
             began = clock()
-            batch = read(numbers)
+            batch = read(some)
             taken.waiting_s += clock() - began
-            taken.samples += size
             yield batch
 
-    def _when_needed(self, order: list[Array], skip: int) -> Iterator[Tensors]:
+    def _when_needed(self, batches: list[Array]) -> Iterator[Tensors]:
         move = _mover(self._device)
-        for numbers in order[skip:]:
+        for numbers in batches:
             began = time.perf_counter()
             batch = move(self._samples.batch(numbers))()
             spent_s = time.perf_counter() - began
             self.taken.waiting_s += spent_s
             self.taken.reading_s += spent_s
-            self.taken.samples += len(numbers)
             yield batch
 
-    def _ahead(self, order: list[Array], skip: int) -> Iterator[Tensors]:
-        todo = order[skip:]
+    def _ahead(self, todo: list[Array]) -> Iterator[Tensors]:
         # Threads know nothing of this iterator, so that it can be dropped in the middle and they end.
         threads = ThreadPoolExecutor(self._workers, thread_name_prefix="reader")
         read = partial(_read, self._samples, _mover(self._device))
         try:
             ahead = deque(threads.submit(read, numbers) for numbers in todo[: self._workers * _AHEAD])
-            for at, numbers in enumerate(todo, len(ahead)):
+            for at in range(len(ahead), len(ahead) + len(todo)):
                 began = time.perf_counter()
                 take, spent_s = ahead.popleft().result()
                 if at < len(todo):
@@ -146,7 +141,6 @@ class Loader:
                 batch = take()
                 self.taken.waiting_s += time.perf_counter() - began
                 self.taken.reading_s += spent_s
-                self.taken.samples += len(numbers)
                 yield batch
         finally:
             threads.shutdown(wait=False, cancel_futures=True)

@@ -136,11 +136,11 @@ def _measure_on_device(
             batch = next(loader.epoch(0))
             # Each new size would be timed with every algorithm first.
             quick = torch.backends.cudnn.flags(enabled=True, benchmark=False)
-            with torch.set_grad_enabled(trains), strategy.autocast(), quick:
+            with torch.set_grad_enabled(trains), quick:
                 if trains:
-                    strategy.backward(plain, task.loss(plain, batch))
+                    strategy.backward(plain, strategy.in_precision(task.loss)(plain, batch))
                 else:
-                    task.predict(plain, batch)
+                    strategy.in_precision(task.predict)(plain, batch)
         except torch.OutOfMemoryError:
             return None
         finally:

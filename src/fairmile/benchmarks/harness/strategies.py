@@ -8,7 +8,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from fairmile.benchmarks.harness.settings import TrainSettings
 
 Array = np.ndarray[Any, Any]
 State = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]  # of the parameters of the module it is given
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -70,11 +72,8 @@ class Strategy:
         self.ranks = ranks
         self.device = device
         self._check()
-        half = _HALF.get(settings.precision)
-        self._autocast: Callable[[], AbstractContextManager[Any]] = (
-            contextlib.nullcontext if half is None else lambda: torch.autocast(device.type, half)
-        )
-        self._scaler = torch.amp.GradScaler(device.type) if half is torch.float16 else None
+        self._half = _HALF.get(settings.precision)
+        self._scaler = torch.amp.GradScaler(device.type) if self._half is torch.float16 else None
 
     def _check(self) -> None:
         if self.ranks.size > 1:
@@ -95,9 +94,12 @@ class Strategy:
         lay_out(model, self.settings)
         return model
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context of the forward pass, in the precision of the settings."""
-        return self._autocast()
+    def in_precision(self, forward: Callable[P, T]) -> Callable[P, T]:
+        """Return a function that runs a forward pass in the precision of the settings."""
+        if self._half is None:
+            return forward
+        in_half: Callable[P, T] = torch.autocast(self.device.type, self._half)(forward)
+        return in_half
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Return the context of forward and backward of all but the last batch of a step."""

@@ -8,8 +8,10 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, cast
@@ -117,9 +119,9 @@ class _Training:
 
     def infer(self) -> Trained:
         """Evaluate the weights that were given."""
-        with torch.no_grad(), self.strategy.autocast():  # what the first batch prepares is not timed
+        with torch.no_grad():  # what the first batch prepares is not timed
             self.model.eval()
-            self.task.predict(self.model, next(self.validation.epoch(0)))
+            self.strategy.in_precision(self.task.predict)(self.model, next(self.validation.epoch(0)))
         began = time.perf_counter()
         scores, outputs = self._evaluate(0)
         self._log(**scores, inference_samples_per_s=len(self.task.validation) / (time.perf_counter() - began))
@@ -128,10 +130,10 @@ class _Training:
     def measure_loaders(self) -> dict[str, Any]:
         """Train a few steps with each way to feed the training, in turns; nothing of it is kept."""
 
+        loss_of = self.strategy.in_precision(self.task.loss)
+
         def step(batch: Mapping[str, torch.Tensor]) -> None:
-            with self.strategy.autocast():
-                loss = self.task.loss(self.model, batch)
-            self.strategy.backward(self.model, loss)
+            self.strategy.backward(self.model, loss_of(self.model, batch))
             self.strategy.step(self.model, self.optimizer, self.settings.clip_norm)
 
         self.model.train()
@@ -202,7 +204,6 @@ class _Training:
         self.total_steps = min(planned, settings.max_steps or planned)
         self.rate = learning_rates(settings, steps_per_epoch=self.steps_per_epoch, total_steps=max(self.total_steps, 1))
         self.losses = torch.zeros(self.training.steps, device=device)
-        self.sizes = np.zeros(self.training.steps)
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         """Go on where a checkpoint was written."""
@@ -229,7 +230,6 @@ class _Training:
         if is_same and checkpoint.taken is not None and checkpoint.settings.get("batch_size") == settings.batch_size:
             state.batches = min(checkpoint.batches, self.training.steps)
             self.losses[: state.batches] = checkpoint.taken[ranks.rank, 0, : state.batches].to(self.losses)
-            self.sizes[: state.batches] = checkpoint.taken[ranks.rank, 1, : state.batches].numpy()
         self.session.say(f"resumed after epoch {checkpoint.epoch}, step {checkpoint.step}")
 
     def _is_done(self) -> bool:
@@ -268,62 +268,76 @@ class _Training:
             self._save(state.batches)
 
     def _steps(self, number: int) -> dict[str, float]:
-        """Take the steps of an epoch; nothing here waits for the device until the end."""
-        task, settings, strategy, state = self.task, self.settings, self.strategy, self.state
-        model, optimizer, sizes = self.model, self.optimizer, self.sizes
+        """Take the steps of an epoch; nothing here waits for the device until the end.
+
+        The smallest models step in less than a millisecond: what can be decided before the loop is not decided in it.
+        """
+        settings, strategy, state = self.settings, self.strategy, self.state
+        model, optimizer, clip_norm = self.model, self.optimizer, settings.clip_norm
         last, accumulate, save_steps = self.training.steps, settings.accumulate, settings.save_steps
         factor = plateau_factor(settings, self.metric, self._past_scores())
         first = index = state.batches
-        together, losses = nullcontext(), _Losses(self.losses, first)
+        losses, loss_of = _Losses(self.losses, first), strategy.in_precision(self.task.loss)
+        before = state.step
+        left = min(self.steps_per_epoch - first // accumulate, self.total_steps - before)
+        rates = [self.rate(step) * factor for step in range(before, before + left)]
         model.train()
         if settings.freeze:
             hold_frozen_statistics(model)
+
+        def learn(batch: Mapping[str, torch.Tensor], batches: int = 1) -> None:
+            loss = loss_of(model, batch)
+            losses.add(loss)
+            strategy.backward(model, loss if batches == 1 else loss / batches)
+
         waited_s, began = self.training.taken.waiting_s, time.perf_counter()
-        for index, batch in enumerate(self.training.epoch(number, skip=first), first):
-            is_step = (index + 1) % accumulate == 0 or index + 1 == last
-            with together if is_step else strategy.no_sync(model):
-                with strategy.autocast():
-                    loss = task.loss(model, batch)
-                losses.add(loss)
-                sizes[index] = next(iter(batch.values())).shape[0]
-                strategy.backward(model, loss if accumulate == 1 else loss / self._group(index))
-            if not is_step:
-                continue
-            rate = self.rate(state.step) * factor
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            strategy.step(model, optimizer, settings.clip_norm)
-            state.step += 1
-            if state.step >= self.total_steps:
-                break
-            if save_steps and state.step % save_steps == 0 and index + 1 < last:
+        batches, rate = self.training.epoch(number, skip=first), None
+        for step, due in enumerate(rates, before + 1):
+            if due != rate:
+                rate = due
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+            if accumulate > 1:
+                end = min((index // accumulate + 1) * accumulate, last)
+                together = end - index // accumulate * accumulate
+                for batch in islice(batches, end - 1 - index):
+                    with strategy.no_sync(model):
+                        learn(batch, together)
+                learn(next(batches), together)
+                index = end
+            else:
+                learn(next(batches))
+                index += 1
+            strategy.step(model, optimizer, clip_norm)
+            if save_steps and step % save_steps == 0 and index < last and step < self.total_steps:
                 losses.flush()
-                self._save(index + 1)
-        count = index + 1
-        state.batches = count % last
+                state.step = step
+                self._save(index)
+        state.step = before + left
+        state.batches = index % last
         losses.flush()
-        values = self.losses[:count].cpu().double().numpy()
+        values = self.losses[:index].cpu().double().numpy()
         took_s = time.perf_counter() - began
         wait_s = self.training.taken.waiting_s - waited_s
-        row = self._row(number, values, sizes[:count], first, took_s, wait_s)
-        return row | {"learning_rate": self.rate(state.step - 1) * factor}
+        return self._row(number, values, first, took_s, wait_s) | {"learning_rate": self.rate(state.step - 1) * factor}
 
-    def _row(
-        self, number: int, losses: Array, sizes: Array, first: int, took_s: float, wait_s: float
-    ) -> dict[str, float]:
+    def _row(self, number: int, losses: Array, first: int, took_s: float, wait_s: float) -> dict[str, float]:
         """Return what an epoch gave, of all ranks; a loss that is no number ends the training on all of them."""
-        broken = _first_broken(losses)
-        mine = [[float(losses @ sizes), float(sizes.sum()), float(sizes[first:].sum()), took_s, wait_s, broken]]
-        total, samples, fresh, took, wait, bad = np.asarray(self.strategy.gather(np.asarray(mine))).T
-        if (bad >= 0).any():
-            raise self._broken(number, int(bad[bad >= 0].min()), len(losses))
-        slowest_s = max(float(took.max()), 1e-9)
+        loader, count = self.training, len(losses)
+        samples = loader.samples_in(count)
+        mine = float(losses @ loader.sizes[:count]), samples, samples - loader.samples_in(first), took_s, wait_s
+        broken = -1 if isfinite(mine[0]) else _first_broken(losses)
+        rows = self.strategy.gather(np.asarray([[*mine, broken]])).tolist()
+        totals, counts, fresh, took, wait, bad = zip(*rows, strict=True)
+        if max(bad) >= 0:
+            raise self._broken(number, int(min(each for each in bad if each >= 0)), count)
+        slowest_s = max(*took, 1e-9)
         return {
             "epoch": number,
             "step": self.state.step,
-            "train_loss": float(total.sum() / samples.sum()),
-            "samples_per_s": float(fresh.sum()) / slowest_s,
-            "data_wait_s": float(wait.max()),
+            "train_loss": float(np.sum(totals)) / sum(counts),
+            "samples_per_s": sum(fresh) / slowest_s,
+            "data_wait_s": max(wait),
             "epoch_s": slowest_s,
         }
 
@@ -335,14 +349,10 @@ class _Training:
             hint="try a lower learning_rate, a warm-up, clip_norm=1, or bf16 instead of fp16",
         )
 
-    def _group(self, index: int) -> int:
-        """Return how many batches go into the step that a batch belongs to: the last step of an epoch may have less."""
-        size = self.settings.accumulate
-        return min(size, self.training.steps - index // size * size)
-
     def _evaluate(self, number: int) -> tuple[dict[str, float], dict[str, Array]]:
         """Return scores and predictions of all validation samples, the same on all ranks."""
         stage, self.stage = self.stage, "evaluation"
+        predict = self.strategy.in_precision(self.task.predict)
         strategy, device = self.strategy, self.strategy.device
         kept: dict[str, list[Array]] = {}
         held: list[Mapping[str, torch.Tensor]] = []
@@ -353,8 +363,7 @@ class _Training:
         with span("evaluation", n=number), torch.random.fork_rng(devices=random_of), torch.no_grad():
             self.model.eval()
             for batch in self.validation.epoch(0):
-                with strategy.autocast():
-                    predicted = self.task.predict(self.model, batch)
+                predicted = predict(self.model, batch)
                 held.append(predicted)
                 held_bytes += sum(each.numel() * each.element_size() for each in predicted.values())
                 if held_bytes > _HELD_BYTES:
@@ -412,7 +421,7 @@ class _Training:
             rows = self.strategy.gather(checkpoints.random_state(self.strategy.device)[None])
             taken = None
             if batches:
-                mine = np.stack([self.losses[:batches].cpu().double().numpy(), self.sizes[:batches]])
+                mine = np.stack([self.losses[:batches].cpu().double().numpy(), self.training.sizes[:batches]])
                 all_ranks = self.strategy.gather(mine[None])
                 broken = _first_broken(all_ranks[:, 0].sum(axis=0))
                 if broken >= 0:  # such weights are not worth keeping
