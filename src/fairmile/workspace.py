@@ -446,6 +446,7 @@ class Workspace:
             jobs=lambda: self.jobs,
             context=lambda: self.context,
             predictors={"fairmile.benchmarks": lambda: self._from_step},
+            readers={"fairmile.benchmarks": _check_benchmark},
             supply=self.supply,
         )
         return Runs(self.home / "runs", services, environ=self.environ, hidden=self.hidden)
@@ -576,3 +577,9 @@ class Workspace:
 
 _noted: set[tuple[Path, tuple[str, ...]]] = set()  # what this process has said of settings that need trust
 _current: tuple[object, Workspace] | None = None  # what `Workspace.current` gave last, and for what
+
+
+def _check_benchmark(argv: Sequence[str], params: Mapping[str, Any]) -> None:
+    from fairmile.benchmarks.program import check_parameters
+
+    check_parameters(argv, params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,53 @@ def test_a_dry_run_writes_nothing(benchmarks: Benchmarks, tmp_path: Path) -> Non
     files = benchmarks.new("tides", tmp_path, dry_run=True)
     assert tmp_path / "tides" / "benchmark.py" in files
     assert not (tmp_path / "tides").exists()
+
+
+@pytest.mark.parametrize(
+    "name, value, message, hint",
+    [
+        ("epochs", "abc", "parameter epochs: expected a whole number, found 'abc'", None),
+        ("epoch", 3, "no parameter named 'epoch'", "did you mean 'epochs'?"),
+        ("batch_size", 0, "parameter batch_size: expected at least 1, found 0", None),
+        ("split", "cell", "parameter split: 'cell' is not one of pairs, cells, drugs, both", "did you mean 'cells'?"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_before_anything_starts(
+    workspace: Workspace, tmp_path: Path, name: str, value: str | int, message: str, hint: str | None
+) -> None:
+    sweep, study, flow = (tmp_path / f"{each}.yaml" for each in ("sweep", "study", "flow"))
+    sweep.write_text(f"run: uno\naxes:\n  {name}: [{value}]\n")
+    search = "axes: {weight_decay: {uniform: [0, 1]}}\nobjective: {mse: lower}\ntuning: {trials: 1}"
+    study.write_text(f"run: uno\nparams: {{{name}: {value}}}\n{search}\n")
+    flow.write_text(f"steps:\n  train:\n    run: uno\n    params: {{{name}: {value}}}\n")
+    ways: dict[str, Callable[[], object]] = {
+        "run": lambda: workspace.runs.run("uno", params={name: value}),
+        "plan": lambda: workspace.runs.plan("uno", params={name: value}),
+        "sweep": lambda: workspace.sweeps.create(*workspace.sweeps.read([str(sweep)])),
+        "tune": lambda: workspace.studies.create(*workspace.sweeps.read([str(study)])),
+        "flow": lambda: workspace.flows.run(flow),
+    }
+    for way, begin in ways.items():
+        with pytest.raises(UsageError) as refused:
+            begin()
+        assert message in str(refused.value), way
+        if way in ("run", "plan"):
+            assert str(refused.value) == message and refused.value.hint == hint
+    assert list(workspace.runs.ls()) == [] and list(workspace.sweeps.ls()) == []
+
+
+def test_each_value_and_each_end_of_an_axis_is_checked(workspace: Workspace, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text("run: uno\naxes:\n  epochs: [1, 2]\n  batch_size: [8, 0]\n")
+    with pytest.raises(UsageError, match=r"sweep.yaml:4.*batch_size: expected at least 1, found 0"):
+        workspace.sweeps.plan(sweep)
+    study = tmp_path / "study.yaml"
+    study.write_text("run: uno\naxes: {dropout: {uniform: [0.1, 2.5]}}\nobjective: {mse: lower}\ntuning: {trials: 1}\n")
+    with pytest.raises(UsageError, match="parameter dropout: expected"):
+        workspace.studies.create(*workspace.sweeps.read([str(study)]))
+
+
+def test_a_value_that_is_not_known_yet_is_left_to_the_run(workspace: Workspace, tmp_path: Path) -> None:
+    flow = tmp_path / "flow.yaml"
+    flow.write_text("params: {n: 2}\nsteps:\n  train:\n    run: uno\n    params: {epochs: '{n}'}\n")
+    assert workspace.flows.plan(flow).to_dict()["counts"] == {"run": 1}

@@ -9,10 +9,11 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from fairmile.base.errors import FairmileError, MissingExtra, NotFound, UsageError
 from fairmile.base.files import write_failure
@@ -22,6 +23,7 @@ from fairmile.benchmarks.harness.host_memory import reuse_freed_memory
 from fairmile.benchmarks.harness.launcher import start_ranks
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.session import Finished, Session
+from fairmile.benchmarks.harness.settings import read_settings
 
 SUITE = Path(__file__).with_name("suite")
 PROGRAM, SETTINGS, SCHEMA, STEP, CARD = "benchmark", "settings", "schema", "step", "card.jsonld"
@@ -60,6 +62,16 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def check_parameters(argv: Sequence[str], params: Mapping[str, Any]) -> None:
+    """Raise UsageError for a parameter that the benchmark of a command would refuse, before anything runs.
+
+    Only those that come along are asked: the settings of others are code, which their run alone executes.
+    """
+    name = argv[-1]
+    if name in names():
+        read_settings(load(SUITE / name, SETTINGS).Settings, params)
 
 
 def folder_of(name: str) -> Path:

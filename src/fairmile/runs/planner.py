@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fairmile.runs.interchange import known_run
     from fairmile.runs.projection import with_time
     from fairmile.runs.record.spec import RunSpec
+    from fairmile.runs.record.values import Value
 else:
     local_job = lazy("fairmile.runs.execute.carrier:local_job")
     known_run = lazy("fairmile.runs.interchange:known_run")
@@ -204,6 +205,21 @@ class Planner(Ledger):
         checked = check_needs(spec.needs, offer)
         return checked, unmet(spec.asset or spec.name, checked, offer)
 
+    def check_values(self, spec: RunSpec, params: Mapping[str, Value], place: Callable[[str], str]) -> None:
+        """Raise UsageError for a parameter that the program of a specification would refuse, as far as that is known.
+
+        A text with a placeholder is left out: its value is not known yet. `place` tells where a parameter stands.
+        """
+        checks = [check for package, check in self._services.readers.items() if package in spec.argv]
+        known = {name: value for name, value in params.items() if not (isinstance(value, str) and "{" in value)}
+        for check in checks:
+            for name, value in known.items():
+                try:
+                    check(spec.argv, {name: value})
+                except UsageError as error:
+                    where = place(name)
+                    raise UsageError(f"{where}: {error}" if where else str(error), hint=error.hint) from None
+
     def _check_command(self, runnable: Runnable, used: Collection[str], place: Callable[[str], str]) -> None:
         """Raise UsageError where a placeholder has no value, or a value no use."""
         if runnable.is_complete:
@@ -213,6 +229,7 @@ class Planner(Ledger):
         names = [name for name in spec.params if name not in used and name not in runnable.declared]
         unused = unused_params(spec, names, self._environ, sources=bool(runnable.sources))
         check_used(unused, spec, (place(unused[0]) if unused else "") or runnable.where)
+        self.check_values(spec, spec.params, place)
         if spec.folder and not runnable.sources and not spec.reads_params:
             check_arguments(spec.argv, Path(spec.folder), self._environ, runnable.where, otherwise=UNSEEN_READER)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a run that needs none of them must not wait for their impor
     from fairmile.envs.envs import Envs
     from fairmile.jobs.queue import Jobs
     from fairmile.runs.prediction import Predictor
+    from fairmile.runs.record.values import Value
     from fairmile.store.store import Store
     from fairmile.transfer.remote import Context
 
@@ -30,4 +31,6 @@ class Services:
     jobs: Callable[[], Jobs]
     context: Callable[[], Context]  # what reaches out of this machine is given
     predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by the package of their programs
+    # By the package of programs, what raises UsageError for parameters that a command would refuse.
+    readers: Mapping[str, Callable[[Sequence[str], Mapping[str, Value]], None]] = field(default_factory=dict)
     supply: Supply = field(default_factory=Supply)  # where the energy of runs comes from

@@ -184,6 +184,15 @@ class Members:
             own = [name for name in names if name in spec.params or _OF_RUNS.fullmatch(name)]
             self._texts.compile(word, f"the command of {self._what}", leave=own)
 
+    def check_values(self, check: Callable[[Mapping[str, Value], Callable[[str], str]], None]) -> None:
+        """Let `check` see each value of each axis, or the ends of its distribution, and how to tell where it stands."""
+        for name, values in self._definition.points.axes.items():
+            for value in values:
+                check({name: value}, self.place_of)
+        for name, each in self._definition.distributions.items():
+            for value in each["choices"] if each["kind"] == "choice" else (each["low"], each["high"]):
+                check({name: value}, self.place_of)
+
     def check_inputs(self, spec: RunSpec, catalog: Callable[[], Catalog]) -> None:
         """Raise NotFound for an input that no catalog has; a path or an address is not looked up."""
         for name, each in spec.inputs.items():

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -324,6 +325,7 @@ class Sweeps(Noun, internal=_INTERNAL, package=__package__):
                 hint=f"run it once for each value: `fairmile run {what} -p NAME=VALUE`",
             )
         members.check(plan.spec)
+        members.check_values(partial(self._runs().check_values, plan.spec))
         if plan.fit is Fit.DOES_NOT:  # other trials may
             plan = replace(plan, notes=(*plan.notes, f"point {point.id} does not fit: {plan.fit_reason}"))
         return plan

@@ -81,7 +81,6 @@ def test_other_schedules_know_no_plateau() -> None:
     [
         ({"decay_epochs": (1, 2), "decay_factors": (0.5,)}, "2 epochs, but 1 factors"),
         ({"decay_epochs": (4, 2), "decay_factors": (0.5, 0.1)}, "rising numbers, found 4, 2"),
-        ({"learning_rate": 0.0}, "learning_rate: expected a number above 0"),
     ],
 )
 def test_settings_that_make_no_schedule_are_refused(settings: dict[str, object], message: str) -> None:

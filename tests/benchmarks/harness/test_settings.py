@@ -71,6 +71,7 @@ def test_a_parameter_becomes_what_its_field_is(name: str, value: object, expecte
             "did you mean 'bf16'?",
         ),
         ("epochs", 0, "parameter epochs: expected at least 1, found 0", None),
+        ("learning_rate", 0.0, "parameter learning_rate: expected a number above 0, found 0", None),
         ("share", 1.5, "parameter share: expected at most 1, found 1.5", None),
         ("share", -1, "parameter share: expected at least 0, found -1", None),
         ("learning_rate", "nan", "parameter learning_rate: expected a number, found 'nan'", None),

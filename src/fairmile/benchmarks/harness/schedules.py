@@ -104,8 +104,6 @@ def _cosine(begin: float, end: float, part: float) -> float:
 
 
 def _check(settings: TrainSettings) -> None:
-    if settings.learning_rate <= 0:
-        raise UsageError(f"parameter learning_rate: expected a number above 0, found {settings.learning_rate:g}")
     epochs, factors = settings.decay_epochs, settings.decay_factors
     if len(epochs) != len(factors):
         raise UsageError(

@@ -9,6 +9,7 @@ import typing
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from fairmile.base.errors import UsageError
@@ -23,9 +24,12 @@ OPTIMIZERS = f"optimizer: {', '.join(typing.get_args(Optimizer)[:-1])} or {typin
 S = TypeVar("S", bound="TrainSettings")
 
 
-def option(default: Any, meaning: str, *, least: float | None = None, most: float | None = None) -> Any:
-    """Return a field of settings with its default, what it means, and the least and the most that makes sense."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning, "least": least, "most": most})
+def option(
+    default: Any, meaning: str, *, least: float | None = None, most: float | None = None, above: float | None = None
+) -> Any:
+    """Return a field of settings with its default, what it means, and the bounds in which it makes sense."""
+    bounds = {"least": least, "most": most, "above": above}
+    return dataclasses.field(default=default, metadata={"meaning": meaning, **bounds})
 
 
 def told(*given: Any, **limits: Any) -> Any:
@@ -51,7 +55,7 @@ class TrainSettings:
     batch_size: int = option(32, "batch size per rank", least=1)
     eval_batch_size: int = option(0, "batch size per rank in evaluation; 0: same as batch_size", least=0)
     optimizer: Optimizer = option("adam", OPTIMIZERS)
-    learning_rate: float = option(1e-3, "peak learning rate")
+    learning_rate: float = option(1e-3, "peak learning rate", above=0)
     momentum: float = option(0.9, "momentum of sgd", least=0)
     weight_decay: float = option(0.0, "weight decay of the optimizer", least=0)
     epsilon: float = option(
@@ -94,7 +98,7 @@ class TrainSettings:
 
 def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
     """Return settings with the parameters of a run on top of the defaults; every value is checked."""
-    hints = typing.get_type_hints(kind)
+    hints = _type_hints(kind)  # type: ignore[arg-type]
     known = [field.name for field in dataclasses.fields(kind)]
     values: dict[str, Any] = {}
     for name, value in params.items():
@@ -106,8 +110,15 @@ def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
     return kind(**values)
 
 
+@cache
+def _type_hints(kind: type[TrainSettings]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _check_range(name: str, value: Any, kind: type[TrainSettings]) -> None:
-    least, most = _bound(kind, name, "least"), _bound(kind, name, "most")
+    least, most, above = (_bound(kind, name, side) for side in ("least", "most", "above"))
+    if above is not None and value <= above:
+        raise UsageError(f"parameter {name}: expected a number above {above:g}, found {value:g}")
     if least is not None and value < least:
         raise UsageError(f"parameter {name}: expected at least {least:g}, found {value:g}")
     if most is not None and value > most:
