@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
@@ -91,6 +92,7 @@ def _pieces(descriptor: int) -> Iterator[bytes | memoryview]:
         yield buffer[:count]
 
 
+@lru_cache(maxsize=64)  # a card is asked for the same few several times
 def ni(sha256_hex: str) -> str:
     """Return the RFC 6920 name of a sha256 given in hex."""
     if not _SHA256.fullmatch(sha256_hex.lower()):

@@ -44,13 +44,16 @@ def parse_size(text: str | int) -> int:
         raise UsageError(
             f"{shown[:_LONGEST_TEXT]!r} is not a size", hint="write a number and a unit, such as '12 GB' or '1.5 TiB'"
         )
-    from decimal import Context, Decimal  # few commands read a size
+    unit: int = (1024 if match[5] else 1000) ** (_POWERS.index(match[4].lower()) + 1 if match[4] else 0)
+    written = match[1].replace(",", "")
+    if written.isdecimal() and not match[2]:
+        return int(written) * unit
+    from decimal import Context, Decimal  # few commands read a fraction
 
-    number = Decimal(match[1].replace(",", "") + (match[2] or ""))
-    power = _POWERS.index(match[4].lower()) + 1 if match[4] else 0
+    number = Decimal(written + (match[2] or ""))
     # The default precision of 28 digits would round large sizes.
     exact = Context(prec=3 * _LONGEST_TEXT)
-    return int(exact.to_integral_value(exact.multiply(number, Decimal((1024 if match[5] else 1000) ** power))))
+    return int(exact.to_integral_value(exact.multiply(number, Decimal(unit))))
 
 
 def format_size(n: int) -> str:

@@ -70,8 +70,9 @@ def slug(text: str, *, keep_case: bool = False) -> str:
         run = match[0]
         return run if not run.strip("-") else "-"
 
-    name = re.sub(r"[^a-zA-Z0-9._]+", join, normal).strip(".-")
-    lossy = len(name) > _SLUG_BYTES or any(each.isalnum() and not each.isascii() for each in set(normal))
+    name = re.sub(r"[^a-zA-Z0-9._]+", join if "--" in normal else "-", normal).strip(".-")
+    is_lossless = text.isascii() or not any(each.isalnum() and not each.isascii() for each in set(normal))
+    lossy = len(name) > _SLUG_BYTES or not is_lossless
     if not lossy:
         return name or "unnamed"
     import hashlib

@@ -23,9 +23,13 @@ from fairmile.catalog.database import INDEXES
 from fairmile.catalog.query import normal
 
 _BATCH = 2000  # cards
+_TEXT_TABLES = ("latest", "older")
 _CACHE_KIB, _USUAL_CACHE_KIB = 64 << 10, 2000
 # FTS5 sorts what it has collected in this much memory; more at once is fewer parts to merge.
 _TEXT_BYTES, _USUAL_TEXT_BYTES = 64 << 20, 1 << 20
+# How many parts of FTS5 are merged a little with each write, and from how many on all at once. Parts that are merged on
+# the way are written several times; `finish` merges all of them once.
+_USUALLY, _AT_THE_END = (4, 16), (0, 1999)
 
 
 class BulkRows:
@@ -40,6 +44,7 @@ class BulkRows:
         for name in INDEXES:
             connection.execute(f"DROP INDEX {name}")
         _tune(connection, _CACHE_KIB, _TEXT_BYTES)
+        _merge_parts(connection, *_AT_THE_END)
 
     def put(self, entry: Entry, *, latest: bool, uses: int) -> None:
         """Take in the entry of a card that the index does not hold yet."""
@@ -51,7 +56,7 @@ class BulkRows:
             self._flush()
 
     def finish(self) -> None:
-        """Write what is left, and make the indexes."""
+        """Write what is left, make the indexes, and merge the parts of the text."""
         self._flush()
         self._lines.flush()
         tags = _Lines(self._db, "tags")
@@ -61,6 +66,9 @@ class BulkRows:
         for statement in INDEXES.values():
             self._db.execute(statement)
         _tune(self._db, _USUAL_CACHE_KIB, _USUAL_TEXT_BYTES)
+        _merge_parts(self._db, *_USUALLY)
+        for table in _TEXT_TABLES:
+            self._db.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
 
     def _flush(self) -> None:
         entries, self._entries = self._entries, []
@@ -89,8 +97,14 @@ def many_changes(connection: sqlite3.Connection) -> Iterator[None]:
 
 def _tune(connection: sqlite3.Connection, cache_kib: int, text_bytes: int) -> None:
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
-    for table in ("latest", "older"):
+    for table in _TEXT_TABLES:
         connection.execute(f"INSERT INTO {table}({table}, rank) VALUES ('hashsize', ?)", (text_bytes,))
+
+
+def _merge_parts(connection: sqlite3.Connection, slowly: int, at_once: int) -> None:
+    for table in _TEXT_TABLES:
+        for name, parts in (("automerge", slowly), ("crisismerge", at_once)):
+            connection.execute(f"INSERT INTO {table}({table}, rank) VALUES ('{name}', ?)", (parts,))
 
 
 class _Lines:

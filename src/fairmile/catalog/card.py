@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,13 @@ class Card(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.body)
 
+    # Those of `Mapping` go by way of an exception where a key is missing.
+    def __contains__(self, key: object) -> bool:
+        return key in self.body
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.body.get(key, default)
+
     def __repr__(self) -> str:
         text = f"<Card {self.handle}>"
         return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
@@ -158,7 +165,7 @@ class Card(Mapping[str, Any]):
             )
         return kind
 
-    @property
+    @cached_property
     def title(self) -> str:
         return self.text("name")
 
@@ -195,7 +202,7 @@ class Card(Mapping[str, Any]):
         ]
         return content_digest([(n, s or 0, d) for n, s, d in whole]) if len(whole) == len(files) else None
 
-    @property
+    @cached_property
     def licence(self) -> str | None:
         """The SPDX id or expression, or None when the licence is missing or not recognised."""
         for text in self.texts("license"):
@@ -213,15 +220,15 @@ class Card(Mapping[str, Any]):
         texts = [self.iri, *self.texts("identifier"), *self.texts("sameAs")]
         return list(dict.fromkeys(text for text in texts if text))
 
-    @property
+    @cached_property
     def domains(self) -> list[str]:
         return self.texts("scienceDomain")
 
-    @property
+    @cached_property
     def tasks(self) -> list[str]:
         return self.texts("mlTask")
 
-    @property
+    @cached_property
     def frameworks(self) -> list[str]:
         return list(
             dict.fromkeys(text.lower() for text in self.texts("machineLearningFramework") + self.texts("framework"))
@@ -258,6 +265,7 @@ class Card(Mapping[str, Any]):
         return json.dumps(self.body, indent=1, ensure_ascii=False) + "\n"
 
 
+@lru_cache(maxsize=1000)
 def format_name(text: str) -> str:
     """Return the short name of a media type or format: `application/x-hdf5` is `hdf5`."""
     name = text.rsplit("/", 1)[-1].split(";")[0].strip().lower().lstrip(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from fairmile.base.errors import UsageError
@@ -23,6 +24,7 @@ INSERT_ALIAS = "INSERT INTO alias VALUES (?, ?, ?)"
 INSERT_FACET = "INSERT INTO facet VALUES (?, ?, ?)"
 INSERT_LINK = "INSERT INTO link VALUES (?, ?, ?)"
 _WORD = lazy_pattern(r"[^\W_]{3,40}")
+_SUMMARY = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def insert_text(table: str) -> str:
@@ -56,7 +58,12 @@ def entry_of(card: Card, path: str, stamp: Stamp) -> Entry:
     handle, gone = card.handle, "tombstone" in card
     title, keywords = card.title, card.keywords
     facets = facets_of(card)
-    tokens = dict.fromkeys(token for facet, value in facets for token in _facet_tokens(facet, value))
+    normals: list[tuple[str, str]] = []
+    tokens: dict[str, None] = {}
+    for facet, value in facets:
+        plain, of_value = _facet_row(facet, value)
+        normals.append((facet, plain))
+        tokens.update(of_value)
     name, marked, rest = texts_of(card)
     marks = [ANY_CARD, *tokens, marked_words(name, IN_NAME), marked_words(f"{name} {marked}", IN_KEYWORDS)]
     facts = (
@@ -64,12 +71,12 @@ def entry_of(card: Card, path: str, stamp: Stamp) -> Entry:
         *(handle.kind, handle.name, handle.version, version_key(card.version[:200]), card.iri, title),
         *(card.digest, card.content, gone),
     )
-    summary = json.dumps(summary_of(card), ensure_ascii=False)
+    summary = _SUMMARY(summary_of(card))
     shown = dict.fromkeys(" ".join(text.split()) for text in (title, card.name, *card.texts("alternateName")))
     return Entry(
         *(handle.kind, handle.name, facts, summary, aliases_of(card)),
         # What was removed is neither counted nor suggested.
-        [] if gone else [(facet, normal(value)) for facet, value in facets],
+        [] if gone else normals,
         links_of(card),
         *(f"{name} {marked} {rest}", " ".join(marks)),
         [] if gone else list(shown),
@@ -213,10 +220,13 @@ class CardRows:
             self._db.execute(f"DELETE FROM {there} WHERE rowid = ?", (number,))
 
 
-def _facet_tokens(facet: str, value: str) -> list[str]:
+@lru_cache(maxsize=100_000)
+def _facet_row(facet: str, value: str) -> tuple[str, dict[str, None]]:
+    """Return the value of a facet as it is compared, and its tokens in their order."""
+    plain = normal(value)
     # A catalog or kind is named in full; of anything else a part will do.
-    words = (normal(value),) if facet in ("kind", "catalog") else facet_words(value)
-    return [facet_token(facet, word) for word in words]
+    words = (plain,) if facet in ("kind", "catalog") else facet_words(value)
+    return plain, dict.fromkeys(facet_token(facet, word) for word in words)
 
 
 def read_in_place(folder: CatalogFolder, path: str) -> Card:

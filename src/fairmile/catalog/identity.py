@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, ni, parse_checksum, plain_json, sha256_hex
@@ -133,7 +134,12 @@ def _many(value: Any) -> list[Any]:
 
 def valid_sha256(text: object) -> str | None:
     """Return the lower-case hex sha256 in the text, or None when it holds none."""
-    checksum = parse_checksum(text, "sha256") if isinstance(text, str) else None
+    return _sha256_in(text) if isinstance(text, str) else None
+
+
+@lru_cache(maxsize=64)  # a card is asked for the same few several times
+def _sha256_in(text: str) -> str | None:
+    checksum = parse_checksum(text, "sha256")
     return checksum.hex if checksum and checksum.algorithm == "sha256" else None
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import quote
 
 from fairmile.base.errors import FairmileError, SystemFailure
+from fairmile.base.garbage import no_search
 from fairmile.base.quick_dataclass import dataclass
 from fairmile.base.results import Result
 from fairmile.base.words import closest, slug
@@ -705,10 +706,8 @@ def rebuild(
     def fill(index: Index) -> None:
         nonlocal report
         report = index.refresh(folders, uses, on_card=on_card)
-        for table in ("latest", "older"):
-            index._db.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
 
-    with lock_of(path):
+    with lock_of(path), no_search():
         _create_aside(path, fill)
     return report
 

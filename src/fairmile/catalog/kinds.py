@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 CONTEXT_IRI = "https://w3id.org/fairmile/card/1.0/context"
@@ -115,6 +116,11 @@ KIND_SYNONYMS = {
 
 def kind_of_types(types: Iterable[str]) -> str | None:
     """Return the kind a card with these JSON-LD types is of."""
+    return _kind_of(tuple(types))
+
+
+@lru_cache(maxsize=100)
+def _kind_of(types: tuple[str, ...]) -> str | None:
     local = {text.rsplit("/", 1)[-1].rsplit("#", 1)[-1].rsplit(":", 1)[-1] for text in types}
     for kind in _KINDS:
         if kind.types[0] in local or local & set(kind.also):

@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from functools import lru_cache
 from typing import Any
 
 from fairmile.base.errors import UsageError
@@ -53,6 +52,7 @@ _NO_CARD = f"{_PRIVATE}none"
 # What marks a word that stands in the name, and one that stands in the name or the keywords. A marked word is
 # a token of its own: asking a column for a word would walk through every card that has the word anywhere.
 IN_NAME, IN_KEYWORDS, ANYWHERE = "\ue001", "\ue002", ""
+_WORDS = lazy_pattern(r"[^\W_]+")
 _TOKEN = lazy_pattern(
     r"""(?P<no>-)?(?:(?P<field>[A-Za-z]+):)?(?:"(?P<phrase>[^"]*)"|/(?P<regex>(?:[^/\\\s]|\\.)+)/(?=\s|$)|(?P<word>[^\s"]+))"""
 )
@@ -176,7 +176,6 @@ def kind_named(text: str) -> str:
     return kind
 
 
-@lru_cache(maxsize=100_000)
 def facet_token(facet: str, value: str) -> str:
     """Return the index token that stands for one facet value.
 
@@ -187,7 +186,6 @@ def facet_token(facet: str, value: str) -> str:
     return f"{_PRIVATE}{facet}{int.from_bytes(digest):020d}"
 
 
-@lru_cache(maxsize=100_000)
 def facet_words(value: str) -> tuple[str, ...]:
     """Return the value and, where it has several, its words: each of them finds it."""
     whole = normal(value)
@@ -223,4 +221,4 @@ def _terms(words: Iterable[str], prefixes: Iterable[str], mark: str) -> list[str
 
 
 def _words(text: str) -> list[str]:
-    return re.sub(r"[\W_]+", " ", text).split()
+    return _WORDS.findall(text)
