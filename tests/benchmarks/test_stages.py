@@ -137,9 +137,14 @@ def test_a_run_whose_files_are_gone_or_changed_is_done_again(runs: Runs, tides: 
     first = run_stages(runs, tides, seed=1)
     (first[0].folder / "work" / "numbers.txt").write_text("7 7 7")
 
-    second = run_stages(runs, tides, seed=1)
+    told: list[tuple[str, str, str]] = []
+    second = run_stages(runs, tides, seed=1, on_step=lambda stage, step: told.append((stage, step.verb, step.what)))
 
     assert second[0].id != first[0].id
+    assert told[0][:2] == ("draw", "again")
+    assert told[0][2].startswith(f"run {first[0].id} has the same command")
+    assert told[0][2].endswith("but its outputs are gone and were not kept")
+    assert [(stage, verb) for stage, verb, _ in told[1:]] == [("add", "reuse"), ("tell", "reuse")]
     assert ids(second[1:]) == ids(first[1:])  # the same numbers went in
 
 

@@ -15,6 +15,7 @@ from fairmile.base.words import did_you_mean, slug
 from fairmile.benchmarks.harness.settings import read_settings
 from fairmile.benchmarks.program import SETTINGS, folder_of, load
 from fairmile.benchmarks.results import StagePlan, StageRuns
+from fairmile.runs import plan as plans
 from fairmile.runs.execute.executor import After, Graph, Task, TaskStatus, Work
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
@@ -65,6 +66,7 @@ def run_stages(
     again: bool = False,
     echo: BinaryIO | None = None,
     on_stage: Callable[[str, Run], None] = lambda _, __: None,
+    on_step: Callable[[str, plans.Step], None] = lambda _, __: None,
     **changes: Any,
 ) -> StageRuns:
     """Run the steps of a benchmark one after the other, as one group, and return their records.
@@ -72,7 +74,8 @@ def run_stages(
     Each is given the files of those before it, by digest, and the parameters that matter to it. Called again, it goes
     on where it stopped: what had exactly the same inputs is not run again, unless `again` says so or its files are
     gone. Where a step fails it ends with the reason. `steps` names some of them, empty are all; `changes` are fields
-    of the specification of every run, and `on_stage` is told of each as it ends.
+    of the specification of every run. `on_stage` is told of each as it ends, `on_step` what is done before it starts,
+    such as why an earlier run does not stand for it.
     """
     declared, wanted = declared_steps(name), planned_steps(name, steps)
     given = dict(params or {})
@@ -91,10 +94,15 @@ def run_stages(
         handed = inputs | {file.name: Input(path=str(file)) for file in files}
         asked = {**changes, "params": {**own, STEP: step}, "seed": seed, "inputs": handed, "group": group}
         plan = runs.plan(name, **asked)
-        work = runs.prepare(plan, again=again or "name" in asked)
+        told: list[plans.Step] = []
+        work = runs.prepare(plan, again=again or "name" in asked, on_step=told.append)
         # It is known, but what it made no longer exists.
-        is_lost = isinstance(work, Run) and bool(_lost(work, declared[step].gives))
-        return runs.prepare(plan) if is_lost else work
+        if isinstance(work, Run) and (lost := _lost(work, declared[step].gives)):
+            told = [plans.Step("again", f"{lost[0]} of run {work.id} is gone or changed")]
+            work = runs.prepare(plan)
+        for each in told:
+            on_step(step, each)
+        return work
 
     def ended(step: str, status: TaskStatus) -> None:
         if not status.handle.run:

@@ -205,7 +205,10 @@ def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...],
         out.show(benchmarks.plan_stages(name, steps), lambda plan: out.line("\n".join(plan)))
         return
     echo = sys.stderr.buffer if out.as_json else sys.stdout.buffer
-    stage_runs = benchmarks.stages(name, steps, params=parse_params(params), echo=echo, on_stage=_stage(out), **given)
+    given |= {"params": parse_params(params), "echo": echo, "on_stage": _stage(out)}
+    stage_runs = benchmarks.stages(
+        name, steps, on_step=lambda stage, step: out.say(f"{stage}: {step.verb}: {step.what}"), **given
+    )
     out.show(stage_runs, lambda stages: out.hint(f"`fairmile compare {stages.group}` compares them"))
 
 
