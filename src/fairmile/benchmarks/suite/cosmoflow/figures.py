@@ -111,12 +111,12 @@ def _draw_spectra(figure: Any, cubes: Array, unit: Array) -> None:
 def _draw_history(figure: Any, history: Sequence[Mapping[str, float]], unit: Array) -> None:
     loss, score = figure.subplots(1, 2)
     epochs = [row["epoch"] for row in history]
-    loss.plot(epochs, [row["train_loss"] for row in history], color=_MODEL)
+    loss.plot(epochs, [row["train_loss"] for row in history], "o-", ms=3, color=_MODEL)
     loss.set(xlabel="epoch", ylabel="training loss (MSE)", ylim=(0, None))
     for axis in (loss, score):
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     rows = [row for row in history if "mae" in row]
-    score.plot([row["epoch"] for row in rows], [row["mae"] for row in rows], color=_MODEL, label="network")
+    score.plot([row["epoch"] for row in rows], [row["mae"] for row in rows], "o-", ms=3, color=_MODEL, label="network")
     trivial = float(np.abs(unit - unit.mean(0)).mean())
     score.axhline(trivial, color=_COLOURS["mean"], linestyle="--", label="predicting the mean")
     score.set(xlabel="epoch", ylabel="validation MAE", ylim=(0, None))

@@ -181,7 +181,7 @@ def draw_losses(folder: Path, history: Sequence[Mapping[str, float]]) -> str:
         left.plot([row["epoch"] for row in history], [row["train_loss"] for row in history], "o-", ms=3)
         left.set(xlabel="epoch", ylabel="training loss")
         for axis in (left, right):
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         scored = [row for row in history if CHOICE in row]
         right.plot([row["epoch"] for row in scored], [row[CHOICE] for row in scored], "o-", ms=3, color=_PREDICTED)
         right.set(xlabel="epoch", ylabel="NNSE of the windows that choose the epoch")

@@ -13,7 +13,7 @@ from fairmile.benchmarks.suite.miniweather.archive import Film
 from fairmile.benchmarks.suite.miniweather.compare import Errors
 
 _COLOURS = {"none": "0.6", "linear": "tab:orange"}
-_NAMES = {"none": "no microphysics", "linear": "linear"}
+_NAMES = {"none": "no microphysics", "linear": "ridge regression"}
 
 
 def draw(folder: Path, dry: Film, truth: Film, films: Mapping[str, Film], errors: Mapping[str, Errors]) -> list[str]:

@@ -176,11 +176,12 @@ def _figures(task: Recognition, trained: Trained, session: Session) -> list[str]
 
     def confused(figure: Any) -> None:
         axes = figure.subplots()
-        axes.imshow(np.log1p(confusion), cmap="Blues")
-        for row in range(10):
-            for column in range(10):
-                if count := confusion[row, column]:
-                    axes.text(column, row, str(count), ha="center", va="center", fontsize=7)
+        shades = np.log1p(confusion)
+        axes.imshow(shades, cmap="Blues")
+        for row, column in np.argwhere(confusion):
+            # Both colours stay on a dark page, where the cells stay as they are.
+            colour = "#fefefe" if shades[row, column] > shades.max() / 2 else "#101010"
+            axes.text(column, row, str(confusion[row, column]), ha="center", va="center", fontsize=7, color=colour)
         axes.set(xticks=range(10), yticks=range(10), xlabel="read as", ylabel="digit")
 
     wrong = np.flatnonzero(guesses != labels)[:24]

@@ -117,5 +117,5 @@ def _draw(figure: Any, compared: list[Comparison]) -> None:
             labels.append(f"{comparison.table.name}: minus {peer}")
     axes.axvline(0, color="#888888", linewidth=0.8)
     axes.set_yticks([-at for at in range(len(labels))], labels)
-    axes.set_xlabel("RMSE of qubo-svr minus RMSE of the other, in standard deviations of the target (left: better)")
+    axes.set_xlabel("RMSE of qubo-svr minus that of the other, in standard deviations\nof the target (left: better)")
     axes.set_title("Each split, and the mean with its 95 % interval")
