@@ -382,6 +382,12 @@ class TestRerun:
         found = {each["what"]: each for each in fairmile("rerun", "last", "--json").json["verdicts"]}
         assert found["environment"]["same"] is True
 
+    def test_in_an_environment_without_a_python_records_the_one_that_ran(self, fairmile: Fairmile, place: Path) -> None:
+        (place / "plain.yaml").write_text("variables: {TIDE: high}\n")
+        done = fairmile("run", "--environment", "plain.yaml", "--", "python", "-c", "import sys; print(sys.executable)")
+        assert done.code == 0, done.err
+        assert f" {done.out.strip()}, " in fairmile("runs", "show", "last").out
+
 
 class TestHints:
     def test_what_a_program_wrote_without_declaring_it_is_named(self, fairmile: Fairmile, place: Path) -> None:

@@ -308,9 +308,9 @@ class Preparation:
 
     def _inside(self, environment: Environment, argv: Sequence[str], folder: str | Path) -> CapturedEnvironment:
         """Return the Python and the packages that a command finds inside an environment."""
-        if (lock := _lock_lines(environment)) or environment.wrap:  # of an image, nothing is seen from here
-            seen = CapturedEnvironment(lock=lock)
-        else:
+        if environment.wrap or environment.lock.keys() & {"python", "conda"}:
+            seen = _locked(environment)
+        else:  # its modules may bring one
             shell = self._envs().shell(environment.digest, ("printenv", "PATH"))
             path = Here().run(shell.argv, env={**self._environ, **shell.env}, check=False).stdout.strip()
             seen = capture.environment(argv, {**self._environ, "PATH": path}, folder)
@@ -403,7 +403,12 @@ def _below(spec: RunSpec) -> list[str]:
     return [f"{spec.subfolder}/{each}" if spec.subfolder else each for each in spec.outputs]
 
 
-def _lock_lines(environment: Environment) -> list[str]:
-    """Return the packages of an environment as `name==version`."""
-    parts = (environment.lock.get(kind, {}).get("packages", []) for kind in ("python", "conda"))
-    return sorted(f"{each['name']}=={each['version']}" for packages in parts for each in packages)
+def _locked(environment: Environment) -> CapturedEnvironment:
+    """Return the Python of an environment and its packages, as they were installed."""
+    python, conda = (environment.lock.get(kind, {}) for kind in ("python", "conda"))
+    packages = [*python.get("packages", ()), *conda.get("packages", ())]
+    versions = [each["version"] for each in packages if each["name"] == "python"]
+    version = str(python.get("interpreter", {}).get("version") or next(iter(versions), ""))
+    lock = sorted(f"{each['name']}=={each['version']}" for each in packages)
+    interpreter = str(environment.prefix / "bin" / "python") if version else ""
+    return CapturedEnvironment(python=version, interpreter=interpreter, lock=lock)
