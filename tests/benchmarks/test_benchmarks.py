@@ -163,6 +163,13 @@ def test_a_wrong_parameter_is_refused_before_anything_starts(
     assert list(workspace.runs.ls()) == [] and list(workspace.sweeps.ls()) == []
 
 
+def test_a_benchmark_that_trains_no_network_has_no_parameter_of_a_training(workspace: Workspace) -> None:
+    with pytest.raises(UsageError, match="no parameter named 'batch_size'"):
+        workspace.runs.plan("qsvr", params={"batch_size": 8})
+    with pytest.raises(UsageError, match="parameter work: 'inference' is not one of train, prepare"):
+        workspace.runs.plan("qsvr", params={"work": "inference"})
+
+
 def test_each_value_and_each_end_of_an_axis_is_checked(workspace: Workspace, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text("run: uno\naxes:\n  epochs: [1, 2]\n  batch_size: [8, 0]\n")

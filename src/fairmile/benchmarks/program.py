@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError("expected the name or the folder of one benchmark")
         folder = folder_of(argv[0])
         session = Session.of(folder.name, os.environ, Path.cwd())
-        many = session.settings(load(folder, SETTINGS).Settings).ranks
+        many = getattr(session.settings(load(folder, SETTINGS).Settings), "ranks", 0)
         if many > 1 and session.ranks.size == 1:
             return start_ranks(many, [sys.executable, "-m", "fairmile.benchmarks", argv[0]], os.environ)
         reuse_freed_memory()

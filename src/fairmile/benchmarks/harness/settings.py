@@ -21,7 +21,7 @@ Strategy = Literal["single", "ddp", "fsdp", "deepspeed", "horovod"]
 Optimizer = Literal["sgd", "adam", "adamax", "adamw", "nadam", "lamb"]
 Schedule = Literal["constant", "steps", "cosine", "onecycle", "plateau"]
 OPTIMIZERS = f"optimizer: {', '.join(typing.get_args(Optimizer)[:-1])} or {typing.get_args(Optimizer)[-1]}"
-S = TypeVar("S", bound="TrainSettings")
+S = TypeVar("S", bound="Settings")
 
 
 def option(
@@ -39,11 +39,18 @@ def told(*given: Any, **limits: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """What every benchmark that learns can be told; a benchmark derives its own, with its own defaults.
+class Settings:
+    """What every benchmark can be told; a benchmark derives its own, with its own defaults.
 
     Where it says only a default anew, the least and the most that make sense stay.
     """
+
+    work: Work = option("train", "what to do")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(Settings):
+    """What every benchmark that trains a network by the harness can be told."""
 
     work: Work = option(
         "train",
@@ -111,11 +118,11 @@ def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
 
 
 @cache
-def _type_hints(kind: type[TrainSettings]) -> dict[str, Any]:
+def _type_hints(kind: type[Settings]) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _check_range(name: str, value: Any, kind: type[TrainSettings]) -> None:
+def _check_range(name: str, value: Any, kind: type[Settings]) -> None:
     least, most, above = (_bound(kind, name, side) for side in ("least", "most", "above"))
     if above is not None and value <= above:
         raise UsageError(f"parameter {name}: expected a number above {above:g}, found {value:g}")
@@ -125,7 +132,7 @@ def _check_range(name: str, value: Any, kind: type[TrainSettings]) -> None:
         raise UsageError(f"parameter {name}: expected at most {most:g}, found {value:g}")
 
 
-def _bound(kind: type[TrainSettings], name: str, side: str) -> float | None:
+def _bound(kind: type[Settings], name: str, side: str) -> float | None:
     """Return what the class that is nearest in the family says of a bound."""
     fields = (vars(each).get("__dataclass_fields__", {}).get(name) for each in kind.__mro__)
     bounds = (field.metadata.get(side) for field in fields if field is not None)

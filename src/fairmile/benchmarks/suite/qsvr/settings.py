@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairmile.benchmarks.harness.settings import TrainSettings, option
+from fairmile.benchmarks.harness import settings
+from fairmile.benchmarks.harness.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(TrainSettings):
+class Settings(settings.Settings):
     """Twenty random splits of each table, ten seeds of the annealer for each split."""
 
+    work: Literal["train", "prepare"] = option("train", "what to do: train, or prepare (data only)")
     model: Literal["qubo-svr"] = option(
         "qubo-svr", "qubo-svr: support vector regression as a quadratic problem in bits"
     )
