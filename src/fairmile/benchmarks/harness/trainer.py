@@ -285,29 +285,25 @@ class _Training:
         if settings.freeze:
             hold_frozen_statistics(model)
 
-        def learn(batch: Mapping[str, torch.Tensor], batches: int = 1) -> None:
-            loss = loss_of(model, batch)
-            losses.add(loss)
-            strategy.backward(model, loss if batches == 1 else loss / batches)
-
         waited_s, began = self.training.taken.waiting_s, time.perf_counter()
-        batches, rate = self.training.epoch(number, skip=first), None
+        batches, rate, together = self.training.epoch(number, skip=first), None, 1
         for step, due in enumerate(rates, before + 1):
             if due != rate:
                 rate = due
                 for group in optimizer.param_groups:
                     group["lr"] = rate
             if accumulate > 1:
-                end = min((index // accumulate + 1) * accumulate, last)
-                together = end - index // accumulate * accumulate
-                for batch in islice(batches, end - 1 - index):
+                together = min(accumulate, last - index // accumulate * accumulate)
+                for batch in islice(batches, index // accumulate * accumulate + together - 1 - index):
                     with strategy.no_sync(model):
-                        learn(batch, together)
-                learn(next(batches), together)
-                index = end
-            else:
-                learn(next(batches))
-                index += 1
+                        loss = loss_of(model, batch)
+                        losses.add(loss)
+                        strategy.backward(model, loss / together)
+                    index += 1
+            loss = loss_of(model, next(batches))
+            losses.add(loss)
+            strategy.backward(model, loss if together == 1 else loss / together)
+            index += 1
             strategy.step(model, optimizer, clip_norm)
             if save_steps and step % save_steps == 0 and index < last and step < self.total_steps:
                 losses.flush()
