@@ -2,7 +2,7 @@
 
 Run: python speed/flows.py [--steps N] [--peers FOLDER]
 
-    fan      1 → 18 → 1 steps of `sleep 0.1`
+    fan      1 → 18 → 1 steps of `sleep 0.1`, the median of five
     chains   two shell steps each, `echo` and `cp`, two at a time, and once more; per step beyond that second time
     plan     Fairmile's plan of 10,000 and 100,000 such steps that never ran, and of 10,000 that are up to date
     yaml     10,000 steps written out one by one, planned for the first and the second time
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 FAIRMILE = [sys.executable, "-m", "fairmile"]
@@ -79,7 +80,10 @@ def chains_doit(steps: int) -> str:
     )
 
 
-def measure(argv: list[str], folder: Path, environ: dict[str, str]) -> tuple[float, float, float]:
+Cost = tuple[float, float, float]
+
+
+def measure(argv: list[str], folder: Path, environ: dict[str, str]) -> Cost:
     """Return CPU seconds, seconds and peak in MB of a command."""
     begins = time.perf_counter()
     process = subprocess.Popen(argv, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -114,18 +118,18 @@ class Tools:
         (folder / file).write_text(text)
         return folder
 
-    def fairmile(self, folder: Path, *words: str) -> tuple[float, float, float]:
+    def fairmile(self, folder: Path, *words: str) -> Cost:
         return measure([*FAIRMILE, "flow", *words], folder, self._environ)
 
     def settle(self, folder: Path) -> None:
         """Have all steps of the chains in a folder done, as if they had been run."""
         measure([sys.executable, "-c", SETTLE], folder, self._environ)
 
-    def snakemake(self, folder: Path, *words: str) -> tuple[float, float, float]:
+    def snakemake(self, folder: Path, *words: str) -> Cost:
         assert self._bin is not None
         return measure([str(self._bin / "snakemake"), "-q", "all", *words], folder, self._environ)
 
-    def doit(self, folder: Path, *words: str) -> tuple[float, float, float]:
+    def doit(self, folder: Path, *words: str) -> Cost:
         assert self._bin is not None
         return measure([str(self._bin / "doit"), *words], folder, self._environ)
 
@@ -152,24 +156,27 @@ with state.held():
 """
 
 
-def show(what: str, who: str, cost: tuple[float, float, float], more: str = "") -> None:
+def show(what: str, who: str, cost: Cost, more: str = "") -> None:
     cpu, wall, peak = cost
     print(f"{what:<12} {who:<10} {cpu:8.2f} s CPU {wall:8.2f} s {peak:7.0f} MB  {more}".rstrip())
 
 
-def compare(tools: Tools, what: str, texts: tuple[str, str, str], steps: int) -> None:
-    """Run the same graph with each tool, and again when nothing is stale."""
-    ours = tools.folder(f"{what}-fairmile", "flow.yaml", texts[0])
-    rows = {"fairmile": lambda: tools.fairmile(ours, "run", "flow.yaml", "-j", "2")}
-    if tools.has("snakemake"):
-        snake = tools.folder(f"{what}-snakemake", "Snakefile", texts[1])
-        rows["snakemake"] = lambda: tools.snakemake(snake, "-j", "2")
-    if tools.has("doit"):
-        doit = tools.folder(f"{what}-doit", "dodo.py", texts[2])
-        rows["doit"] = lambda: tools.doit(doit, "-n", "2")
-    for who, run in rows.items():
-        first = run()
-        again = run()
+def compare(tools: Tools, what: str, texts: tuple[str, str, str], steps: int, times: int = 1) -> None:
+    """Run the same graph with each tool, and again when nothing is stale; show the median of several times."""
+    files = {"fairmile": "flow.yaml", "snakemake": "Snakefile", "doit": "dodo.py"}
+    runs: dict[str, Callable[[Path], Cost]] = {
+        "fairmile": lambda folder: tools.fairmile(folder, "run", "flow.yaml", "-j", "2"),
+        "snakemake": lambda folder: tools.snakemake(folder, "-j", "2"),
+        "doit": lambda folder: tools.doit(folder, "-n", "2"),
+    }
+    costs: dict[str, list[tuple[Cost, Cost]]] = {}
+    for number in range(times):
+        for (who, file), text in zip(files.items(), texts, strict=True):
+            if who == "fairmile" or tools.has(who):
+                folder = tools.folder(f"{what}-{who}-{number}", file, text)
+                costs.setdefault(who, []).append((runs[who](folder), runs[who](folder)))
+    for who, pairs in costs.items():
+        first, again = (sorted(each)[times // 2] for each in zip(*pairs, strict=True))
         show(what, who, first, f"{(first[0] - again[0]) / steps * 1000:.1f} ms a step")
         show(f"{what} again", who, again)
 
@@ -185,7 +192,7 @@ def main() -> None:
             if not tools.has(name):
                 print(f"{name} is not there: left out")
         tools.fairmile(tools.folder("warm", "flow.yaml", FAN), "run", "flow.yaml")  # compiles what is imported
-        compare(tools, "fan", (FAN, FAN_SNAKE, FAN_DOIT), 20)
+        compare(tools, "fan", (FAN, FAN_SNAKE, FAN_DOIT), 20, times=5)
         steps = options.steps
         compare(tools, "chains", (chains(steps), chains_snake(steps), chains_doit(steps)), steps)
         for count in (10_000, 100_000):

@@ -171,11 +171,13 @@ def _parse_base64(text: str, wanted: str | None) -> Checksum | None:
 
 def canonical_json(value: Any) -> bytes:
     """Return the RFC 8785 bytes of a JSON value, the only form that is ever digested or signed."""
+    plain = plain_json(value)
+    if plain is not None:
+        return plain
     import rfc8785
 
     try:
-        plain = plain_json(value)
-        return rfc8785.dumps(value) if plain is None else plain
+        return rfc8785.dumps(value)
     except RecursionError as error:
         raise UsageError("the value is nested too deeply for JSON") from error
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:

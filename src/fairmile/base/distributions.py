@@ -122,7 +122,7 @@ def _upper_quantile(tail: float, degrees: float) -> float:
     low, high = -50.0, 50.0
     while _upper_tail(math.exp(high), degrees) > tail:
         high += 50
-    log_t = math.log(max(-normal_quantile(tail), 1e-6))
+    log_t = math.log(max(_rough_upper_quantile(tail), 1e-6))
     for _ in range(_MOST_STEPS):
         t = math.exp(log_t)
         here = _upper_tail(t, degrees)
@@ -135,6 +135,15 @@ def _upper_quantile(tail: float, degrees: float) -> float:
             return math.exp(following)
         log_t = following
     return math.exp(log_t)
+
+
+def _rough_upper_quantile(tail: float) -> float:
+    """Return where a standard normal variable has this tail < 1/2, wrong by up to 0.003.
+
+    The formula is 26.2.22 of Abramowitz and Stegun, Handbook of Mathematical Functions (1964).
+    """
+    t = math.sqrt(-2 * math.log(tail))
+    return t - (2.30753 + 0.27061 * t) / (1 + t * (0.99229 + 0.04481 * t))
 
 
 def _upper_tail(t: float, degrees: float) -> float:
