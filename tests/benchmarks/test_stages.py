@@ -12,6 +12,7 @@ from fairmile.base.errors import RunFailed, UsageError
 from fairmile.benchmarks.stages import declared_steps, planned_steps, run_stages
 from fairmile.runs.execute import capture
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import Input
 from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
 
@@ -114,7 +115,11 @@ def test_called_again_nothing_is_done_twice_and_a_change_is_done_from_where_it_m
 
     again = run_stages(runs, tides, params={"count": 4}, seed=5)
     other = run_stages(runs, tides, params={"count": 4, "factor": 3}, seed=5)
-    anew = run_stages(runs, tides, ["draw"], params={"count": 4}, seed=5, again=True)
+    told: list[str] = []
+    anew = run_stages(
+        runs, tides, ["draw"], params={"count": 4}, seed=5, again=True, on_step=lambda _, step: told.append(step.what)
+    )
+    assert told == ["asked for"]
 
     assert ids(again) == ids(first)
     assert other[0].id == first[0].id and other[1].id != first[1].id and other[2].id != first[2].id
@@ -129,8 +134,12 @@ def test_a_step_that_fails_ends_it_with_the_reason_and_later_it_goes_on_from_the
     assert [run.state for run in ended] == [RunState.DONE, RunState.FAILED]
     program = Path(tides) / "benchmark.py"
     program.write_text(program.read_text().replace("factor < 0", "factor < -9"))
-    done = run_stages(runs, tides, params={"factor": -1}, seed=1)
+    told: dict[str, str] = {}
+    done = run_stages(
+        runs, tides, params={"factor": -1}, seed=1, on_step=lambda stage, step: told.update({stage: step.what})
+    )
     assert b"told -6" in runs.output(done[-1].id)
+    assert told == {"draw": "its code or packages changed", "add": "failed the last time"}
 
 
 def test_a_run_whose_files_are_gone_or_changed_is_done_again(runs: Runs, tides: str) -> None:
@@ -146,6 +155,16 @@ def test_a_run_whose_files_are_gone_or_changed_is_done_again(runs: Runs, tides: 
     assert told[0][2].endswith("but its outputs are gone and were not kept")
     assert [(stage, verb) for stage, verb, _ in told[1:]] == [("add", "reuse"), ("tell", "reuse")]
     assert ids(second[1:]) == ids(first[1:])  # the same numbers went in
+
+
+def test_an_input_that_changed_is_the_reason_why_a_step_runs_again(runs: Runs, tides: str, tmp_path: Path) -> None:
+    table = tmp_path / "table.txt"
+    told: list[str] = []
+    for text in ("low", "high"):
+        table.write_text(text)
+        given = {"table": Input(path=str(table))}
+        run_stages(runs, tides, ["draw"], seed=1, inputs=given, on_step=lambda _, step: told.append(step.what))
+    assert told == ["input table has another digest"]
 
 
 def test_only_the_steps_that_are_needed_are_run(runs: Runs, tides: str) -> None:

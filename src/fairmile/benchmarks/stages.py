@@ -16,7 +16,7 @@ from fairmile.benchmarks.harness.settings import read_settings
 from fairmile.benchmarks.program import SETTINGS, folder_of, load
 from fairmile.benchmarks.results import StagePlan, StageRuns
 from fairmile.runs import plan as plans
-from fairmile.runs.execute.executor import After, Graph, Task, TaskStatus, Work
+from fairmile.runs.execute.executor import After, Graph, PreparedRun, Task, TaskStatus, Work
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
 from fairmile.runs.record.values import Value
@@ -100,6 +100,8 @@ def run_stages(
         if isinstance(work, Run) and (lost := _lost(work, declared[step].gives)):
             told = [plans.Step("again", f"{lost[0]} of run {work.id} is gone or changed")]
             work = runs.prepare(plan)
+        if not told and isinstance(work, PreparedRun) and (why := _why(runs, group, step, work)):
+            told = [plans.Step("again", why)]
         for each in told:
             on_step(step, each)
         return work
@@ -130,6 +132,23 @@ def _group(name: str, params: Mapping[str, Value], seed: int | None) -> str:
     """Return the name of what belongs together, the same whenever the same is asked for."""
     short = slug(Path(name).name)[:40] or "stages"
     return f"{short}-{sha256_hex(canonical_json({'name': name, 'params': dict(params), 'seed': seed}))[:8]}"
+
+
+def _why(runs: Runs, group: str, step: str, work: PreparedRun) -> str:
+    """Return why a step runs that ran in its group before, in the words of a flow's plan; empty where it never did."""
+    others = (runs.get(row.id) for row in runs.rows(group=group) if row.id != work.id)
+    before = next((run for run in others if run.params.get(STEP) == step), None)
+    if before is None:
+        return ""
+    if before.state is not RunState.DONE:
+        return f"{before.state} the last time"
+    if before.identity == work.record.identity:
+        return "asked for"
+    for name, each in work.record.captured.inputs.items():
+        known = before.captured.inputs.get(name)
+        if known is None or known.sha256 != each.sha256:
+            return f"input {name} " + ("is new" if known is None else "has another digest")
+    return "its code or packages changed"
 
 
 def _made(run: Run, patterns: Sequence[str]) -> Iterator[tuple[str, Path, str]]:
