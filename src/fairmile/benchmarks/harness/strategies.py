@@ -120,7 +120,9 @@ class Strategy:
         else:
             self._scaler.step(optimizer)
             self._scaler.update()
-        optimizer.zero_grad()  # Horovod takes no argument
+        for group in optimizer.param_groups:  # what `zero_grad` does; it takes 20 µs, as it also tells profilers
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def gather(self, array: Array) -> Array:
         """Return the arrays of all ranks, whose lengths may differ, one after the other; every rank calls it."""
