@@ -42,6 +42,13 @@ def test_what_fits_by_name_and_shape_is_taken_and_the_rest_is_new(
     assert "frozen: 4 of 6 tensors, 72 of 81 parameters" in said
 
 
+def test_parameters_that_are_new_and_frozen_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = replace(session(tmp_path), init=weights_of(tmp_path))
+    fit(SmallTask(epochs=1, freeze="4.*"), start)
+    said = capsys.readouterr().out
+    assert "frozen: 2 of 6 tensors, 9 of 81 parameters; warning: 4.weight, 4.bias stay as drawn at random" in said
+
+
 def test_frozen_parameters_and_their_statistics_stay_while_the_others_learn(tmp_path: Path) -> None:
     task = SmallTask(freeze="0.*,1.*", epochs=2)
     start = replace(session(tmp_path), init=weights_of(tmp_path))

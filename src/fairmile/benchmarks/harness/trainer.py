@@ -7,7 +7,7 @@ import dataclasses
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -156,13 +156,15 @@ class _Training:
         model = self.task.model()
         file = session.folder / checkpoints.FILE
         resumed = checkpoints.load(file) if session.is_resumed and file.is_file() else None
+        fresh: Sequence[str] = ()
         if resumed is not None and settings.work == "train":
             checkpoints.check_weights(resumed.model, model, file)
             model.load_state_dict(resumed.model)
         elif session.init is not None:
             if settings.checkpoint:
                 raise UsageError("both checkpoint and the input init are given", hint="leave one of them out")
-            session.say(start_from(session.init, model))
+            started, fresh = start_from(session.init, model)
+            session.say(started)
             resumed = None
         elif settings.checkpoint or settings.work == "inference":
             given = Path(settings.checkpoint) if settings.checkpoint else file
@@ -176,7 +178,7 @@ class _Training:
             model.load_state_dict(weights)
             resumed = None
         if settings.freeze and settings.work == "train":
-            session.say(freeze(settings, model))
+            session.say(freeze(settings, model, fresh))
         self.parts = strategy.prepare(model, lambda m: make_optimizer(settings, m.parameters()))
         self.model, self.optimizer = self.parts
         # Each rank draws its own numbers from here on, as for dropout; the weights above are equal on all.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fairmile.benchmarks.harness.settings import TrainSettings
 
 
-def start_from(file: Path, model: nn.Module) -> str:
-    """Fill a model with the weights of a file that fit by name and shape; return in words how many did.
+def start_from(file: Path, model: nn.Module) -> tuple[str, list[str]]:
+    """Fill a model with the weights of a file that fit by name and shape; return in words how many did, and the others.
 
     Buffers that the model names in `own_buffers`, such as the range of its data, stay its own.
     """
@@ -33,11 +33,14 @@ def start_from(file: Path, model: nn.Module) -> str:
     model.load_state_dict({**wanted, **fitting})
     fresh = [name for name in usable if name not in fitting]
     note = f"; new: {checkpoints.some(fresh)}" if fresh else ""
-    return f"started from {file.name}: {len(fitting)} of {len(usable)} tensors{note}"
+    return f"started from {file.name}: {len(fitting)} of {len(usable)} tensors{note}", fresh
 
 
-def freeze(settings: TrainSettings, model: nn.Module) -> str:
-    """Exempt the parameters that the setting names from training; return in words how many those are."""
+def freeze(settings: TrainSettings, model: nn.Module, fresh: Sequence[str] = ()) -> str:
+    """Exempt the parameters that the setting names from training; return in words how many those are.
+
+    Those that are `fresh` were just drawn at random, and are named: they are rarely meant.
+    """
     patterns = [word.strip() for word in settings.freeze.split(",") if word.strip()]
     parameters = dict(model.named_parameters())
     frozen = [name for name in parameters if _is_matched(name, patterns)]
@@ -52,7 +55,9 @@ def freeze(settings: TrainSettings, model: nn.Module) -> str:
     for name in frozen:
         parameters[name].requires_grad_(False)
     count, total = (sum(parameters[name].numel() for name in names) for names in (frozen, list(parameters)))
-    return f"frozen: {len(frozen)} of {len(parameters)} tensors, {count:,} of {total:,} parameters"
+    random = [name for name in frozen if name in fresh]
+    note = f"; warning: {checkpoints.some(random)} stay as drawn at random" if random else ""
+    return f"frozen: {len(frozen)} of {len(parameters)} tensors, {count:,} of {total:,} parameters{note}"
 
 
 def hold_frozen_statistics(model: nn.Module) -> None:
