@@ -121,7 +121,8 @@ def test_a_grace_that_is_no_time_is_named_before_anything_starts(runs: Runs, tex
 
 def test_the_files_of_both_are_its_code_and_python_starts_those_of_python(runs: Runs) -> None:
     for name in ("solver.py", "model.py"):
-        Path(name).write_text(f"print('{name}')")
+        # One write of a whole line: `print` makes two where Python does not buffer, and the other may come between.
+        Path(name).write_text(f"import sys; sys.stdout.write('{name}' + chr(10))")
     run = runs.run(["solver.py", ":", "model.py"], coupled=True)
     assert printed(run) == ["model.py", "solver.py"]
     assert {file.name for file in run.record.captured.code.files} == {"model.py", "solver.py"}
