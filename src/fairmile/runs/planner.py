@@ -218,7 +218,8 @@ class Planner(Ledger):
                     check(spec.argv, {name: value})
                 except UsageError as error:
                     where = place(name)
-                    raise UsageError(f"{where}: {error}" if where else str(error), hint=error.hint) from None
+                    text = str(error).removeprefix(f"parameter {name}: " if where.endswith(name) else "")
+                    raise UsageError(f"{where}: {text}" if where else text, hint=error.hint) from None
 
     def _check_command(self, runnable: Runnable, used: Collection[str], place: Callable[[str], str]) -> None:
         """Raise UsageError where a placeholder has no value, or a value no use."""
