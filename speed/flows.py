@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-FAIRMILE = [sys.executable, "-m", "fairmile"]
+FAIRMILE = [str(Path(sys.executable).with_name("fairmile"))]  # as users start it, and the peers are started
 FAN = """\
 steps:
   first: {shell: sleep 0.1; touch first, outputs: first}
