@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fairmile.base.trust import Trust
     from fairmile.benchmarks.expected import FromStep
     from fairmile.benchmarks.measured import MeasuredBenchmarks
+    from fairmile.benchmarks.program import check_parameters
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.results import ResolvedCard
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from fairmile.transfer.remote import Context
     from fairmile.transfer.transfer import Transfer
 else:
+    check_parameters = lazy("fairmile.benchmarks.program:check_parameters")
     Credentials = lazy("fairmile.transfer.credentials:Credentials")
     Context = lazy("fairmile.transfer.remote:Context")
     Fetchers = lazy("fairmile.transfer.fetchers:Fetchers")
@@ -446,7 +448,7 @@ class Workspace:
             jobs=lambda: self.jobs,
             context=lambda: self.context,
             predictors={"fairmile.benchmarks": lambda: self._from_step},
-            readers={"fairmile.benchmarks": _check_benchmark},
+            checks={"fairmile.benchmarks": check_parameters},
             supply=self.supply,
         )
         return Runs(self.home / "runs", services, environ=self.environ, hidden=self.hidden)
@@ -577,9 +579,3 @@ class Workspace:
 
 _noted: set[tuple[Path, tuple[str, ...]]] = set()  # what this process has said of settings that need trust
 _current: tuple[object, Workspace] | None = None  # what `Workspace.current` gave last, and for what
-
-
-def _check_benchmark(argv: Sequence[str], params: Mapping[str, Any]) -> None:
-    from fairmile.benchmarks.program import check_parameters
-
-    check_parameters(argv, params)

@@ -306,6 +306,12 @@ class TestRun:
         assert sorted(row["id"] for row in rows) == [f"{id}-{n:05d}" for n in range(6)]
         assert {row["metrics"]["loss"] for row in rows} == {3, 4, 5, 6, 8, 10}
 
+    def test_a_wrong_value_of_an_axis_is_refused_by_name_before_anything_starts(self, fairmile: Fairmile) -> None:
+        refused = fairmile("sweep", "mnist", "-p", "learning_rate=0,0.1")
+        assert refused.code == 2
+        assert refused.err == "error: -p learning_rate: expected a number above 0, found 0\n"
+        assert fairmile("sweep", "ls", "--json").json["sweeps"] == []
+
     def test_the_metric_that_ranks_is_kept_for_status_and_report(self, fairmile: Fairmile) -> None:
         line = 'echo \'{"loss": 0.1, "speed": 2}\' >> $FAIRMILE_METRICS'
         done = fairmile("sweep", "--best", "elapsed_s", "-p", "n=1,2", "--", "sh", "-c", line, "{n}")

@@ -74,8 +74,8 @@ def run_stages(
     Each is given the files of those before it, by digest, and the parameters that matter to it. Called again, it goes
     on where it stopped: what had exactly the same inputs is not run again, unless `again` says so or its files are
     gone. Where a step fails it ends with the reason. `steps` names some of them, empty are all; `changes` are fields
-    of the specification of every run. `on_stage` is told of each as it ends, `on_step` what is done before it starts,
-    such as why an earlier run does not stand for it.
+    of the specification of every run. `on_stage` is called with each as it ends, `on_step` with notes before it
+    starts, such as why an earlier run does not stand for it.
     """
     declared, wanted = declared_steps(name), planned_steps(name, steps)
     given = dict(params or {})

@@ -27,8 +27,8 @@ _TEXT_TABLES = ("latest", "older")
 _CACHE_KIB, _USUAL_CACHE_KIB = 64 << 10, 2000
 # FTS5 sorts what it has collected in this much memory; more at once is fewer parts to merge.
 _TEXT_BYTES, _USUAL_TEXT_BYTES = 64 << 20, 1 << 20
-# How many parts of FTS5 are merged a little with each write, and from how many on all at once. Parts that are merged on
-# the way are written several times; `finish` merges all of them once.
+# `automerge` and `crisismerge` of FTS5: from how many parts on it merges some with each write, and all at once. Merged
+# on the way, each card is written several times; in bulk, `finish` merges all parts once.
 _USUALLY, _AT_THE_END = (4, 16), (0, 1999)
 
 
@@ -101,9 +101,9 @@ def _tune(connection: sqlite3.Connection, cache_kib: int, text_bytes: int) -> No
         connection.execute(f"INSERT INTO {table}({table}, rank) VALUES ('hashsize', ?)", (text_bytes,))
 
 
-def _merge_parts(connection: sqlite3.Connection, slowly: int, at_once: int) -> None:
+def _merge_parts(connection: sqlite3.Connection, automerge: int, crisismerge: int) -> None:
     for table in _TEXT_TABLES:
-        for name, parts in (("automerge", slowly), ("crisismerge", at_once)):
+        for name, parts in (("automerge", automerge), ("crisismerge", crisismerge)):
             connection.execute(f"INSERT INTO {table}({table}, rank) VALUES ('{name}', ?)", (parts,))
 
 

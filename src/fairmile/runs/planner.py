@@ -208,9 +208,9 @@ class Planner(Ledger):
     def check_values(self, spec: RunSpec, params: Mapping[str, Value], place: Callable[[str], str]) -> None:
         """Raise UsageError for a parameter that the program of a specification would refuse, as far as that is known.
 
-        A text with a placeholder is left out: its value is not known yet. `place` tells where a parameter stands.
+        A text with a placeholder is left out: its value is not known yet. `place` returns where a parameter stands.
         """
-        checks = [check for package, check in self._services.readers.items() if package in spec.argv]
+        checks = [check for package, check in self._services.checks.items() if package in spec.argv]
         known = {name: value for name, value in params.items() if not (isinstance(value, str) and "{" in value)}
         for check in checks:
             for name, value in known.items():

@@ -32,5 +32,5 @@ class Services:
     context: Callable[[], Context]  # what reaches out of this machine is given
     predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by the package of their programs
     # By the package of programs, what raises UsageError for parameters that a command would refuse.
-    readers: Mapping[str, Callable[[Sequence[str], Mapping[str, Value]], None]] = field(default_factory=dict)
+    checks: Mapping[str, Callable[[Sequence[str], Mapping[str, Value]], None]] = field(default_factory=dict)
     supply: Supply = field(default_factory=Supply)  # where the energy of runs comes from

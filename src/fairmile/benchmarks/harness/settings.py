@@ -105,7 +105,7 @@ class TrainSettings(Settings):
 
 def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
     """Return settings with the parameters of a run on top of the defaults; every value is checked."""
-    hints = _type_hints(kind)  # type: ignore[arg-type]
+    hints = _type_hints(kind)  # type: ignore[arg-type]  # mypy looks at the hash of its instances
     known = [field.name for field in dataclasses.fields(kind)]
     values: dict[str, Any] = {}
     for name, value in params.items():

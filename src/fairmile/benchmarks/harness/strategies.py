@@ -120,7 +120,7 @@ class Strategy:
         else:
             self._scaler.step(optimizer)
             self._scaler.update()
-        for group in optimizer.param_groups:  # what `zero_grad` does; it takes longer, as it also tells profilers
+        for group in optimizer.param_groups:  # `zero_grad` does the same, but is slower: it marks itself for profilers
             for parameter in group["params"]:
                 parameter.grad = None
 
